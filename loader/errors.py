@@ -1,0 +1,15 @@
+"""The two errors a person sees; everything else is a bug and keeps its traceback."""
+
+
+class UsageError(Exception):
+    """A wrong call or configuration: one sentence that names the key, file or value and what to do.
+
+    The command line prints it and exits with 2.
+    """
+
+
+class RunError(Exception):
+    """The call was right and the work failed: names the file, shard or key that is wrong.
+
+    The command line prints it and exits with 1.
+    """

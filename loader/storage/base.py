@@ -1,0 +1,64 @@
+"""What the rest of the house may ask of a place that holds bytes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One stored object.
+
+    Attributes:
+        path: relative to the storage's root, with forward slashes.
+        size: bytes.
+        version: changes whenever the bytes may have changed (an ETag, or a modification time).
+    """
+
+    path: str
+    size: int
+    version: str
+
+
+class Storage(Protocol):
+    """A folder or an S3 prefix. Paths are relative to ``root`` and may not leave it.
+
+    Every write appears whole or not at all. Reads of a missing object raise ``FileNotFoundError``;
+    a fault that outlives its retries raises ``RunError`` naming the object. Instances can be pickled
+    (they are sent to Ray workers) and carry no credentials when they are.
+    """
+
+    @property
+    def root(self) -> str:
+        """The URI this storage was opened with, without a trailing slash."""
+
+    def uri(self, path: str) -> str:
+        """The full URI of ``path``, for messages and for other programs."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose path starts with ``prefix``, sorted by path; nothing when there are none."""
+
+    def stat(self, path: str) -> ObjectInfo | None:
+        """The object's size and version, or None when it does not exist."""
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes ``[start, start + length)``, or to the end; fewer when the object ends before."""
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable reader with bounded memory, whatever the size of the object."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replaces the object."""
+
+    def write_file(self, path: str, source: Path) -> None:
+        """Replaces the object by the content of a local file, in parts when it is large."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Writes the object only if it does not exist yet; False when it does."""
+
+    def delete(self, path: str) -> None:
+        """Removes the object; no error when it is already gone."""
+
+    def delete_tree(self, prefix: str) -> None:
+        """Removes every object whose path starts with ``prefix``."""
