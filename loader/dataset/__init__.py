@@ -1,1 +1,27 @@
-"""."""
+"""The dataset contract (DESIGN section 4): write, open, verify."""
+
+from loader.dataset.manifest import Manifest, read_manifest
+from loader.dataset.reader import Dataset, open_dataset
+from loader.dataset.schema import ACCOUNTING, INDEX, STATES, Row
+from loader.dataset.shard import Sample, ShardRecord, shard_path, write_shard
+from loader.dataset.verify import Verification, verify
+from loader.dataset.writer import DatasetWriter, publish
+
+__all__ = [
+    "ACCOUNTING",
+    "INDEX",
+    "STATES",
+    "Dataset",
+    "DatasetWriter",
+    "Manifest",
+    "Row",
+    "Sample",
+    "ShardRecord",
+    "Verification",
+    "open_dataset",
+    "publish",
+    "read_manifest",
+    "shard_path",
+    "verify",
+    "write_shard",
+]

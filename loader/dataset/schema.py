@@ -40,6 +40,8 @@ INDEX = pa.schema(
         pa.field("end_s", pa.float64(), nullable=False),
         pa.field("scores", pa.map_(pa.string(), pa.float64()), nullable=False),
         pa.field("sha256", pa.string(), nullable=False),  # of the clip, KEY.mp4
+        # Of all the sample's bytes in its shard, headers and padding too: names the key of any flipped byte.
+        pa.field("sample_sha256", pa.string(), nullable=False),
     ]
 )
 
@@ -59,6 +61,12 @@ ACCOUNTING = pa.schema(
         pa.field("duplicate_of", pa.string()),
     ]
 )
+
+PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256")
+"""Index columns known only once a sample lies in a shard; all others travel in KEY.json as well."""
+
+MEMBER_ORDER = ("json", "txt", "text.npy", "video.npy", "mp4")
+"""Metadata before media, so that one range read of a sample's head describes it."""
 
 Row = dict[str, Any]
 """One row of either table, by column name."""

@@ -1,0 +1,211 @@
+"""When each frame of a source is shown, and at which constant rate its clips shall run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+STANDARD_RATES = tuple(
+    Fraction(rate)
+    for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
+)
+_CONSTANT_TOLERANCE = 0.25  # of a frame; container ticks (1 ms in Matroska) move frames by less
+_SNAP_TOLERANCE = 0.01  # relative distance at which a measured rate is a standard one
+# Frames closer than this percentile show the camera's rate where a recorder dropped still frames.
+_NOMINAL_GAP_PERCENTILE = 10
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Frames ``[first, last)``, in shown order, that could not be decoded cleanly, and why."""
+
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The shown frames of a source.
+
+    Attributes:
+        times_s: float64 [frames + 1]: when each frame appears, seconds after the first one; the last entry
+            is when the last frame disappears.
+        rate: frames per second for clips of this source.
+        constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for one.
+        damage: sorted, apart from each other.
+    """
+
+    times_s: NDArray[np.float64]
+    rate: Fraction
+    constant: bool
+    damage: tuple[Damage, ...]
+
+    @property
+    def frames(self) -> int:
+        """Number of frames that decode."""
+        return len(self.times_s) - 1
+
+
+class Decoder:
+    """Decodes a stream in shown order, going on after errors and remembering where they were.
+
+    A frame that depends on a lost one looks wrong although it decodes; so damage lasts from the first
+    frame that had not been shown when the error came until the next key frame.
+    """
+
+    def __init__(self, container: InputContainer, stream: VideoStream) -> None:
+        self._container = container
+        self._stream = stream
+        self._shown = 0
+        self._errors = 0
+        self._broken_since: int | None = None
+        self._damage: list[Damage] = []
+
+    def frames(self) -> Iterator[VideoFrame]:
+        """Every frame that decodes, damaged ones too, so that numbers agree between passes."""
+        try:
+            for packet in self._container.demux(self._stream):
+                try:
+                    decoded = packet.decode()
+                except av.error.FFmpegError:
+                    self._break()
+                    continue
+                for frame in decoded:
+                    if frame.key_frame and not frame.is_corrupt:
+                        self._mend()
+                    elif frame.is_corrupt:
+                        self._break()
+                    self._shown += 1
+                    yield frame
+        except (av.error.FFmpegError, OSError):
+            self._break()
+
+    def damage(self) -> tuple[Damage, ...]:
+        """Damage seen so far; complete after ``frames`` is exhausted."""
+        self._mend()
+        return tuple(self._damage)
+
+    def _break(self) -> None:
+        self._errors += 1
+        if self._broken_since is None:
+            self._broken_since = self._shown
+
+    def _mend(self) -> None:
+        if self._broken_since is not None:
+            what = "packet" if self._errors == 1 else "packets"
+            reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
+            self._damage.append(Damage(self._broken_since, self._shown, reason))
+            self._broken_since, self._errors = None, 0
+
+
+def timeline(
+    pts: list[int | None],
+    time_base: Fraction,
+    last_duration: int | None,
+    stated_rate: Fraction | None,
+    damage: tuple[Damage, ...],
+    max_fps: float,
+) -> Timeline:
+    """The timeline of frames in shown order.
+
+    Args:
+        pts: presentation time of each frame in ticks, as the decoder gave it; may be missing or disordered
+            (AVI stores no presentation times): then the frames lie on the grid of the stated rate.
+        time_base: seconds per tick.
+        last_duration: of the last frame in ticks, when known.
+        stated_rate: of the container, frames per second.
+        damage: as the decoder saw it.
+        max_fps: upper limit of the rate chosen for sources of variable frame rate.
+    """
+    count = len(pts)
+    known = [tick for tick in pts if tick is not None]
+    if len(known) < count or any(b <= a for a, b in zip(known, known[1:], strict=False)):
+        rate = stated_rate or Fraction(25)
+        return Timeline(np.arange(count + 1) / float(rate), rate, True, damage)
+    times_s = (np.array(known, dtype=np.int64) - known[0]) * float(time_base)
+    gaps_s = _clean_gaps_s(times_s, damage)
+    rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
+    last_s = 1 / float(rate)
+    if not constant and last_duration:
+        last_s = float(last_duration * time_base)
+    return Timeline(np.append(times_s, times_s[-1] + last_s), rate, constant, damage)
+
+
+def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:
+    """Runs ``[first, last)`` of frames outside all damage."""
+    runs = []
+    first = 0
+    for hurt in damage:
+        if hurt.first > first:
+            runs.append((first, hurt.first))
+        first = hurt.last
+    if frames > first:
+        runs.append((first, frames))
+    return runs
+
+
+def _clean_gaps_s(times_s: NDArray[np.float64], damage: tuple[Damage, ...]) -> NDArray[np.float64]:
+    runs = clean_runs(len(times_s), damage)
+    gaps = [np.diff(times_s[first:last]) for first, last in runs]
+    return np.concatenate(gaps) if gaps else np.zeros(0)
+
+
+def _choose_rate(
+    times_s: NDArray[np.float64],
+    gaps_s: NDArray[np.float64],
+    stated: Fraction | None,
+    damage: tuple[Damage, ...],
+    max_fps: float,
+) -> tuple[Fraction, bool]:
+    if not len(gaps_s):
+        return stated or Fraction(25), True
+    measured = Fraction(1 / float(np.mean(gaps_s))).limit_denominator(1001)
+    for rate in (stated, _snapped(measured), measured):
+        if rate is not None and _lies_on_grid(times_s, rate, damage):
+            return rate, True
+    nominal = 1 / float(np.percentile(gaps_s, _NOMINAL_GAP_PERCENTILE))
+    limited = Fraction(min(nominal, max_fps)).limit_denominator(1001)
+    return _snapped(limited), False
+
+
+def _snapped(rate: Fraction) -> Fraction:
+    nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))
+    return nearest if abs(nearest - rate) <= _SNAP_TOLERANCE * rate else rate
+
+
+def _lies_on_grid(times_s: NDArray[np.float64], rate: Fraction, damage: tuple[Damage, ...]) -> bool:
+    for first, last in clean_runs(len(times_s), damage):
+        ideal = np.arange(last - first) / float(rate)
+        if np.max(np.abs(times_s[first:last] - times_s[first] - ideal)) > _CONSTANT_TOLERANCE / float(rate):
+            return False
+    return True
+
+
+def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fraction) -> NDArray[np.int64]:
+    """Which source frame a constant-rate clip of frames ``[first, last)`` shows in each of its slots.
+
+    A slot shows the frame that is on screen in its middle. Where the source lies on the grid of ``rate``
+    within half a frame this is the identity.
+
+    Args:
+        times_s: as in ``Timeline``.
+        first: first source frame of the span.
+        last: one past the last source frame.
+        rate: of the clip, frames per second.
+
+    Returns:
+        int64 [slots], non-decreasing, in ``[first, last)``; slots / rate is the span's duration within half a
+        frame, and there is at least one slot.
+    """
+    duration_s = times_s[last] - times_s[first]
+    slots = max(1, round(duration_s * float(rate)))
+    middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
+    shown = np.searchsorted(times_s[first:last], middles_s, side="right") - 1 + first
+    return np.clip(shown, first, last - 1).astype(np.int64)

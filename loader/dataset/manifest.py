@@ -1,0 +1,108 @@
+"""``manifest.json``: what a dataset is, said last, so that a dataset is visible whole or not at all."""
+
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from loader.dataset.schema import FORMAT_VERSION, STATES
+from loader.errors import RunError
+from loader.storage.base import Storage
+
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 256 * 2**20
+
+
+class ShardEntry(BaseModel, frozen=True, extra="forbid"):
+    """One shard as the manifest lists it."""
+
+    path: str
+    size: int
+    sha256: str
+    samples: int
+
+
+class FileEntry(BaseModel, frozen=True, extra="forbid"):
+    """One other file of the dataset."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Totals(BaseModel, frozen=True, extra="forbid"):
+    """Sums a person asks for first; ``accounting`` counts rows per state."""
+
+    samples: int
+    sources: int
+    duration_s: float
+    clip_bytes: int
+    accounting: dict[str, int]
+
+
+class Manifest(BaseModel, frozen=True, extra="forbid"):
+    """The content of ``manifest.json``."""
+
+    format: str = "reelweave-dataset"
+    format_version: int = FORMAT_VERSION
+    totals: Totals
+    shards: list[ShardEntry]
+    files: list[FileEntry]
+    config: dict[str, Any]
+    versions: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """JSON for people, closed by a checksum of everything before it."""
+        body = self.model_dump()
+        return json.dumps({**body, "sha256": _digest(body)}, indent=1, ensure_ascii=False).encode()
+
+    @property
+    def index_sha256(self) -> str:
+        """The fingerprint of ``index.parquet``, which fixes the whole content of the dataset."""
+        return next(file.sha256 for file in self.files if file.path == "index.parquet")
+
+
+def count_states(states: list[str]) -> dict[str, int]:
+    """Rows per state, every state named."""
+    counts = Counter(states)
+    return {state: counts[state] for state in STATES}
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """The dataset's manifest.
+
+    Raises:
+        RunError: there is no finished dataset here, or its manifest is damaged or of another format.
+    """
+    where = storage.uri(MANIFEST)
+    info = storage.stat(MANIFEST)
+    if info is None:
+        raise RunError(
+            f"{storage.root} is no finished dataset: it has no {MANIFEST}; "
+            "if its curation was interrupted, run the same command again"
+        )
+    if info.size > MAX_MANIFEST_BYTES:
+        raise RunError(f"{where} has {info.size} bytes, more than the {MAX_MANIFEST_BYTES} a manifest may have")
+    try:
+        body = json.loads(storage.read(MANIFEST))
+        checksum = body.pop("sha256")
+        version = body.get("format_version")
+        if version != FORMAT_VERSION:
+            raise RunError(f"{where} has format version {version}; this code reads version {FORMAT_VERSION}")
+        manifest = Manifest.model_validate(body)
+    except (ValueError, KeyError, AttributeError, TypeError, ValidationError) as error:
+        raise RunError(f"{where} is damaged: {str(error).splitlines()[0]}") from error
+    if checksum != _digest(body):
+        raise RunError(f"{where} is damaged: its own checksum does not match")
+    return manifest
+
+
+def sha256(data: bytes) -> str:
+    """Hex digest."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())

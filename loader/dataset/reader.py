@@ -1,0 +1,79 @@
+"""Opening a dataset: its tables in memory, its clips by one range read each."""
+
+import os
+from functools import cached_property
+
+import pyarrow as pa
+
+from loader.dataset.manifest import Manifest, read_manifest, sha256
+from loader.dataset.tables import from_parquet
+from loader.errors import RunError
+from loader.storage import Storage, StorageConfig, open_storage
+
+MAX_TABLE_BYTES = 64 * 2**30
+
+
+class Dataset:
+    """A finished dataset. Can be pickled; the tables are then read again where it arrives.
+
+    Attributes:
+        storage: where it lies.
+        manifest: what it says of itself.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.manifest: Manifest = read_manifest(storage)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"storage": self.storage, "manifest": self.manifest}
+
+    @property
+    def fingerprint(self) -> str:
+        """Fixes the whole content: the sha256 of ``index.parquet``."""
+        return self.manifest.index_sha256
+
+    @cached_property
+    def index(self) -> pa.Table:
+        """``index.parquet``: one row per sample, sorted by key (columns: ``loader.dataset.schema.INDEX``)."""
+        return self._table("index.parquet")
+
+    @cached_property
+    def accounting(self) -> pa.Table:
+        """``accounting.parquet``: one row per span (columns: ``loader.dataset.schema.ACCOUNTING``)."""
+        return self._table("accounting.parquet")
+
+    def read_member(self, row_number: int, suffix: str) -> bytes:
+        """The content of one member of the sample in row ``row_number`` of the index, by one range read.
+
+        Raises:
+            RunError: the sample has no such member, or its shard ends before it.
+        """
+        row = self.index.slice(row_number, 1).to_pylist()[0]
+        for member in row["members"]:
+            if member["suffix"] == suffix:
+                data = self.storage.read(row["shard"], member["offset"], member["size"])
+                if len(data) != member["size"]:
+                    raise RunError(
+                        f"{self.storage.uri(row['shard'])} ends inside {row['key']}.{suffix}: the shard is cut off"
+                    )
+                return data
+        raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
+
+    def _table(self, path: str) -> pa.Table:
+        entry = next(file for file in self.manifest.files if file.path == path)
+        if entry.size > MAX_TABLE_BYTES:
+            raise RunError(f"{self.storage.uri(path)} has {entry.size} bytes, more than fits in memory")
+        data = self.storage.read(path)
+        if sha256(data) != entry.sha256:
+            raise RunError(f"{self.storage.uri(path)} is damaged: its checksum is not the manifest's")
+        return from_parquet(data)
+
+
+def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:
+    """Opens the finished dataset at a folder or ``s3://`` prefix.
+
+    Raises:
+        RunError: there is none, or its manifest is damaged.
+    """
+    return Dataset(open_storage(uri, storage_config or StorageConfig()))

@@ -1,0 +1,128 @@
+"""One shard: a deterministic tar of samples, its index file, and where everything lies in it."""
+
+import hashlib
+import io
+import json
+import struct
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.dataset.schema import INDEX, MEMBER_ORDER, PLACEMENT, Row
+from loader.errors import RunError
+from loader.storage.base import Storage
+
+TAR_BLOCK = 512
+MAX_MEMBER_BYTES = 8 * 2**30 - 1  # what the size field of a USTAR header can say
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A clip on its way into a shard.
+
+    Attributes:
+        row: the index columns except the placement, which follows from writing.
+        clip: the encoded clip, KEY.mp4.
+        embeddings: by suffix, "text.npy" or "video.npy"; float16 or float32, any shape.
+    """
+
+    row: Row
+    clip: bytes
+    embeddings: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def members(self) -> list[tuple[str, bytes]]:
+        """(suffix, content) in the order they lie in the tar."""
+        content = {
+            "json": _readable_row(self.row),
+            "txt": self.row["caption"].encode(),
+            "mp4": self.clip,
+            **{suffix: _npy(array) for suffix, array in self.embeddings.items()},
+        }
+        return [(suffix, content[suffix]) for suffix in MEMBER_ORDER if suffix in content]
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A written shard: what the manifest says of it, and the finished index rows of its samples."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: list[Row]
+
+
+def shard_path(number: int) -> str:
+    """The path of shard ``number`` inside a dataset."""
+    return f"shards/{number:06d}.tar"
+
+
+def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> ShardRecord:
+    """Writes the samples, in the given order, to one tar and its ``.idx``; same input, same bytes.
+
+    Only one sample is in memory at a time; the tar is assembled in a local temporary file.
+    """
+    import webdataset
+
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="reelweave-shard-") as folder:
+        local = Path(folder) / "shard.tar"
+        with local.open("wb") as file:
+            writer = webdataset.TarWriter(
+                file, user="reelweave", group="reelweave", mode=0o644, mtime=0, encoder=False
+            )
+            for sample in samples:
+                rows.append(_add(writer, path, sample))
+            end = writer.tarstream.offset
+            writer.close()
+        digest = _hash_samples(local, rows)
+        storage.write_file(path, local)
+        record = ShardRecord(path, local.stat().st_size, digest, rows)
+    storage.write(f"{path}.idx", idx_bytes([row["offset"] for row in rows], end))
+    return record
+
+
+def idx_bytes(offsets: list[int], end: int) -> bytes:
+    """The content of a ``.tar.idx``: little-endian uint64 offsets of the samples, then the end of the last."""
+    return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
+
+
+def _add(writer: Any, path: str, sample: Sample) -> Row:
+    key = sample.row["key"]
+    start = writer.tarstream.offset
+    members = []
+    for suffix, content in sample.members():
+        if len(content) > MAX_MEMBER_BYTES:
+            raise RunError(f"{key}.{suffix} has {len(content)} bytes; a tar member holds 8 GiB: cut shorter clips")
+        members.append({"suffix": suffix, "offset": writer.tarstream.offset + TAR_BLOCK, "size": len(content)})
+        # TarWriter sorts the members of one call by name; one call per member keeps the contract's order.
+        writer.write({"__key__": key, suffix: content})
+    size = writer.tarstream.offset - start
+    return {**sample.row, "shard": path, "offset": start, "size": size, "members": members}
+
+
+def _hash_samples(local: Path, rows: list[Row]) -> str:
+    """Gives each row its ``sample_sha256``; returns the digest of the whole file."""
+    whole = hashlib.sha256()
+    with local.open("rb") as file:
+        for row in rows:
+            region = file.read(row["size"])
+            whole.update(region)
+            row["sample_sha256"] = hashlib.sha256(region).hexdigest()
+        whole.update(file.read())
+    return whole.hexdigest()
+
+
+def _readable_row(row: Row) -> bytes:
+    ordered = {name: row[name] for name in INDEX.names if name not in PLACEMENT}
+    return json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

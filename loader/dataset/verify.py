@@ -1,0 +1,236 @@
+"""Proof that a dataset is whole: checksums, index against tars, accounting that adds up."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import BinaryIO
+
+from loader.dataset.manifest import Manifest, count_states, read_manifest
+from loader.dataset.schema import ACCOUNTING, INDEX, PLACEMENT, STATES, Row
+from loader.dataset.shard import TAR_BLOCK, idx_bytes
+from loader.dataset.tables import from_parquet, to_rows
+from loader.storage.base import Storage
+
+MAX_PROBLEMS = 1000
+_READ_BYTES = 4 * 2**20
+
+
+@dataclass
+class Verification:
+    """What a verification saw.
+
+    Attributes:
+        samples: checked.
+        bytes: read from shards.
+        problems: one sentence each, naming the file and, where it can be known, the key; empty when all is well.
+    """
+
+    samples: int = 0
+    bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not self.problems
+
+
+def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -> Verification:
+    """Reads every byte of the dataset and compares it with what its manifest and index promise.
+
+    Args:
+        storage: of the dataset.
+        progress: called with the path of each file before it is read.
+
+    Raises:
+        RunError: there is no readable manifest.
+    """
+    manifest = read_manifest(storage)
+    result = Verification()
+    tables: dict[str, list[Row]] = {}
+    for entry in manifest.files:
+        progress(entry.path)
+        try:
+            data = storage.read(entry.path)
+        except FileNotFoundError:
+            result.problems.append(f"{entry.path} is missing")
+            continue
+        if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
+            result.problems.append(f"{entry.path} is damaged: its checksum is not the manifest's")
+        elif entry.path in ("index.parquet", "accounting.parquet"):
+            schema = INDEX if entry.path == "index.parquet" else ACCOUNTING
+            table = from_parquet(data)
+            if not table.schema.equals(schema):
+                result.problems.append(f"{entry.path} has other columns than this format: {table.schema.names}")
+            else:
+                tables[entry.path] = to_rows(table)
+    if "index.parquet" in tables:
+        index = tables["index.parquet"]
+        result.samples = len(index)
+        result.problems += _check_index(manifest, index)
+        _check_shards(storage, manifest, index, progress, result)
+        if "accounting.parquet" in tables:
+            result.problems += _check_accounting(manifest, index, tables["accounting.parquet"])
+    return result
+
+
+def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:
+    listed = {shard.path: shard.samples for shard in manifest.shards}
+    found: dict[str, int] = {}
+    for row in index:
+        found[row["shard"]] = found.get(row["shard"], 0) + 1
+        if "." in row["key"]:
+            yield f"key {row['key']} holds a dot: other WebDataset readers would cut it"
+    for one, other in pairwise(sorted(row["key"] for row in index)):
+        if one == other:
+            yield f"key {one} occurs twice in index.parquet"
+    for path in sorted(listed.keys() | found.keys()):
+        if listed.get(path, 0) != found.get(path, 0):
+            yield f"{path}: the manifest lists {listed.get(path, 0)} samples, index.parquet {found.get(path, 0)}"
+    if manifest.totals.samples != len(index):
+        yield f"manifest.json counts {manifest.totals.samples} samples, index.parquet has {len(index)}"
+
+
+def _check_shards(
+    storage: Storage,
+    manifest: Manifest,
+    index: list[Row],
+    progress: Callable[[str], None],
+    result: Verification,
+) -> None:
+    by_shard: dict[str, list[Row]] = {shard.path: [] for shard in manifest.shards}
+    for row in index:
+        by_shard.setdefault(row["shard"], []).append(row)
+    for item in storage.list("shards/"):
+        if item.path.removesuffix(".idx") not in by_shard:
+            result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
+    idx_sha256 = {file.path: file.sha256 for file in manifest.files}
+    for shard in manifest.shards:
+        progress(shard.path)
+        rows = sorted(by_shard[shard.path], key=lambda row: row["offset"])
+        end = rows[-1]["offset"] + rows[-1]["size"] if rows else 0
+        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in rows], end)).hexdigest()
+        if idx_sha256.get(f"{shard.path}.idx") != expected_idx:
+            result.problems.append(f"{shard.path}.idx does not hold the offsets of index.parquet")
+        info = storage.stat(shard.path)
+        if info is None:
+            result.problems.append(f"{shard.path} is missing")
+            continue
+        if info.size != shard.size:
+            result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
+        result.bytes += info.size
+        with storage.open(shard.path) as file:
+            result.problems += _check_shard(file, shard.path, shard.sha256, rows)
+        del result.problems[MAX_PROBLEMS:]
+
+
+def _check_shard(file: BinaryIO, path: str, sha256: str, rows: list[Row]) -> Iterator[str]:
+    whole = hashlib.sha256()
+    position = 0
+    named = False
+    for row in rows:
+        if row["offset"] != position:
+            named = True
+            yield f"{path}: sample {row['key']} should start at byte {position}, index.parquet says {row['offset']}"
+            return
+        region = _read_exactly(file, row["size"])
+        whole.update(region)
+        position += len(region)
+        if hashlib.sha256(region).hexdigest() != row["sample_sha256"]:
+            named = True
+            yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
+        else:
+            yield from _check_members(path, region, row)
+    for block in iter(lambda: file.read(_READ_BYTES), b""):
+        whole.update(block)
+    if whole.hexdigest() != sha256 and not named:
+        last = rows[-1]["key"] if rows else "the start"
+        yield f"{path} is damaged in the end-of-archive blocks after {last}: its checksum is not the manifest's"
+
+
+def _check_members(path: str, region: bytes, row: Row) -> Iterator[str]:
+    """An undamaged sample can still be one that was written wrong."""
+    position = 0
+    for member in row["members"]:
+        name = f"{row['key']}.{member['suffix']}"
+        header = region[position : position + TAR_BLOCK]
+        if header[:100].rstrip(b"\0").decode(errors="replace") != name:
+            yield f"{path}: index.parquet promises member {name} at byte {row['offset'] + position}, the tar has another"
+            return
+        start = position + TAR_BLOCK
+        content = region[start : start + member["size"]]
+        if member["offset"] != row["offset"] + start:
+            yield f"{path}: the content of {name} does not start where index.parquet says"
+        if member["suffix"] == "mp4" and hashlib.sha256(content).hexdigest() != row["sha256"]:
+            yield f"{path}: {name} is not the clip whose sha256 index.parquet holds"
+        if member["suffix"] == "txt" and content != row["caption"].encode():
+            yield f"{path}: {name} is not the caption of index.parquet"
+        if member["suffix"] == "json" and json.loads(content) != {
+            column: value for column, value in row.items() if column not in PLACEMENT
+        }:
+            yield f"{path}: {name} differs from its row in index.parquet"
+        position = start + -(-member["size"] // TAR_BLOCK) * TAR_BLOCK
+    if position != row["size"]:
+        yield f"{path}: sample {row['key']} has {row['size']} bytes, its members fill {position}"
+
+
+def _what_differs(region: bytes, row: Row) -> str:
+    if len(region) < row["size"]:
+        return f"the shard ends after {len(region)} of its {row['size']} bytes"
+    for member in row["members"]:
+        start = member["offset"] - row["offset"]
+        content = region[start : start + member["size"]]
+        if member["suffix"] == "mp4" and hashlib.sha256(content).hexdigest() != row["sha256"]:
+            return f"in {row['key']}.mp4"
+        if member["suffix"] == "txt" and content != row["caption"].encode():
+            return f"in {row['key']}.txt"
+    return "in its metadata or a tar header"
+
+
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
+    parts = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _check_accounting(manifest: Manifest, index: list[Row], accounting: list[Row]) -> Iterator[str]:
+    keys = {row["key"] for row in index}
+    kept = [row["key"] for row in accounting if row["state"] == "kept"]
+    for key in sorted(keys - set(kept)):
+        yield f"accounting.parquet has no kept row for sample {key}"
+    for key in sorted({str(key) for key in kept} - keys):
+        yield f"accounting.parquet calls {key} kept, but index.parquet does not have it"
+    if len(kept) != len(set(kept)):
+        yield "accounting.parquet has two kept rows for one key"
+    for row in accounting:
+        where = f"accounting.parquet: {row['source']} from {row['start_s']} s"
+        if row["state"] not in STATES:
+            yield f"{where} has state {row['state']!r}; possible are {', '.join(STATES)}"
+        if row["state"] == "duplicate" and row["duplicate_of"] not in keys:
+            yield f"{where} is a duplicate of {row['duplicate_of']}, which index.parquet does not have"
+        if row["state"] != "kept" and not row["reason"]:
+            yield f"{where} is {row['state']} without a reason"
+    yield from _check_spans(accounting)
+    counts = count_states([row["state"] for row in accounting])
+    if counts != manifest.totals.accounting:
+        yield f"accounting.parquet counts {counts}, manifest.json {manifest.totals.accounting}"
+    if manifest.totals.sources != len({row["source"] for row in accounting}):
+        yield "accounting.parquet and manifest.json disagree on the number of sources"
+
+
+def _check_spans(accounting: list[Row]) -> Iterator[str]:
+    """Spans of one source lie side by side: no second of it is counted twice or lost between two rows."""
+    by_source: dict[str, list[Row]] = {}
+    for row in accounting:
+        by_source.setdefault(row["source"], []).append(row)
+    for source, rows in by_source.items():
+        if rows[0]["start_s"] is None and len(rows) > 1:
+            yield f"accounting.parquet: {source} has a row without a span beside others"
+        spans = sorted((row["start_s"], row["end_s"]) for row in rows if row["start_s"] is not None)
+        for (_, end), (start, _) in pairwise(spans):
+            if abs(end - start) > 1e-6:
+                yield f"accounting.parquet: {source} has a span ending at {end} s and the next starting at {start} s"

@@ -1,0 +1,115 @@
+"""Turn raw videos into a dataset of clips.
+
+INPUT is a file, a folder, an s3:// prefix, or a list (.txt, .csv, .jsonl, .parquet) of paths. The same command
+finishes a run that was interrupted; a finished dataset is never changed.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loader.dataset import Dataset, Manifest
+from loader.dataset.schema import STATES
+from loader.storage import open_storage
+from pipelines.config import resolve
+from pipelines.console import print_json, progress_bars, stdout, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from curate.run import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="raw videos")
+    parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the new dataset")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Curates, writes the report and prints the accounting."""
+    from curate.config import CurateConfig
+    from curate.run import curate
+    from pipelines.report import default_config, write_report
+
+    config = resolve(CurateConfig, options.config, options.set)
+    with curation_progress() as progress:
+        outcome = curate(options.inputs, options.out, config, progress)
+    dataset = Dataset(open_storage(options.out, config.storage))
+    report = write_report(dataset, default_config(config.storage))
+    if options.json:
+        print_json({**summary(dataset), "already_there": outcome.already_there, "report": report})
+        return 0
+    if outcome.already_there:
+        stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
+    print_accounting(dataset)
+    stdout().print(f"report: {report}", markup=False, soft_wrap=True)
+    return 0
+
+
+@contextmanager
+def curation_progress() -> "Iterator[Callable[[Progress], None]]":
+    """Progress bars for a curation: sources cut, then shards written."""
+    with progress_bars() as bars:
+        tasks = {
+            "cut": bars.add_task("probe, split, cut", total=None, note=""),
+            "shard": bars.add_task("write shards", total=None, note="", visible=False),
+        }
+
+        def show(progress: "Progress") -> None:
+            note = progress.current.rsplit("/", 1)[-1]
+            bars.update(
+                tasks[progress.phase], completed=progress.done, total=progress.total, note=note, visible=True
+            )
+
+        yield show
+
+
+def summary(dataset: Dataset) -> dict[str, object]:
+    """The dataset in numbers, for ``--json``."""
+    manifest: Manifest = dataset.manifest
+    reasons = Counter(
+        (row["state"], row["stage"]) for row in dataset.accounting.select(["state", "stage"]).to_pylist()
+    )
+    return {
+        "dataset": dataset.storage.root,
+        **manifest.totals.model_dump(),
+        "shards": len(manifest.shards),
+        "by_stage": [
+            {"state": state, "stage": stage, "rows": rows} for (state, stage), rows in sorted(reasons.items())
+        ],
+    }
+
+
+def print_accounting(dataset: Dataset) -> None:
+    """Every input's fate: spans per state, then each source or span that failed, with its reason."""
+    totals = dataset.manifest.totals
+    rows = dataset.accounting.to_pylist()
+    counts = Counter((row["state"], row["stage"]) for row in rows)
+    seconds: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if row["start_s"] is not None:
+            seconds[row["state"], row["stage"]] += row["end_s"] - row["start_s"]
+    order = sorted(counts, key=lambda pair: (STATES.index(pair[0]), pair[1]))
+    out = stdout()
+    out.print(
+        table(
+            f"{totals.sources} sources -> {totals.samples} clips, {totals.duration_s:.1f} s, "
+            f"{totals.clip_bytes / 1e6:.1f} MB",
+            ["state", "stage", "rows", "seconds"],
+            [(state, stage, counts[state, stage], round(seconds[state, stage], 1)) for state, stage in order],
+        )
+    )
+    failed = [row for row in rows if row["state"] == "failed"]
+    if failed:
+        out.print(
+            table("failed", ["source", "from s", "reason"], [
+                (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
+                for row in failed
+            ])
+        )

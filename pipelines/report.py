@@ -1,0 +1,95 @@
+"""Show a dataset: accounting, distributions, buckets and clips, as HTML and as JSON."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, Field
+
+from loader.buckets import BucketConfig
+from loader.dataset import Dataset
+from loader.storage import StorageConfig, open_storage
+from pipelines.config import resolve
+from pipelines.console import print_json, stdout, table
+
+REPORT = "report/index.html"
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "report.yaml"
+
+
+class ReportConfig(BaseModel, frozen=True, extra="forbid"):
+    """The whole configuration of ``reelweave report``."""
+
+    buckets: BucketConfig
+    max_clips: int = Field(240, ge=0, description="clips shown with a thumbnail, spread evenly over the dataset")
+    max_lost: int = Field(500, ge=0, description="rows shown of what was lost")
+    storage: StorageConfig = StorageConfig()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="YAML configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the HTML report into the dataset and prints the bucket table."""
+    config = resolve(ReportConfig, options.config, options.set)
+    dataset = Dataset(open_storage(options.dataset, config.storage))
+    where = write_report(dataset, config)
+    if options.json:
+        print_json({**statistics(dataset, config), "report": where})
+        return 0
+    print_buckets(dataset, config)
+    stdout().print(f"report: {where}", markup=False, soft_wrap=True)
+    return 0
+
+
+def default_config(storage: StorageConfig) -> ReportConfig:
+    """The configuration shipped with the package, for a dataset on ``storage``."""
+    values = yaml.safe_load(DEFAULT_CONFIG.read_text())
+    return ReportConfig(**values, storage=storage)
+
+
+def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
+    """Everything the report shows but pictures, as plain values."""
+    from loader.stats import dataset_stats
+    from pipelines.report_page import accounting_stages
+
+    return {
+        "dataset": dataset.storage.root,
+        "totals": dataset.manifest.totals.model_dump(),
+        "stages": accounting_stages(dataset),
+        **dataset_stats(dataset.index, config.buckets).to_dict(),
+    }
+
+
+def write_report(dataset: Dataset, config: ReportConfig) -> str:
+    """Renders ``report/index.html`` into the dataset; returns its URI. Same dataset, same page."""
+    from pipelines.report_page import render
+
+    page = render(dataset, statistics(dataset, config), config)
+    dataset.storage.write(REPORT, page.encode())
+    return dataset.storage.uri(REPORT)
+
+
+def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
+    """The bucket table on the console."""
+    from loader.stats import dataset_stats
+
+    stats = dataset_stats(dataset.index, config.buckets)
+    out = stdout()
+    out.print(
+        table(
+            f"buckets of {stats.assigned} of {stats.samples} samples",
+            ["bucket", "samples", "S tokens", "B", "bound", "microbatches", "cost share"],
+            [
+                (f"{b.frames}x{b.height}x{b.width}", b.samples, b.length, b.batch, b.bound, b.microbatches,
+                 f"{b.cost_share:.1%}")
+                for b in stats.buckets
+            ],
+        )
+    )
+    for reason, samples in stats.unassigned_reasons.items():
+        out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)

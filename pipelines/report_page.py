@@ -1,0 +1,160 @@
+"""The HTML of a dataset's report: one page that needs no network; everything from outside is escaped."""
+
+import base64
+import io
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from loader.dataset import Dataset
+from loader.dataset.schema import STATES
+
+if TYPE_CHECKING:
+    from pipelines.report import ReportConfig
+
+_THUMBNAIL_PX = 240
+
+
+def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig") -> str:
+    """The whole page.
+
+    Args:
+        dataset: its clips are range-read for thumbnails only.
+        statistics: as ``pipelines.report.statistics`` gives them.
+        config: limits of what is shown.
+    """
+    environment = Environment(
+        loader=PackageLoader("pipelines"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    totals = dataset.manifest.totals
+    lost = _lost(dataset)
+    shown = _evenly(dataset.index.num_rows, config.max_clips)
+    buckets = config.buckets
+    return environment.get_template("report.html").render(
+        title=f"Dataset {dataset.storage.root.rsplit('/', 1)[-1]}",
+        subtitle=f"{dataset.storage.root} · {len(dataset.manifest.shards)} shards ·"
+        f" format {dataset.manifest.format_version}",
+        figures=[
+            (f"{totals.sources:,}", "sources"),
+            (f"{totals.samples:,}", "clips"),
+            (_duration(totals.duration_s), "of clips"),
+            (f"{totals.clip_bytes / 1e6:,.1f} MB", "encoded"),
+            (f"{statistics['tokens']:,}", "tokens an epoch"),
+            (f"{totals.accounting['failed']:,}", "failed"),
+        ],
+        stages=statistics["stages"],
+        lost=lost[: config.max_lost],
+        lost_more=max(0, len(lost) - config.max_lost),
+        charts=[
+            {"title": "Length of clips, seconds", "bars": _bars(statistics["duration_s"])},
+            {"title": "Short side, pixels", "bars": _bars(statistics["short_side_px"])},
+            {"title": "Tokens of a clip, S", "bars": _bars(statistics["clip_tokens"])},
+        ],
+        bucket_note=(
+            f"B = max(1, min(⌊M_mem/S⌋, ⌊M_comp/S^p⌋)) with M_mem = {buckets.memory_tokens:,} tokens,"
+            f" M_comp = {'no bound' if buckets.compute_budget is None else f'{buckets.compute_budget:,.4g}'},"
+            f" p = {buckets.exponent:g}; S counts {buckets.max_text_tokens} text tokens and one token per"
+            f" {buckets.compression.frames}x{buckets.compression.height}x{buckets.compression.width} pixels."
+        ),
+        buckets=[
+            {**bucket, "bucket": f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"}
+            for bucket in statistics["buckets"]
+        ],
+        unassigned=[(item["key"], item["reason"]) for item in statistics["unassigned"]],
+        clips_note=""
+        if len(shown) == dataset.index.num_rows
+        else f"{len(shown)} of {dataset.index.num_rows} clips, evenly spread.",
+        clips=[_clip(dataset, number) for number in shown],
+    )
+
+
+def accounting_stages(dataset: Dataset) -> list[dict[str, Any]]:
+    """Rows, sources and seconds per state and stage, kept first."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in dataset.accounting.to_pylist():
+        groups[row["state"], row["stage"]].append(row)
+    return [
+        {
+            "state": state,
+            "stage": stage,
+            "rows": len(rows),
+            "sources": len({row["source"] for row in rows}),
+            "seconds": sum(row["end_s"] - row["start_s"] for row in rows if row["start_s"] is not None),
+        }
+        for (state, stage), rows in sorted(groups.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1]))
+    ]
+
+
+def _lost(dataset: Dataset) -> list[dict[str, str]]:
+    """Rows that are not kept, failures first; blended frames of transitions are expected and left out."""
+    order = {"failed": 0, "duplicate": 1, "filtered": 2}
+    rows = [row for row in dataset.accounting.to_pylist() if row["state"] in order and row["stage"] != "shots"]
+    return [
+        {
+            "state": row["state"],
+            "source": row["source"],
+            "start": _seconds(row["start_s"]),
+            "end": _seconds(row["end_s"]),
+            "reason": row["reason"],
+        }
+        for row in sorted(rows, key=lambda row: order[row["state"]])
+    ]
+
+
+def _clip(dataset: Dataset, number: int) -> dict[str, str]:
+    row = dataset.index.slice(number, 1).to_pylist()[0]
+    return {
+        "key": row["key"],
+        "caption": row["caption"],
+        "source": row["source"].rsplit("/", 1)[-1],
+        "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
+        "shape": f"{row['frames']} frames, {row['width']} x {row['height']}, {row['fps']:.4g} fps",
+        "image": _thumbnail(dataset.read_member(number, "mp4"), row["frames"] // 2),
+    }
+
+
+def _thumbnail(clip: bytes, middle: int) -> str:
+    """A data URI of the clip's middle frame, or "" when the clip cannot be decoded."""
+    import av
+
+    try:
+        with av.open(io.BytesIO(clip)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                if number == middle:
+                    scale = _THUMBNAIL_PX / max(frame.width, frame.height)
+                    small = frame.to_image(
+                        width=max(2, round(frame.width * scale)),
+                        height=max(2, round(frame.height * scale)),
+                        interpolation="AREA",
+                    )
+                    buffer = io.BytesIO()
+                    small.save(buffer, "JPEG", quality=80)
+                    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    except av.error.FFmpegError:
+        pass  # `reelweave verify` is what names damaged clips
+    return ""
+
+
+def _evenly(total: int, limit: int) -> list[int]:
+    count = min(total, limit)
+    return [place * total // count for place in range(count)]
+
+
+def _bars(histogram: dict[str, list[float]]) -> list[dict[str, Any]]:
+    edges, counts = histogram["edges"], histogram["counts"]
+    most = max(counts, default=1)
+    return [
+        {"label": f"{low:,.4g} – {high:,.4g}", "count": count, "percent": round(100 * count / most)}
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,91 @@
+"""Frame times and rates, from lists of ticks."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from curate.timeline import Damage, clean_runs, source_frames, timeline
+
+
+def line(pts, tick=Fraction(1, 90000), last=None, stated=None, damage=(), max_fps=60.0):
+    return timeline(pts, tick, last, stated, damage, max_fps)
+
+
+@pytest.mark.parametrize("rate", ["24", "25", "30000/1001", "25/2", "21000/701", "1000000/33333"])
+def test_a_constant_rate_is_found_although_ticks_round(rate: str) -> None:
+    rate = Fraction(rate)
+    made = line([round(1000 * number / rate) for number in range(900)], Fraction(1, 1000), stated=rate)
+    assert made.constant
+    assert made.rate == rate
+    assert np.array_equal(source_frames(made.times_s, 100, 400, rate), np.arange(100, 400))
+
+
+def test_a_constant_rate_is_found_when_the_container_states_another() -> None:
+    made = line([3600 * number for number in range(100)], stated=Fraction(30))
+    assert (made.rate, made.constant) == (25, True)
+
+
+def test_a_start_other_than_zero_does_not_matter() -> None:
+    made = line([900000 + 3600 * number for number in range(50)], stated=Fraction(25))
+    assert made.times_s[0] == 0
+    assert made.times_s[-1] == pytest.approx(2.0)
+
+
+def test_disordered_times_give_way_to_the_stated_rate() -> None:
+    made = line([0, 3, 1, 2, 5, 4], Fraction(1, 25), stated=Fraction(25))
+    assert made.constant
+    assert made.times_s == pytest.approx(np.arange(7) / 25)
+
+
+def test_missing_times_give_way_to_the_stated_rate() -> None:
+    made = line([0, None, 2], Fraction(1, 25), stated=Fraction(25))
+    assert made.frames == 3
+    assert made.times_s[-1] == pytest.approx(3 / 25)
+
+
+def test_dropped_still_frames_are_shown_longer_at_the_cameras_rate() -> None:
+    pts = [3000 * number for number in range(60) if number not in (20, 21, 22)]
+    made = line(pts, last=3000, stated=Fraction(28))
+    assert not made.constant
+    assert made.rate == 30
+    shown = source_frames(made.times_s, 0, 57, made.rate)
+    assert len(shown) == 60
+    assert list(shown[18:25]) == [18, 19, 19, 19, 19, 20, 21]
+
+
+def test_a_rate_beyond_the_limit_is_lowered() -> None:
+    pts = np.cumsum([750, 800, 700, 1500] * 50).tolist()
+    assert line(pts, max_fps=60.0).rate == 60
+
+
+def test_one_frame_lasts_one_slot() -> None:
+    made = line([0], stated=Fraction(30000, 1001))
+    assert made.frames == 1
+    assert list(source_frames(made.times_s, 0, 1, made.rate)) == [0]
+
+
+def test_damage_does_not_spoil_the_rate_of_clean_runs() -> None:
+    pts = [3600 * number for number in range(40)] + [3600 * number + 77 for number in range(70, 100)]
+    made = line(pts, stated=Fraction(24), damage=(Damage(40, 43, "lost"),))
+    assert (made.rate, made.constant) == (25, True)
+
+
+def test_clips_last_as_long_as_their_span_within_half_a_frame() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        gaps = rng.choice([1500, 3000, 3000, 9000, 21000], 80)
+        made = line([0, *np.cumsum(gaps).tolist()], last=3000)
+        first, last = sorted(rng.choice(81, 2, replace=False).tolist())
+        slots = source_frames(made.times_s, first, last, made.rate)
+        span_s = made.times_s[last] - made.times_s[first]
+        assert abs(len(slots) / made.rate - span_s) <= 0.5 / made.rate + 1e-9 or len(slots) == 1
+        assert first <= slots.min()
+        assert slots.max() < last
+        assert (np.diff(slots) >= 0).all()
+
+
+def test_clean_runs_leave_damage_out() -> None:
+    damage = (Damage(0, 2, ""), Damage(5, 6, ""), Damage(9, 10, ""))
+    assert clean_runs(10, damage) == [(2, 5), (6, 9)]
+    assert clean_runs(3, ()) == [(0, 3)]

@@ -1,0 +1,103 @@
+"""Small real videos whose every frame says its own number, and reading the numbers back."""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+BITS = 10
+_ROWS, _COLUMNS = 2, 5
+
+CORPUS = Path(__file__).parent.parent.parent / "shared" / "videos"
+NO_CORPUS = f"the footage folder {CORPUS} is not on this machine"
+
+
+def numbered_frame(number: int, width: int, height: int, scene: int = 0) -> np.ndarray:
+    """RGB picture whose lower half holds ``number`` as black and white blocks; ``scene`` sets the upper half."""
+    picture = np.empty((height, width, 3), np.uint8)
+    hue = np.random.default_rng(scene).integers(40, 216, 3)
+    x = np.arange(width)[None, :, None]
+    y = np.arange(height)[:, None, None]
+    texture = 30 * np.sin(x * (0.05 + 0.04 * scene) + number * 0.15) * np.cos(y * 0.07 * (scene + 1))
+    picture[:] = np.clip(hue + texture, 0, 255)
+    block_h, block_w = height // 2 // _ROWS, width // _COLUMNS
+    for bit in range(BITS):
+        row, column = divmod(bit, _COLUMNS)
+        top, left = height // 2 + row * block_h, column * block_w
+        picture[top : top + block_h, left : left + block_w] = 235 if number >> bit & 1 else 20
+    return picture
+
+
+def read_number(picture: np.ndarray) -> int:
+    """The number in a decoded RGB picture."""
+    height, width = picture.shape[:2]
+    block_h, block_w = height // 2 // _ROWS, width // _COLUMNS
+    number = 0
+    for bit in range(BITS):
+        row, column = divmod(bit, _COLUMNS)
+        top, left = height // 2 + row * block_h, column * block_w
+        centre = picture[top + block_h // 4 : top + 3 * block_h // 4, left + block_w // 4 : left + 3 * block_w // 4]
+        number |= int(centre.mean() > 128) << bit
+    return number
+
+
+def write_video(
+    path: Path,
+    scenes: Sequence[int] = (60,),
+    *,
+    size: tuple[int, int] = (160, 128),
+    rate: Fraction | int = 25,
+    codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
+    times_s: Iterable[float] | None = None,
+    start_s: float = 0.0,
+    options: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    audio: bool = False,
+) -> Path:
+    """A video of numbered frames.
+
+    Args:
+        path: its suffix decides the container.
+        scenes: frames per scene; scenes differ in colour and texture.
+        times_s: when each frame is shown, for a variable frame rate; otherwise the grid of ``rate``.
+        start_s: shifts all time stamps.
+        options: for the encoder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scene_of = [scene for scene, frames in enumerate(scenes) for _ in range(frames)]
+    shown_s = list(times_s) if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
+    tick = Fraction(1, 90000) if times_s is not None or start_s else 1 / Fraction(rate)
+    with av.open(str(path), "w") as container:
+        container.metadata.update(metadata or {})
+        stream = container.add_stream(codec, rate=Fraction(rate))
+        stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
+        stream.time_base = stream.codec_context.time_base = tick
+        stream.codec_context.thread_count = 1
+        stream.options = {"crf": "12", **(options or {})} if codec != "mpeg4" else {"qscale": "3", **(options or {})}
+        if audio:
+            sound = container.add_stream("aac", rate=44100)
+        for number, scene in enumerate(scene_of):
+            frame = av.VideoFrame.from_ndarray(numbered_frame(number, *size, scene), "rgb24").reformat(format=pix_fmt)
+            frame.pts = round((shown_s[number] + start_s) / tick)
+            frame.time_base = tick
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+        if audio:
+            for at in range(0, int(44100 * len(scene_of) / float(rate)) // 1024):
+                tone = np.sin(np.arange(at * 1024, (at + 1) * 1024) * 0.06).astype(np.float32)[None]
+                chunk = av.AudioFrame.from_ndarray(tone, "fltp", "mono")
+                chunk.sample_rate, chunk.pts, chunk.time_base = 44100, at * 1024, Fraction(1, 44100)
+                container.mux(sound.encode(chunk))
+            container.mux(sound.encode(None))
+    return path
+
+
+def read_numbers(data: bytes) -> list[int]:
+    """The numbers of all frames of an encoded clip."""
+    import io
+
+    with av.open(io.BytesIO(data)) as container:
+        return [read_number(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]

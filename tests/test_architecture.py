@@ -1,0 +1,80 @@
+"""Who may import whom (DESIGN section 1), and that importing the loader stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("curate", "loader", "train", "pipelines")
+MAY_IMPORT = {
+    "loader": set(),
+    "curate": {"loader"},
+    "train": {"loader"},
+    "pipelines": {"loader", "curate", "train"},
+}
+CONTRACT = ("loader.dataset", "loader.storage", "loader.errors", "loader.text")
+HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
+
+
+def imports(path: Path, whole: bool) -> list[str]:
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if whole else tree.body
+    names = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively; write the room's name"
+            names.append(node.module or "")
+    return names
+
+
+def files(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows_run_one_way(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files(room)
+        for name in imports(path, whole=True)
+        if name.split(".")[0] in set(ROOMS) - {room} - MAY_IMPORT[room] or name.split(".")[0] == "tests"
+    ]
+    assert wrong == []
+
+
+def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files("curate")
+        for name in imports(path, whole=True)
+        if name.startswith("loader") and not name.startswith(CONTRACT)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_heavy_libraries_are_imported_where_they_are_used(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files(room)
+        for name in imports(path, whole=False)
+        if name.split(".")[0] in HEAVY
+    ]
+    assert wrong == []
+
+
+def test_importing_the_loader_pulls_in_no_heavy_library_and_stays_under_a_second() -> None:
+    code = """
+import os, sys, time
+import pyarrow, pydantic, numpy  # warm the page cache: the bound is on our code and what it adds
+start = time.process_time()
+import loader
+assert not {'torch', 'boto3', 'ray', 'av', 'webdataset', 'transformers'} & sys.modules.keys(), sorted(sys.modules)
+assert time.process_time() - start < 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
