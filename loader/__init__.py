@@ -1,1 +1,66 @@
-"""The dataset on disk and everything that reads it: usable alone, without Ray or curation models."""
+"""The dataset on disk and everything that reads it: usable alone, without Ray or curation models.
+
+Names are imported when first asked for, so that ``import loader`` costs nothing and torch comes only with
+``VideoStream``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loader.buckets import Bucket, BucketConfig, assign
+    from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset, verify
+    from loader.errors import RunError, UsageError
+    from loader.plan import plan_epoch
+    from loader.stats import dataset_stats
+    from loader.storage import StorageConfig, open_storage
+    from loader.stream import Microbatch, StreamConfig, VideoStream
+    from loader.tokens import Compression
+
+_HOMES = {
+    "Bucket": "loader.buckets",
+    "BucketConfig": "loader.buckets",
+    "Compression": "loader.tokens",
+    "Dataset": "loader.dataset",
+    "DatasetWriter": "loader.dataset",
+    "Microbatch": "loader.stream",
+    "RunError": "loader.errors",
+    "Sample": "loader.dataset",
+    "StorageConfig": "loader.storage",
+    "StreamConfig": "loader.stream",
+    "UsageError": "loader.errors",
+    "VideoStream": "loader.stream",
+    "assign": "loader.buckets",
+    "dataset_stats": "loader.stats",
+    "open_dataset": "loader.dataset",
+    "open_storage": "loader.storage",
+    "plan_epoch": "loader.plan",
+    "verify": "loader.dataset",
+}
+
+__all__ = [
+    "Bucket",
+    "BucketConfig",
+    "Compression",
+    "Dataset",
+    "DatasetWriter",
+    "Microbatch",
+    "RunError",
+    "Sample",
+    "StorageConfig",
+    "StreamConfig",
+    "UsageError",
+    "VideoStream",
+    "assign",
+    "dataset_stats",
+    "open_dataset",
+    "open_storage",
+    "plan_epoch",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'loader' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -4,63 +4,17 @@ Also under torchrun. The same command goes on from the last checkpoint in its ou
 """
 
 import argparse
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field, model_validator
-
-from loader.buckets import BucketConfig
-from loader.dataset import Dataset
-from loader.storage import StorageConfig, open_storage
-from loader.tokens import Compression
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout
-from train.config import TrainConfig
 
 if TYPE_CHECKING:
+    from pipelines.train_config import TrainRunConfig
     from train.trainer import TrainResult
-
-
-class StreamSettings(BaseModel, frozen=True, extra="forbid"):
-    """How the dataset is streamed."""
-
-    buckets: BucketConfig
-    seed: int = Field(0, ge=0, description="decides the order of samples and the frames taken of them")
-    workers: int = Field(2, ge=1, description="decoding threads")
-    prefetch: int = Field(4, ge=1, description="microbatches decoded ahead")
-
-
-class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
-    """The whole configuration of ``reelweave train``."""
-
-    dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
-    out: Path = Field(description="folder for checkpoints, metrics and TensorBoard events")
-    stream: StreamSettings
-    train: TrainConfig = TrainConfig()
-    storage: StorageConfig = StorageConfig()
-
-    @model_validator(mode="after")
-    def _loader_counts_the_tokens_the_model_sees(self) -> Self:
-        tokenizer, patch = self.train.tokenizer, self.train.model.patch
-        seen = Compression(
-            frames=tokenizer.frames * patch[0],
-            height=tokenizer.height * patch[1],
-            width=tokenizer.width * patch[2],
-            causal=True,
-        )
-        counted = self.stream.buckets
-        if counted.compression != seen:
-            raise ValueError(
-                f"stream.buckets.compression must be {seen.model_dump()}: what train.tokenizer and"
-                " train.model.patch make of it"
-            )
-        if counted.max_text_tokens < self.train.text.max_text_tokens:
-            raise ValueError(
-                f"stream.buckets.max_text_tokens must be at least train.text.max_text_tokens"
-                f" ({self.train.text.max_text_tokens})"
-            )
-        return self
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +24,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains and prints how the loss went."""
+    """Trains and prints how the loss went; under torchrun rank 0 prints."""
+    from pipelines.train_config import TrainRunConfig
+
     config = resolve(TrainRunConfig, options.config, options.set)
     result = train(config)
+    if int(os.environ.get("RANK", "0")) > 0:
+        return 0
     if options.json:
-        print_json(described(result))
+        print_json(asdict(result) | {"checkpoint": str(result.checkpoint), "out": str(config.out)})
     else:
-        stdout().print(summary_line(result), markup=False, soft_wrap=True)
+        stdout().print(summary(result), markup=False, soft_wrap=True)
     return 0
+
+
+def train(config: "TrainRunConfig") -> "TrainResult":
+    """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
+    from loader.dataset import Dataset
+    from loader.storage import open_storage
+    from loader.stream import VideoStream
+    from train.trainer import Trainer
+
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    dataset = Dataset(open_storage(config.dataset, config.storage))
+    stream = VideoStream(dataset, config.stream, rank, world_size)
+    return Trainer(config.train, stream, config.out).run()
+
+
+def summary(result: "TrainResult") -> str:
+    """One line on how the loss went."""
+    fall = 1 - result.last_10_mean / result.first_10_mean
+    return (
+        f"{result.steps} steps: loss {result.first_10_mean:.3f} -> {result.last_10_mean:.3f} ({fall:.0%} lower),"
+        f" {result.samples_per_s:.1f} samples/s; checkpoint: {result.checkpoint}"
+    )

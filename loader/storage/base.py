@@ -22,7 +22,7 @@ class ObjectInfo:
 
 
 class Storage(Protocol):
-    """A folder or an S3 prefix. Paths are relative to ``root`` and may not leave it.
+    """A folder or an S3 prefix. Paths are relative to ``root``; one that could leave it is a ``UsageError``.
 
     Every write appears whole or not at all. Reads of a missing object raise ``FileNotFoundError``;
     a fault that outlives its retries raises ``RunError`` naming the object. Instances can be pickled
@@ -43,10 +43,10 @@ class Storage(Protocol):
         """The object's size and version, or None when it does not exist."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes ``[start, start + length)``, or to the end; fewer when the object ends before."""
+        """Bytes ``[start, start + length)`` of one version, or to the end; fewer when it ends before."""
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable reader with bounded memory, whatever the size of the object."""
+        """A seekable reader of one version of the object, with bounded memory whatever its size."""
 
     def write(self, path: str, data: bytes) -> None:
         """Replaces the object."""
@@ -62,3 +62,6 @@ class Storage(Protocol):
 
     def delete_tree(self, prefix: str) -> None:
         """Removes every object whose path starts with ``prefix``."""
+
+    def sweep(self) -> None:
+        """Removes what killed writers left unfinished. Only for a place that nobody else is writing to."""

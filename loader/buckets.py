@@ -1,0 +1,187 @@
+"""Dual-constraint buckets: which shape a sample trains at, and how many make a microbatch."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, PositiveInt, model_validator
+
+from loader.tokens import Compression, sequence_length
+
+Bound = Literal["memory", "compute", "max_batch", "one"]
+"""What decides B: a budget of equation 2, the configured limit, or that one sample must always run."""
+
+_SAME_ASPECT = 0.05  # log ratio; 480x832 and 720x1280 are both "16:9" and 0.026 apart
+
+
+@dataclass(frozen=True, order=True)
+class Bucket:
+    """A class of samples trained at one shape, in frames and pixels."""
+
+    frames: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.frames}x{self.height}x{self.width}"
+
+
+class BucketConfig(BaseModel, frozen=True, extra="forbid"):
+    """The allowed shapes and the budgets that fix a microbatch's size at each."""
+
+    frames: tuple[PositiveInt, ...] = Field(min_length=1, description="allowed frame counts")
+    sizes: tuple[tuple[PositiveInt, PositiveInt], ...] = Field(
+        min_length=1, description="allowed [height, width] in pixels"
+    )
+    compression: Compression = Field(description="pixels per token along each axis")
+    max_text_tokens: int = Field(
+        ge=0, description="text tokens counted for every sample; longer captions are cut"
+    )
+    memory_tokens: PositiveInt = Field(description="M_mem: tokens of one microbatch at most")
+    compute_budget: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
+    )
+    exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
+    max_batch: PositiveInt | None = Field(default=None, description="samples of one microbatch at most")
+    max_upscale: float = Field(
+        default=1.25, ge=1.0, description="how far a sample may be enlarged to fill a size"
+    )
+    max_crop: float = Field(
+        default=0.5, ge=0.0, lt=1.0, description="share of a frame that cropping may remove"
+    )
+
+    @model_validator(mode="after")
+    def _no_shape_twice(self) -> Self:
+        for name, values in (("frames", self.frames), ("sizes", self.sizes)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} holds one value twice: {list(values)}")
+        return self
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How many samples of one length make a microbatch, and what decides it."""
+
+    batch: int
+    bound: Bound
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """The bucket of every sample of an index.
+
+    Attributes:
+        buckets: all allowed shapes, sorted.
+        lengths: S of each bucket, in tokens.
+        batch_sizes: B of each bucket.
+        bucket_of: int64 [N], for each index row a place in ``buckets``, or -1.
+        unassigned: (key, reason) of each row that has -1.
+    """
+
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
+    batch_sizes: tuple[BatchSize, ...]
+    bucket_of: NDArray[np.int64]
+    unassigned: list[tuple[str, str]]
+
+
+def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
+    """S of every sample of the bucket.
+
+    S_text counts as ``max_text_tokens``, not as the longest caption present: B is then safe for every
+    sample and depends on the configuration alone, so that it does not move when the dataset grows.
+    """
+    return int(
+        sequence_length(
+            config.max_text_tokens, bucket.frames, bucket.height, bucket.width, config.compression
+        )
+    )
+
+
+def batch_size(length: int, config: BucketConfig) -> BatchSize:
+    """B = max(1, min(floor(M_mem / S), floor(M_comp / S^p))), AdaptiveLoad equation 2, and ``max_batch``.
+
+    Args:
+        length: S, tokens of one sample.
+        config: the budgets.
+    """
+    bounds: list[tuple[int, Bound]] = [(config.memory_tokens // length, "memory")]
+    if config.compute_budget is not None:
+        # A budget of exactly k * S^p means k, whichever way the platform rounds the power.
+        bounds.append((int(config.compute_budget / length**config.exponent + 1e-9), "compute"))
+    if config.max_batch is not None:
+        bounds.append((config.max_batch, "max_batch"))
+    batch, bound = min(bounds, key=lambda pair: pair[0])
+    return BatchSize(batch, bound) if batch >= 1 else BatchSize(1, "one")
+
+
+def assign(index: pa.Table, config: BucketConfig) -> Assignment:
+    """Gives every sample the bucket that keeps most of it.
+
+    The frame count is the largest allowed one not above the sample's own. Of the sizes it can fill
+    without more than ``max_upscale`` and ``max_crop``, it gets the one of nearest aspect ratio (by log
+    ratio; within 5 % counts as equal), then of nearest area. A sample without such a bucket is listed
+    with its reason.
+
+    Args:
+        index: one row per sample; the columns key, frames, height and width are read.
+        config: the allowed shapes.
+    """
+    frame_counts = sorted(config.frames)
+    sizes = sorted(config.sizes)
+    buckets = tuple(Bucket(frames, *size) for frames in frame_counts for size in sizes)
+    lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
+
+    frames_N = index.column("frames").to_numpy()
+    frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
+    size_place_N = _nearest_sizes(
+        index.column("height").to_numpy(), index.column("width").to_numpy(), sizes, config
+    )
+    fits_N = (frames_place_N >= 0) & (size_place_N >= 0)
+    bucket_N = np.where(fits_N, frames_place_N * len(sizes) + size_place_N, -1)
+    return Assignment(
+        buckets=buckets,
+        lengths=lengths,
+        batch_sizes=tuple(batch_size(length, config) for length in lengths),
+        bucket_of=bucket_N,
+        unassigned=[
+            (row["key"], _reason(row, frame_counts[0], config))
+            for row in index.select(["key", "frames", "height", "width"])
+            .filter(pa.array(~fits_N))
+            .to_pylist()
+        ],
+    )
+
+
+def _nearest_sizes(
+    height_N: NDArray[np.int64],
+    width_N: NDArray[np.int64],
+    sizes: list[tuple[int, int]],
+    config: BucketConfig,
+) -> NDArray[np.int64]:
+    """For each sample a place in ``sizes``, or -1; resolutions are few, so each is decided once."""
+    shape_U, place_N = np.unique(height_N.astype(np.int64) << 32 | width_N, return_inverse=True)
+    height_U1, width_U1 = (shape_U >> 32)[:, None], (shape_U & 0xFFFFFFFF)[:, None]
+    height_K, width_K = np.asarray(sizes, dtype=np.float64).T
+
+    upscale_UK = np.maximum(height_K / height_U1, width_K / width_U1)
+    aspect_UK = np.abs(np.log(width_K / height_K) - np.log(width_U1 / height_U1))
+    area_UK = np.abs(np.log(height_K * width_K) - np.log(height_U1 * width_U1))
+    # Cover and crop keeps the smaller ratio over the larger one of a frame: exp(-|log ratio|).
+    fits_UK = (upscale_UK <= config.max_upscale) & (1 - np.exp(-aspect_UK) <= config.max_crop)
+
+    aspect_UK = np.where(fits_UK, aspect_UK, np.inf)
+    near_UK = fits_UK & (aspect_UK <= aspect_UK.min(axis=1, keepdims=True) + _SAME_ASPECT)
+    best_U = np.where(near_UK, area_UK, np.inf).argmin(axis=1)
+    return np.where(fits_UK.any(axis=1), best_U, -1)[place_N]
+
+
+def _reason(row: dict[str, Any], fewest_frames: int, config: BucketConfig) -> str:
+    if row["frames"] < fewest_frames:
+        return f"{row['frames']} frames, the smallest bucket has {fewest_frames}"
+    return (
+        f"{row['height']}x{row['width']} pixels fill no size without enlarging more than "
+        f"{config.max_upscale:g} times or cropping more than {config.max_crop:.0%}"
+    )

@@ -1,0 +1,165 @@
+"""Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
+
+Randomness comes from the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011) used as sort keys, with
+key (seed, epoch) and one counter block per purpose. The words are part of the algorithm's definition, so a
+plan is the same on every platform and numpy version; ``Generator.shuffle`` gives no such promise.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.buckets import Assignment
+from loader.errors import UsageError
+
+_SAMPLES, _MICROBATCHES = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedMicrobatch:
+    """What one rank trains on in one step.
+
+    Attributes:
+        bucket: place in ``Assignment.buckets``.
+        rows: int64 [B], index rows.
+        weight: B over the samples of the step on all ranks, so that the weighted sum of the ranks' mean
+            losses is the mean over the step's samples. 0 marks a filler (``plan_epoch``).
+    """
+
+    bucket: int
+    rows: NDArray[np.int64]
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """One optimizer step: a microbatch for each rank, in rank order, and the samples they hold together."""
+
+    microbatches: tuple[PlannedMicrobatch, ...]
+    samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """The steps of one epoch; a sequence of ``StepPlan`` that holds four arrays and no object per step.
+
+    Attributes:
+        rows: int64 [N], index rows, grouped so that each microbatch is one run of them.
+        starts: int64 [M], where each microbatch starts in ``rows``; M is steps x world size, rank by rank.
+        sizes: int64 [M], samples of each microbatch.
+        buckets: int64 [M], place in ``Assignment.buckets`` of each microbatch.
+        fillers: how many microbatches at the very end repeat another one with weight 0.
+        world_size: ranks.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    buckets: NDArray[np.int64]
+    fillers: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.starts) // self.world_size
+
+    def __getitem__(self, step: int) -> StepPlan:
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} of a plan of {len(self)} steps")
+        places = range(step * self.world_size, (step + 1) * self.world_size)
+        counted = len(self.starts) - self.fillers
+        samples = int(self.sizes[places.start : min(places.stop, counted)].sum())
+        return StepPlan(
+            microbatches=tuple(
+                PlannedMicrobatch(
+                    bucket=int(self.buckets[place]),
+                    rows=self.rows[self.starts[place] : self.starts[place] + self.sizes[place]],
+                    weight=int(self.sizes[place]) / samples if place < counted else 0.0,
+                )
+                for place in places
+            ),
+            samples=samples,
+        )
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        return (self[step] for step in range(len(self)))
+
+
+def plan_epoch(assignment: Assignment, seed: int, epoch: int, world_size: int) -> EpochPlan:
+    """Plans an epoch in which every assigned sample is trained on exactly once.
+
+    Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
+    smaller), the microbatches are shuffled and dealt one to each rank. Where their number is no multiple
+    of the world size, the largest are halved until it is. Where nothing is left to halve (buckets of
+    B = 1), the last step is filled up with repeated microbatches of weight 0.
+
+    Args:
+        assignment: samples in buckets.
+        seed: of the whole run, 0 to 2^64 - 1.
+        epoch: from 0.
+        world_size: data-parallel ranks.
+
+    Raises:
+        UsageError: there are fewer samples in buckets than ranks.
+    """
+    rows_N, pieces_M3 = _cut(assignment, _random_words(seed, epoch, _SAMPLES, len(assignment.bucket_of)))
+    if len(rows_N) < world_size:
+        raise UsageError(
+            f"{len(rows_N)} samples in buckets cannot feed {world_size} ranks: "
+            "use fewer ranks or allow more shapes"
+        )
+    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % world_size)
+    pieces_M3 = pieces_M3[
+        np.argsort(_random_words(seed, epoch, _MICROBATCHES, len(pieces_M3)), kind="stable")
+    ]
+    fillers = -len(pieces_M3) % world_size
+    last_step_X3 = pieces_M3[len(pieces_M3) // world_size * world_size :]
+    start_M, size_M, bucket_M = np.concatenate([pieces_M3, np.resize(last_step_X3, (fillers, 3))]).T
+    return EpochPlan(rows_N, start_M, size_M, bucket_M, fillers, world_size)
+
+
+def start_frame(seed: int, epoch: int, key: str, clip_frames: int, frames: int) -> int:
+    """The first of ``frames`` frames to train on: uniform over the clip, fixed by seed, epoch and key."""
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % (clip_frames - frames + 1)
+
+
+def _cut(assignment: Assignment, words_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Shuffled rows grouped by bucket, and (start, size, bucket) of each microbatch among them."""
+    order_N = np.lexsort((words_N, assignment.bucket_of))
+    rows_N = order_N[np.searchsorted(assignment.bucket_of[order_N], 0) :]
+    counts = np.bincount(assignment.bucket_of[rows_N], minlength=len(assignment.buckets)).tolist()
+    pieces = []
+    end = 0
+    for bucket, (count, size) in enumerate(zip(counts, assignment.batch_sizes, strict=True)):
+        start_X = np.arange(end, end + count, size.batch)
+        end += count
+        size_X = np.minimum(size.batch, end - start_X)
+        pieces.append(np.stack([start_X, size_X, np.full_like(start_X, bucket)], axis=1))
+    return rows_N, np.concatenate(pieces)
+
+
+def _halve_largest(pieces_M3: NDArray[np.int64], times: int) -> NDArray[np.int64]:
+    """Halves the largest microbatch ``times`` times, as long as one of more than one sample is left."""
+    largest = np.argsort(-pieces_M3[:, 1], kind="stable")[:times]
+    heap = [(-size, start, bucket) for start, size, bucket in pieces_M3[largest].tolist()]
+    heapq.heapify(heap)
+    for _ in range(times):
+        size, start, bucket = -heap[0][0], *heap[0][1:]
+        if size == 1:
+            break
+        half = (size + 1) // 2
+        heapq.heapreplace(heap, (-half, start, bucket))
+        heapq.heappush(heap, (half - size, start + half, bucket))
+    halved = np.array([(start, -size, bucket) for size, start, bucket in heap], dtype=np.int64).reshape(-1, 3)
+    return np.concatenate([np.delete(pieces_M3, largest, axis=0), halved])
+
+
+def _random_words(seed: int, epoch: int, purpose: int, count: int) -> NDArray[np.uint64]:
+    philox = np.random.Philox(
+        key=np.array([seed, epoch], dtype=np.uint64), counter=np.array([0, 0, 0, purpose], dtype=np.uint64)
+    )
+    return np.asarray(philox.random_raw(count), dtype=np.uint64)

@@ -1,0 +1,48 @@
+"""The connection of a process to S3."""
+
+import base64
+import functools
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+
+from loader.storage.config import StorageConfig
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+@functools.lru_cache(maxsize=8)
+def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - part of the key of the cache
+    """The client of this process for this configuration; threads may share it.
+
+    Kept, because making one takes 0.1 s and its connections are worth sharing. A forked process must not
+    use those of its parent, hence ``pid``.
+    """
+    client = boto3.session.Session().client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        region_name=config.region,
+        config=Config(
+            connect_timeout=config.connect_timeout_s,
+            read_timeout=config.read_timeout_s,
+            max_pool_connections=64,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            # Trailing checksums, the default since 2025, are refused by older S3-compatible servers.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            # Such servers seldom have a DNS name per bucket.
+            s3={"addressing_style": "path"} if config.endpoint_url else None,
+        ),
+    )
+    client.meta.events.register("before-call.s3.DeleteObjects", _sign_with_md5)
+    return client
+
+
+def _sign_with_md5(params: dict[str, Any], **_: object) -> None:
+    """Sends Content-MD5 with DeleteObjects, which every server knows; boto3 sends a CRC32 since 1.36."""
+    params["context"].pop("checksum", None)
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()

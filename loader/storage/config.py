@@ -1,0 +1,38 @@
+"""How to reach a storage and how long to be patient with it."""
+
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, field_validator
+
+
+class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """Settings of the S3 side; a local folder needs none.
+
+    Credentials are no part of it: boto3 finds them (environment, profile, role) in each process.
+    """
+
+    endpoint_url: str | None = Field(None, description="S3 endpoint, http(s)://host[:port]; AWS when unset")
+    region: str | None = Field(None, description="region of the bucket; boto3's own choice when unset")
+    max_attempts: int = Field(8, ge=1, le=100, description="tries in a row without progress before giving up")
+    backoff_base_s: float = Field(
+        0.2, ge=0, description="longest pause after the first failed try; then doubled"
+    )
+    backoff_cap_s: float = Field(20.0, ge=0, description="longest pause after any failed try")
+    connect_timeout_s: float = Field(10.0, gt=0, description="longest wait for a connection")
+    read_timeout_s: float = Field(60.0, gt=0, description="longest silence of a server")
+    part_mib: int = Field(
+        32, ge=5, le=5120, description="files above this are uploaded in parts of this size"
+    )
+    block_mib: int = Field(8, ge=1, description="read-ahead of an open object, fetched by one request")
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _refuse_secrets(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("write it as http(s)://host[:port]")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("leave out user, password and query; credentials come from the AWS environment")
+        return url

@@ -1,0 +1,64 @@
+"""What a fault of S3 means to a person."""
+
+from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
+
+from loader.errors import RunError
+from loader.storage.config import StorageConfig
+from loader.storage.retry import is_transient
+
+
+def code_of(error: ClientError) -> str:
+    """The code of S3's answer, such as "NoSuchKey"; the HTTP status where the answer has no body."""
+    return error.response.get("Error", {}).get("Code", "")
+
+
+def explained(error: Exception, uri: str, bucket: str, config: StorageConfig) -> Exception:
+    """The error to raise instead of ``error``, which is one of `FAULTS`.
+
+    Nothing of the text of ``error`` is repeated: it may show an endpoint as the environment spells it.
+
+    Returns:
+        `FileNotFoundError` for a missing object; otherwise `RunError` that names ``uri`` and what to check.
+    """
+    endpoint = f"the endpoint {config.endpoint_url}" if config.endpoint_url else "the S3 endpoint"
+    if isinstance(error, ClientError):
+        code = code_of(error)
+        reason = f"S3 answered {code}"
+        if code in ("NoSuchKey", "404"):
+            return FileNotFoundError(f"{uri} does not exist")
+        if code == "NoSuchBucket":
+            return RunError(
+                f"{uri}: there is no bucket {bucket} at {endpoint}; check its name and the endpoint"
+            )
+        if code in ("AccessDenied", "AllAccessDisabled", "401", "403", "Forbidden"):
+            return RunError(
+                f"{uri}: access to bucket {bucket} was denied; check the credentials (AWS_PROFILE, role) and"
+                " that their policy allows s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
+            )
+        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
+            return RunError(
+                f"{uri}: {reason}; renew or correct the AWS credentials (environment, profile, role)"
+            )
+        if code in (
+            "301",
+            "PermanentRedirect",
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+        ):
+            return RunError(
+                f"{uri}: bucket {bucket} lies in another region; set the region of the storage ({reason})"
+            )
+    elif isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return RunError(
+            f"{uri}: no AWS credentials found; set AWS_PROFILE or AWS_ACCESS_KEY_ID, or attach a role"
+        )
+    else:
+        reason = type(error).__name__
+    if is_transient(error):
+        return RunError(
+            f"{uri}: gave up after {config.max_attempts} tries in a row without progress, the last ended in"
+            f" {reason}; check {endpoint} and the network, then run the same command again"
+        )
+    return RunError(
+        f"{uri}: the request failed for good ({reason}); check the bucket, {endpoint} and AWS settings"
+    )

@@ -1,0 +1,178 @@
+# ruff: noqa: D102 - `Storage` documents the methods
+"""A local folder as a storage."""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from uuid import uuid4
+
+from loader.errors import RunError, UsageError
+from loader.storage.base import ObjectInfo
+from loader.storage.names import check_path, check_prefix
+
+_UNFINISHED = ".reelweave-unfinished-"
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """Files below ``folder``, which must be absolute; see `Storage` for the methods.
+
+    Links are followed for reading. Writing and deleting replace a link itself and refuse to pass through
+    a folder link that leads out. A writer that is killed leaves a hidden file that no listing shows.
+    """
+
+    folder: Path
+
+    @property
+    def root(self) -> str:
+        return str(self.folder).rstrip("/")
+
+    def uri(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix).rpartition("/")[0]
+        with self._faults("list", prefix):
+            yield from self._walk(f"{folder}/" if folder else "", prefix, ())
+
+    def stat(self, path: str) -> ObjectInfo | None:
+        target = self.folder / check_path(path)
+        with self._faults("read", path):
+            try:
+                found = target.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return _info(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        with self._faults("read", path), self.open(path) as file:
+            file.seek(start)
+            return file.read(-1 if length is None else length)
+
+    def open(self, path: str) -> BinaryIO:
+        target = self.folder / check_path(path)
+        with self._faults("read", path):
+            try:
+                return target.open("rb")
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
+
+    def write(self, path: str, data: bytes) -> None:
+        self._publish(path, lambda file: file.write(data), os.replace)
+
+    def write_file(self, path: str, source: Path) -> None:
+        with source.open("rb") as content:
+            self._publish(path, lambda file: shutil.copyfileobj(content, file, 1 << 20), os.replace)
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._publish(path, lambda file: file.write(data), os.link)
+
+    def delete(self, path: str) -> None:
+        target = self._writable(path)
+        with self._faults("delete", path), suppress(IsADirectoryError, NotADirectoryError):
+            target.unlink(missing_ok=True)
+
+    def delete_tree(self, prefix: str) -> None:
+        paths = [found.path for found in self.list(prefix)]
+        for target in [self._writable(path) for path in paths]:  # all are checked before one is removed
+            with self._faults("delete", prefix):
+                target.unlink(missing_ok=True)
+        emptied = {folder for path in paths for folder in PurePosixPath(path).parents if folder.name}
+        for folder in sorted(emptied, reverse=True):
+            # Folders above the prefix stay: somebody else may be about to write into them.
+            if f"{folder}/".startswith(prefix):
+                with suppress(OSError):
+                    (self.folder / folder).rmdir()
+
+    def sweep(self) -> None:
+        for left in self.folder.rglob(f"{_UNFINISHED}*"):
+            with self._faults("delete", left.name):
+                left.unlink(missing_ok=True)
+
+    def _walk(self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[ObjectInfo]:
+        """Files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
+        try:
+            here = (self.folder / folder).stat()
+            if (here.st_dev, here.st_ino) in above:  # a link led back up
+                return
+            with os.scandir(self.folder / folder) as entries:
+                names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            path = folder + name
+            if not path.startswith(prefix) or name.startswith(_UNFINISHED):
+                continue
+            try:
+                found = (self.folder / path).stat()
+            except FileNotFoundError:  # removed meanwhile, or a link to nowhere
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield _info(path, found)
+            elif name.endswith("/"):
+                yield from self._walk(path, prefix, (*above, (here.st_dev, here.st_ino)))
+
+    def _writable(self, path: str) -> Path:
+        target = self.folder / check_path(path)
+        if not target.parent.resolve().is_relative_to(self.folder.resolve()):
+            raise UsageError(
+                f"{target} leads out of {self.root} through a link; remove the link or write elsewhere"
+            )
+        return target
+
+    def _publish(
+        self, path: str, fill: Callable[[BinaryIO], object], place: Callable[[Path, Path], object]
+    ) -> bool:
+        """Makes the content beside its target and places it in one step; False when ``place`` may not."""
+        target = self._writable(path)
+        unfinished = target.with_name(_UNFINISHED + uuid4().hex)
+        with self._faults("write", path):
+            _make_folder(target.parent)
+            try:
+                with unfinished.open("xb") as file:
+                    fill(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    place(unfinished, target)
+                except FileExistsError:
+                    return False
+                _sync_folder(target.parent)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        return True
+
+    @contextmanager
+    def _faults(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RunError(f"cannot {verb} {self.uri(path)}: {error.strerror or error}") from error
+
+
+def _info(path: str, found: os.stat_result) -> ObjectInfo:
+    # Two writes may share one tick of the clock, but not one inode.
+    return ObjectInfo(path, found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}")
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Without it a crash of the machine may forget the names of files that are safely on disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

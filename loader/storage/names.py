@@ -1,0 +1,34 @@
+"""Which names an object may have, and which names may be shown."""
+
+import re
+
+from loader.errors import UsageError
+
+
+def check_path(path: str) -> str:
+    """Returns ``path`` when it names an object below the root of a storage.
+
+    Backslashes count as separators too: what is harmless here may be unpacked on another system.
+
+    Raises:
+        UsageError: the path is empty, absolute, names a folder, or could leave the root.
+    """
+    parts = re.split(r"[/\\]", path)
+    if not parts[0] or not parts[-1] or "\0" in path or not {".", ".."}.isdisjoint(parts):
+        raise UsageError(
+            f"{path!r} is no path of an object; write folder/name, no '..' and no slash at either end"
+        )
+    return path
+
+
+def check_prefix(prefix: str) -> str:
+    """Returns ``prefix`` when every path that starts with it lies below the root; else as `check_path`."""
+    if prefix:
+        check_path(prefix + "x")  # a prefix may end anywhere in a name, or in a slash
+    return prefix
+
+
+def redacted(uri: str) -> str:
+    """``uri`` without what may be secret in it: user and password, query and fragment."""
+    # A secret key may hold slashes, so the last @ ends it wherever it stands.
+    return re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)

@@ -1,0 +1,279 @@
+# ruff: noqa: D102 - `Storage` documents the methods
+"""An S3 prefix as a storage."""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from uuid import uuid4
+
+from botocore.exceptions import ClientError, IncompleteReadError
+
+from loader.errors import RunError
+from loader.storage.base import ObjectInfo
+from loader.storage.blocks import BlockReader
+from loader.storage.client import client_of
+from loader.storage.config import StorageConfig
+from loader.storage.faults import code_of, explained
+from loader.storage.names import check_path, check_prefix
+from loader.storage.retry import FAULTS, retry
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import (
+        CompletedPartTypeDef,
+        GetObjectRequestTypeDef,
+        HeadObjectOutputTypeDef,
+        ListObjectsV2OutputTypeDef,
+        ListObjectsV2RequestTypeDef,
+    )
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+_CHUNK = 256 << 10  # of a body; at most so much is fetched twice after a break
+_MAX_PARTS = 10_000
+_WRITE_ID = "reelweave-write"
+
+
+@dataclass
+class S3Storage:
+    """Objects of ``bucket`` below ``prefix`` ("" for the whole bucket); see `Storage` for the methods.
+
+    `create` needs a server that honours If-None-Match of a PUT (AWS does since 2024).
+    """
+
+    bucket: str
+    prefix: str
+    config: StorageConfig
+    _bucket_seen: bool = field(default=False, init=False, repr=False, compare=False)
+
+    @property
+    def root(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def uri(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        above = len(self._below(""))
+        for page in self._pages(prefix):
+            for found in page.get("Contents", ()):
+                if not found["Key"].endswith("/"):  # what consoles make to show an empty folder
+                    yield ObjectInfo(found["Key"][above:], found["Size"], found["ETag"].strip('"'))
+
+    def stat(self, path: str) -> ObjectInfo | None:
+        try:
+            found = self._head(path)
+        except FileNotFoundError:
+            return None
+        return ObjectInfo(path, found["ContentLength"], found["ETag"].strip('"'))
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if length != 0:
+            return self._get(path, start, length)
+        self._head(path)  # no range is empty, yet a missing object must be told
+        return b""
+
+    def open(self, path: str) -> BinaryIO:
+        found = self._head(path)
+        fetch = functools.partial(self._get, path, etag=found["ETag"])
+        return io.BufferedReader(BlockReader(fetch, found["ContentLength"], self.config.block_mib * _MIB))
+
+    def write(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        self._call(path, lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=data))
+
+    def write_file(self, path: str, source: Path) -> None:
+        size = source.stat().st_size
+        part = max(self.config.part_mib * _MIB, -(-size // _MAX_PARTS))
+        with source.open("rb") as content:
+            if size <= part:
+                self.write(path, content.read())
+            else:
+                self._write_parts(path, iter(functools.partial(content.read, part), b""))
+
+    def create(self, path: str, data: bytes) -> bool:
+        key, write_id = self._key(path), uuid4().hex
+
+        def put(s3: S3Client) -> bool:
+            try:
+                s3.put_object(
+                    Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={_WRITE_ID: write_id}
+                )
+            except ClientError as error:
+                if code_of(error) not in ("PreconditionFailed", "412"):
+                    raise
+                return False
+            return True
+
+        # The object that stands in the way may be ours: written by a try whose answer got lost.
+        return self._call(path, put) or self._wrote(path, write_id)
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        self._call(path, lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
+
+    def delete_tree(self, prefix: str) -> None:
+        for page in self._pages(prefix):  # at most 1000 keys, as many as one request may delete
+            if keys := [found["Key"] for found in page.get("Contents", ())]:
+                self._call(prefix, functools.partial(self._delete_keys, keys=keys))
+
+    def sweep(self) -> None:
+        below = self._below("")
+        uploads = self._call(
+            "",
+            lambda s3: [
+                upload
+                for page in s3.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self.bucket, Prefix=below
+                )
+                for upload in page.get("Uploads", ())
+            ],
+        )
+        for upload in uploads:
+            self._abort(upload["Key"], upload["UploadId"])
+
+    def _below(self, path: str) -> str:
+        return f"{self.prefix}/{path}" if self.prefix else path
+
+    def _key(self, path: str) -> str:
+        return self._below(check_path(path))
+
+    def _call(
+        self, path: str, operation: Callable[[S3Client], T], progress: Callable[[], int] = lambda: 0
+    ) -> T:
+        uri = self.uri(path)
+        try:
+            return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
+        except FAULTS as error:
+            raise explained(error, uri, self.bucket, self.config) from None
+
+    def _head(self, path: str) -> HeadObjectOutputTypeDef:
+        key = self._key(path)
+        try:
+            return self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key))
+        except FileNotFoundError:
+            if not self._bucket_seen:  # the answer to a HEAD does not tell which of the two is missing
+                self._call(path, lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=key, MaxKeys=1))
+                self._bucket_seen = True
+            raise
+
+    def _pages(self, prefix: str) -> Iterator[ListObjectsV2OutputTypeDef]:
+        request: ListObjectsV2RequestTypeDef = {
+            "Bucket": self.bucket,
+            "Prefix": self._below(check_prefix(prefix)),
+        }
+        while True:
+            page = self._call(prefix, lambda s3: s3.list_objects_v2(**request))
+            yield page
+            if not page["IsTruncated"]:
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _get(self, path: str, start: int, length: int | None, etag: str = "") -> bytes:
+        """Bytes of one version of the object, continued where the body breaks."""
+        key, data = self._key(path), io.BytesIO()
+
+        def get(s3: S3Client) -> None:
+            nonlocal etag
+            begin = start + data.tell()
+            request: GetObjectRequestTypeDef = {"Bucket": self.bucket, "Key": key}
+            if begin or length is not None:
+                request["Range"] = f"bytes={begin}-{'' if length is None else start + length - 1}"
+            if etag:
+                request["IfMatch"] = etag
+            try:
+                answer = s3.get_object(**request)
+            except ClientError as error:
+                if code_of(error) in ("InvalidRange", "416"):  # starts at the end or behind it
+                    return
+                if code_of(error) in ("PreconditionFailed", "412"):
+                    raise RunError(
+                        f"{self.uri(path)} changed while it was read; read it again from its start"
+                    ) from None
+                raise
+            if "Range" in request and not answer.get("ContentRange", "").startswith(f"bytes {begin}-"):
+                raise RunError(
+                    f"{self.uri(path)}: the server ignores byte ranges; check the endpoint and its proxies"
+                )
+            etag = answer["ETag"]
+            with closing(answer["Body"]) as body:
+                while chunk := body.read(_CHUNK):
+                    data.write(chunk)
+            arrived = start + data.tell() - begin
+            if arrived < answer["ContentLength"]:
+                raise IncompleteReadError(actual_bytes=arrived, expected_bytes=answer["ContentLength"])
+
+        self._call(path, get, progress=data.tell)
+        return data.getvalue()
+
+    def _write_parts(self, path: str, contents: Iterable[bytes]) -> None:
+        key, write_id = self._key(path), uuid4().hex
+        upload_id = self._call(
+            path,
+            lambda s3: s3.create_multipart_upload(
+                Bucket=self.bucket, Key=key, Metadata={_WRITE_ID: write_id}
+            ),
+        )["UploadId"]
+
+        def put(number: int, content: bytes) -> CompletedPartTypeDef:
+            answer = self._call(
+                path,
+                lambda s3: s3.upload_part(
+                    Bucket=self.bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content
+                ),
+            )
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+        def complete(s3: S3Client) -> None:
+            try:
+                s3.complete_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+                )
+            except ClientError as error:
+                # Gone because a try whose answer got lost has completed it?
+                if code_of(error) != "NoSuchUpload" or not self._wrote(path, write_id):
+                    raise
+
+        try:
+            parts = [put(number, content) for number, content in enumerate(contents, 1)]
+            self._call(path, complete)
+        except BaseException:
+            try:
+                self._abort(key, upload_id)
+            except RunError as error:
+                _log.warning("parts of a failed upload may remain: %s", error)
+            raise
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        def abort(s3: S3Client) -> None:
+            try:
+                s3.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+            except ClientError as error:
+                if code_of(error) != "NoSuchUpload":  # completed or aborted by a try whose answer got lost
+                    raise
+
+        self._call(key[len(self._below("")) :], abort)
+
+    def _wrote(self, path: str, write_id: str) -> bool:
+        try:
+            return write_id in self._head(path)["Metadata"].values()  # servers differ in the case of the keys
+        except FileNotFoundError:
+            return False
+
+    def _delete_keys(self, s3: S3Client, keys: Iterable[str]) -> None:
+        answer = s3.delete_objects(
+            Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        )
+        if failed := answer.get("Errors"):
+            raise ClientError({"Error": {"Code": failed[0].get("Code", "")}}, "DeleteObjects")

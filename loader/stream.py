@@ -1,0 +1,241 @@
+"""A deterministic, resumable stream of equal-shape microbatches, decoded in worker threads."""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from torch.utils.data import IterableDataset, get_worker_info
+
+from loader.buckets import Bucket, BucketConfig, assign
+from loader.dataset import Dataset, Row
+from loader.decode import decode
+from loader.errors import RunError, UsageError
+from loader.plan import EpochPlan, plan_epoch, start_frame
+
+STATE_VERSION = 1  # of the state and of the plans it counts positions in
+
+
+@dataclass(frozen=True, eq=False)
+class Microbatch:
+    """What one rank trains on in one optimizer step.
+
+    Attributes:
+        bucket: the shape all samples share.
+        keys: of the samples.
+        captions: of the samples.
+        video_BCTHW: uint8 RGB.
+        epoch: from 0.
+        position: the step within the epoch, from 0.
+        weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
+            samples that count elsewhere. The sum over ranks of weight x mean loss is the step's mean loss.
+        step_samples: samples of the step on all ranks.
+    """
+
+    bucket: Bucket
+    keys: tuple[str, ...]
+    captions: tuple[str, ...]
+    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    epoch: int
+    position: int
+    weight: float
+    step_samples: int
+
+
+class StreamConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is streamed, and how far ahead."""
+
+    buckets: BucketConfig = Field(description="allowed shapes and budgets")
+    seed: int = Field(default=0, ge=0, lt=2**64, description="fixes the order and the frames of every epoch")
+    workers: PositiveInt = Field(default=4, description="decoding threads")
+    prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
+    epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
+
+
+class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
+    """Where a stream stands: the next step of the plan, and what the plan was made from."""
+
+    version: int
+    epoch: int = Field(ge=0)
+    position: int = Field(ge=0)
+    seed: int
+    dataset: str
+    config: str
+    world_size: int
+
+
+class VideoStream(IterableDataset[Microbatch]):
+    """The microbatches of one rank, in plan order.
+
+    Iterating goes on from the state and moves it. In a ``DataLoader(stream, batch_size=None,
+    num_workers=...)`` each worker process decodes its share and the loader restores plan order; the
+    processes then hold copies of this object, so take the state from ``state_after(microbatch)``.
+
+    Args:
+        dataset: where the samples lie.
+        config: what is streamed.
+        rank: this data-parallel rank.
+        world_size: data-parallel ranks.
+
+    Attributes:
+        assignment: each sample's bucket, and the samples that fit none.
+        steps_per_epoch: optimizer steps, the same for every rank and epoch.
+
+    Raises:
+        UsageError: no such rank, or fewer samples in buckets than ranks.
+    """
+
+    def __init__(self, dataset: Dataset, config: StreamConfig, rank: int = 0, world_size: int = 1) -> None:
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
+        self.dataset = dataset
+        self.config = config
+        self.rank = rank
+        self.world_size = world_size
+        self.assignment = assign(dataset.index, config.buckets)
+        self.steps_per_epoch = len(self._plan(0))
+        self._next = (0, 0)
+
+    def __iter__(self) -> Iterator[Microbatch]:
+        worker = get_worker_info()
+        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        pending: deque[_Pending] = deque()
+        pool = ThreadPoolExecutor(self.config.workers, thread_name_prefix="decode")
+        try:
+            for epoch, position, plan in islice(self._steps(), first, None, stride):
+                pending.append(self._submit(pool, epoch, position, plan))
+                if len(pending) > self.config.prefetch:
+                    yield self._yielded(pending.popleft())
+            while pending:
+                yield self._yielded(pending.popleft())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def state_dict(self) -> dict[str, int | str]:
+        """The state after the last microbatch this object yielded; a few JSON values."""
+        return self._state(*self._next)
+
+    def state_after(self, microbatch: Microbatch) -> dict[str, int | str]:
+        """The state from which a stream goes on behind ``microbatch``."""
+        return self._state(*self._following(microbatch.epoch, microbatch.position))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of this or another rank, in this or another process.
+
+        Raises:
+            UsageError: the state is of another dataset, seed, bucket configuration or version, so its
+                position counts steps of another plan; or of another world size in mid-epoch.
+        """
+        try:
+            loaded = StreamState.model_validate(state)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(map(str, problem["loc"])) or "all of it"
+            raise UsageError(f"not a state of the loader: {key}: {problem['msg']}") from error
+        own = self._state(0, 0)
+        for key in ("version", "dataset", "seed", "config"):
+            saved = getattr(loaded, key)
+            if saved != own[key]:
+                raise UsageError(
+                    f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now; "
+                    "use the same one, or start without a state"
+                )
+        if loaded.world_size != self.world_size and loaded.position:
+            raise UsageError(
+                f"cannot resume: world_size was {loaded.world_size} when the state was saved in the middle "
+                f"of epoch {loaded.epoch} and is {self.world_size} now; use as many ranks, or a state saved "
+                "at the end of an epoch"
+            )
+        self._next = (loaded.epoch, loaded.position)
+
+    def _steps(self) -> Iterator[tuple[int, int, EpochPlan]]:
+        first_epoch, first_position = self._next
+        for epoch in (
+            count(first_epoch) if self.config.epochs is None else range(first_epoch, self.config.epochs)
+        ):
+            plan = self._plan(epoch)
+            for position in range(first_position if epoch == first_epoch else 0, len(plan)):
+                yield epoch, position, plan
+
+    def _submit(self, pool: ThreadPoolExecutor, epoch: int, position: int, plan: EpochPlan) -> "_Pending":
+        step = plan[position]
+        planned = step.microbatches[self.rank]
+        bucket = self.assignment.buckets[planned.bucket]
+        rows = planned.rows.tolist()
+        samples = [self.dataset.index.slice(row, 1).select(_COLUMNS).to_pylist()[0] for row in rows]
+        video_BCTHW = torch.empty(
+            (len(rows), 3, bucket.frames, bucket.height, bucket.width), dtype=torch.uint8
+        )
+        loads = [
+            pool.submit(self._load, row, sample, bucket, epoch, video_CTHW)
+            for row, sample, video_CTHW in zip(rows, samples, video_BCTHW.numpy(), strict=True)
+        ]
+        microbatch = Microbatch(
+            bucket=bucket,
+            keys=tuple(sample["key"] for sample in samples),
+            captions=tuple(sample["caption"] for sample in samples),
+            video_BCTHW=video_BCTHW,
+            epoch=epoch,
+            position=position,
+            weight=planned.weight,
+            step_samples=step.samples,
+        )
+        return _Pending(microbatch, loads)
+
+    def _load(self, row: int, sample: Row, bucket: Bucket, epoch: int, video_CTHW: NDArray[np.uint8]) -> None:
+        where = f"sample {sample['key']} in {sample['shard']}"
+        try:
+            clip = self.dataset.read_member(row, "mp4")
+        except FileNotFoundError as error:
+            raise RunError(f"{where}: the shard is missing") from error
+        if hashlib.sha256(clip).hexdigest() != sample["sha256"]:
+            raise RunError(f"{where} is damaged: its clip is not the one whose sha256 index.parquet holds")
+        start = start_frame(self.config.seed, epoch, sample["key"], sample["frames"], bucket.frames)
+        try:
+            frames_THWC = decode(clip, bucket, start)
+        except RunError as error:
+            raise RunError(f"{where}: {error}") from error
+        np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))
+
+    def _yielded(self, pending: "_Pending") -> Microbatch:
+        for load in pending.loads:
+            load.result()
+        self._next = self._following(pending.microbatch.epoch, pending.microbatch.position)
+        return pending.microbatch
+
+    def _following(self, epoch: int, position: int) -> tuple[int, int]:
+        return (epoch, position + 1) if position + 1 < self.steps_per_epoch else (epoch + 1, 0)
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        return plan_epoch(self.assignment, self.config.seed, epoch, self.world_size)
+
+    def _state(self, epoch: int, position: int) -> dict[str, int | str]:
+        buckets = json.dumps(self.config.buckets.model_dump(mode="json"), sort_keys=True)
+        return StreamState(
+            version=STATE_VERSION,
+            epoch=epoch,
+            position=position,
+            seed=self.config.seed,
+            dataset=self.dataset.fingerprint,
+            config=hashlib.sha256(buckets.encode()).hexdigest(),
+            world_size=self.world_size,
+        ).model_dump()
+
+
+_COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A microbatch whose video is complete when its loads are."""
+
+    microbatch: Microbatch
+    loads: list[Future[None]]

@@ -1,0 +1,54 @@
+"""Token lengths from shapes alone: S = S_text + S_visual (AdaptiveLoad, section 3.2)."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, Field
+
+
+class Compression(BaseModel, frozen=True, extra="forbid"):
+    """Pixels that become one token along each axis: the VAE's downsampling times the DiT's patch.
+
+    AdaptiveLoad counts with 8 x 16 x 16, causal.
+    """
+
+    frames: int = Field(ge=1, description="frames per token")
+    height: int = Field(ge=1, description="pixel rows per token")
+    width: int = Field(ge=1, description="pixel columns per token")
+    causal: bool = Field(description="the first frame is a latent frame of its own, as in causal video VAEs")
+
+
+def visual_tokens(
+    frames: ArrayLike, height: ArrayLike, width: ArrayLike, compression: Compression
+) -> NDArray[np.int64]:
+    """S_visual of videos of the given shapes; the arguments broadcast against each other.
+
+    Sizes that do not divide: height and width count a token for every part begun, since models pad
+    them; so do frames, but a causal VAE encodes whole groups after the first frame and drops the
+    rest, (frames - 1) // compression.frames + 1 latent frames.
+
+    Args:
+        frames: at least 1.
+        height: pixels.
+        width: pixels.
+        compression: pixels per token along each axis.
+    """
+    frames = np.asarray(frames, dtype=np.int64)
+    latent_frames = (
+        (frames - 1) // compression.frames + 1
+        if compression.causal
+        else _ceil_divide(frames, compression.frames)
+    )
+    return np.asarray(
+        latent_frames * _ceil_divide(height, compression.height) * _ceil_divide(width, compression.width)
+    )
+
+
+def sequence_length(
+    text_tokens: ArrayLike, frames: ArrayLike, height: ArrayLike, width: ArrayLike, compression: Compression
+) -> NDArray[np.int64]:
+    """S = S_text + S_visual; the arguments broadcast against each other."""
+    return np.asarray(text_tokens, dtype=np.int64) + visual_tokens(frames, height, width, compression)
+
+
+def _ceil_divide(pixels: ArrayLike, per_token: int) -> NDArray[np.int64]:
+    return -(-np.asarray(pixels, dtype=np.int64) // per_token)

@@ -1,0 +1,43 @@
+"""The whole configuration of ``reelweave train``; needs torch, so commands import it when they run."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from loader.storage import StorageConfig
+from loader.stream import StreamConfig
+from loader.tokens import Compression
+from train.config import TrainConfig
+
+
+class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
+    """Where the data are, how they stream, what is trained."""
+
+    dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
+    out: Path = Field(description="folder for checkpoints, metrics and TensorBoard events")
+    stream: StreamConfig
+    train: TrainConfig = TrainConfig()
+    storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _loader_counts_the_tokens_the_model_sees(self) -> Self:
+        tokenizer, patch = self.train.tokenizer, self.train.model.patch
+        seen = Compression(
+            frames=tokenizer.frames * patch[0],
+            height=tokenizer.height * patch[1],
+            width=tokenizer.width * patch[2],
+            causal=True,
+        )
+        counted = self.stream.buckets
+        if counted.compression != seen:
+            raise ValueError(
+                f"stream.buckets.compression must be {seen.model_dump()}: what train.tokenizer and"
+                " train.model.patch make of a video"
+            )
+        if counted.max_text_tokens < self.train.text.max_text_tokens:
+            raise ValueError(
+                "stream.buckets.max_text_tokens must be at least train.text.max_text_tokens ="
+                f" {self.train.text.max_text_tokens}"
+            )
+        return self

@@ -1,0 +1,266 @@
+"""Curation end to end on real files: accounted for, the same bytes always, restartable."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from curate.config import CurateConfig
+from curate.run import Progress, curate
+from loader.dataset import open_dataset, verify
+from loader.errors import UsageError
+from loader.storage import open_storage
+from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+
+SMALL = CurateConfig.model_validate({"run": {"runner": "sequential"}, "shard": {"max_shard_mb": 0.05}})
+ON_RAY = SMALL.model_copy(update={"run": CurateConfig().run})
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    write_video(folder / "two scenes.mp4", (40, 45))
+    write_video(folder / "deep/other.webm", (50,), codec="libvpx-vp9", options={"cpu-used": "8", "deadline": "realtime"})
+    write_video(folder / "short.mp4", (10,))
+    write_video(folder / "tiny.mkv", (30,), size=(64, 48))
+    (folder / "two scenes.txt").write_text("Blocks that count.")
+    (folder / "broken.mp4").write_bytes((folder / "two scenes.mp4").read_bytes()[:900])
+    (folder / "empty.mp4").touch()
+    shutil.copy(folder / "two scenes.mp4", folder / "zz the same again.mp4")
+    return folder
+
+
+def make(raw: Path, out: Path, config: CurateConfig = SMALL, **options: object) -> Path:
+    curate([str(raw)], str(out), config, **options)
+    return out
+
+
+@pytest.fixture(scope="module")
+def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(raw, tmp_path_factory.mktemp("made") / "dataset")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def fates(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in open_dataset(folder).accounting.to_pylist():
+        found.setdefault(Path(row["source"]).name, []).append((row["state"], row["stage"]))
+    return found
+
+
+def test_every_input_has_its_fate(made: Path) -> None:
+    assert fates(made) == {
+        "two scenes.mp4": [("kept", "cut"), ("kept", "cut")],
+        "other.webm": [("kept", "cut")],
+        "short.mp4": [("filtered", "filter.duration")],
+        "tiny.mkv": [("filtered", "filter.resolution")],
+        "broken.mp4": [("failed", "probe")],
+        "empty.mp4": [("failed", "probe")],
+        "zz the same again.mp4": [("duplicate", "shard"), ("duplicate", "shard")],
+    }
+
+
+def test_the_dataset_verifies(made: Path) -> None:
+    assert verify(open_storage(made)).problems == []
+
+
+def test_clips_are_what_their_rows_say(made: Path) -> None:
+    dataset = open_dataset(made)
+    rows = dataset.index.to_pylist(maps_as_pydicts="strict")
+    assert len(rows) == 3
+    for number, row in enumerate(rows):
+        numbers = read_numbers(dataset.read_member(number, "mp4"))
+        first = round(row["start_s"] * 25)
+        assert numbers == list(range(first, first + row["frames"]))
+        assert row["duration_s"] == row["frames"] / row["fps"]
+        assert row["scores"]["short_side_px"] == 128
+        scenes = Path(row["source"]).name == "two scenes.mp4"
+        assert row["caption"] == ("Blocks that count." if scenes else "")
+        assert row["caption_source"] == ("sidecar:two scenes.txt" if scenes else "none")
+        assert row["text_tokens"] == (3 if scenes else 0)
+
+
+def test_nothing_but_the_contract_is_left(made: Path) -> None:
+    tops = {path.split("/")[0] for path in tree(made)}
+    assert tops == {"shards", "index.parquet", "accounting.parquet", "manifest.json", ".nv-meta"}
+
+
+def test_the_same_call_again_changes_nothing(raw: Path, made: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    assert curate([str(raw)], str(made), SMALL).already_there
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+def test_another_configuration_is_refused_naming_the_key(raw: Path, made: Path) -> None:
+    other = CurateConfig.model_validate({**SMALL.model_dump(), "cut": {"crf": 30}})
+    with pytest.raises(UsageError, match=r"cut\.crf"):
+        curate([str(raw)], str(made), other)
+
+
+def test_other_inputs_are_refused(raw: Path, made: Path) -> None:
+    with pytest.raises(UsageError, match="other inputs"):
+        curate([str(raw / "deep")], str(made), SMALL)
+
+
+def test_ray_gives_the_same_bytes(raw: Path, made: Path, tmp_path: Path, ray_local: None) -> None:
+    assert tree(make(raw, tmp_path / "ray", ON_RAY)) == tree(made)
+
+
+def test_keys_come_from_content_not_from_paths(raw: Path, made: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(raw, tmp_path / "moved somewhere")
+    again = open_dataset(make(moved, tmp_path / "dataset")).index
+    assert again.column("key").to_pylist() == open_dataset(made).index.column("key").to_pylist()
+    assert again.column("sha256").to_pylist() == open_dataset(made).index.column("sha256").to_pylist()
+
+
+def test_progress_counts_every_source_once(raw: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    make(raw, tmp_path / "dataset", progress=seen.append)
+    assert [p.done for p in seen if p.phase == "cut"] == list(range(8))
+    assert {p.total for p in seen if p.phase == "cut"} == {7}
+    assert seen[-1].done_bytes == seen[-1].total_bytes
+
+
+def test_a_stopped_run_does_not_cut_again(raw: Path, made: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "shard":
+            raise Stop
+
+    out = tmp_path / "dataset"
+    with pytest.raises(Stop):
+        make(raw, out, progress=stop)
+    staged = {path: path.stat().st_mtime_ns for path in (out / ".work").rglob("*.mp4")}
+    assert staged
+    seen: list[Progress] = []
+    make(raw, out, progress=seen.append)
+    assert [p.done for p in seen if p.phase == "cut"] == [7]
+    assert tree(out) == tree(made)
+
+
+CURATE = """
+import sys
+from curate.config import CurateConfig
+from curate.run import curate
+curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate_json(sys.argv[3]))
+"""
+
+
+def start(raw: Path, out: Path, config: CurateConfig) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", CURATE, str(raw), str(out), config.model_dump_json()]
+    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+
+
+def run_killed(raw: Path, out: Path, config: CurateConfig, after_s: float) -> bool:
+    """Runs until the kill; False when it was finished before."""
+    process = start(raw, out, config)
+    time.sleep(after_s)
+    finished = process.poll() is not None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return not finished
+
+
+def test_killed_at_ten_random_moments_it_ends_with_the_same_bytes(raw: Path, made: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    process = start(raw, tmp_path / "undisturbed", SMALL)
+    assert process.wait() == 0, process.communicate()
+    whole_s = time.monotonic() - began
+    out = tmp_path / "dataset"
+    moments = random.Random(20).sample(range(100), 10)
+    kills = sum(run_killed(raw, out, SMALL, whole_s * (0.3 + 0.7 * moment / 100)) for moment in moments)
+    assert kills >= 1
+    process = start(raw, out, SMALL)
+    assert process.wait() == 0, process.communicate()
+    assert tree(out) == tree(made) == tree(tmp_path / "undisturbed")
+
+
+def test_killed_on_ray_it_ends_with_the_same_bytes(raw: Path, made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dataset"
+    process = start(raw, out, ON_RAY)
+    deadline = time.monotonic() + 60
+    while not list((out / ".work").rglob("*.mp4")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (out / "manifest.json").exists()
+    process = start(raw, out, ON_RAY)
+    assert process.wait() == 0, process.communicate()
+    assert tree(out) == tree(made)
+
+
+def test_it_curates_from_s3_to_s3(raw: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+
+    from tests.s3server import s3_server
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with s3_server() as endpoint:
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="lake")
+        config = CurateConfig.model_validate(
+            {**SMALL.model_dump(), "storage": {"endpoint_url": endpoint, "region": "us-east-1"}}
+        )
+        source = open_storage("s3://lake/raw", config.storage)
+        for path in raw.rglob("*"):
+            if path.is_file():
+                source.write_file(str(path.relative_to(raw)), path)
+        curate(["s3://lake/raw"], "s3://lake/dataset", config)
+        target = open_storage("s3://lake/dataset", config.storage)
+        assert verify(target).problems == []
+        index = open_dataset("s3://lake/dataset", config.storage).index
+        left = [item.path for item in target.list() if item.path.startswith(".work")]
+    assert index.column("sha256").to_pylist() == open_dataset(made).index.column("sha256").to_pylist()
+    assert left == []
+
+
+@pytest.fixture
+def awkward(tmp_path: Path) -> list[Path]:
+    if not CORPUS.is_dir():
+        pytest.skip(NO_CORPUS)
+    names = json.loads((CORPUS / "broken/expect.json").read_text())["awkward_names"]
+    return [Path(shutil.copy(CORPUS / "broken/whole.mp4", tmp_path / name)) for name in names]
+
+
+def test_awkward_names_are_names_like_others(awkward: list[Path], tmp_path: Path) -> None:
+    for number, path in enumerate(awkward):
+        out = tmp_path / f"dataset {number}"
+        curate([str(path)], str(out), SMALL)
+        index = open_dataset(out).index
+        assert index.column("source").to_pylist() == [str(path)]
+        assert index.column("frames").to_pylist() == [60]
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+def test_broken_files_are_named_with_their_reason(tmp_path: Path) -> None:
+    curate([str(CORPUS / "broken")], str(tmp_path / "dataset"), SMALL)
+    rows = open_dataset(tmp_path / "dataset").accounting.to_pylist()
+    reasons = {Path(row["source"]).name: row["reason"] for row in rows if row["state"] != "kept"}
+    expected = {
+        "audio_only.mp4": "no video stream",
+        "cut_in_middle.mkv": "cut off",
+        "cut_in_middle_index_first.mp4": "cut off",
+        "empty.mp4": "empty",
+        "garbage_inside.mp4": "damaged packets",
+        "index_missing.mp4": "cannot be opened",
+        "one_frame.mp4": "shorter than",
+        "text_as_video.mp4": "cannot be opened",
+        "zero_duration.mp4": "no frame",
+    }
+    assert reasons.keys() == expected.keys()
+    for name, words in expected.items():
+        assert words in reasons[name], name
+    kept = {Path(row["source"]).name for row in rows if row["state"] == "kept"}
+    assert kept == {"whole.mp4", "cut_in_middle.mkv", "cut_in_middle_index_first.mp4", "garbage_inside.mp4"}

@@ -1,0 +1,169 @@
+"""Which bucket a sample gets, and how many samples make a microbatch."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from loader.buckets import BatchSize, Bucket, BucketConfig, assign, batch_size
+from loader.tokens import Compression
+
+SIZES = ((480, 832), (720, 1280), (832, 480), (640, 640))
+
+
+def config(**changes: object) -> BucketConfig:
+    return BucketConfig(
+        **{
+            "frames": (17, 49, 81),
+            "sizes": SIZES,
+            "compression": Compression(frames=8, height=16, width=16, causal=True),
+            "max_text_tokens": 256,
+            "memory_tokens": 144_000,
+            **changes,
+        }
+    )
+
+
+def index(*shapes: tuple[int, int, int]) -> pa.Table:
+    frames, height, width = np.array(shapes, np.int32).T
+    keys = [f"key{number}" for number in range(len(shapes))]
+    return pa.table({"key": keys, "frames": frames, "height": height, "width": width})
+
+
+def bucket_of(frames: int, height: int, width: int, **changes: object) -> Bucket | None:
+    assignment = assign(index((frames, height, width)), config(**changes))
+    place = assignment.bucket_of[0]
+    return assignment.buckets[place] if place >= 0 else None
+
+
+@pytest.mark.parametrize(
+    ("length", "budgets", "expected"),
+    [
+        (1000, {"memory_tokens": 5999}, BatchSize(5, "memory")),
+        (1000, {"memory_tokens": 6000}, BatchSize(6, "memory")),
+        (1000, {"memory_tokens": 6000, "compute_budget": 3.9e6}, BatchSize(3, "compute")),
+        (1000, {"memory_tokens": 6000, "compute_budget": 9e6}, BatchSize(6, "memory")),
+        (1000, {"memory_tokens": 6000, "max_batch": 2}, BatchSize(2, "max_batch")),
+        (1000, {"memory_tokens": 999}, BatchSize(1, "one")),
+        (1000, {"memory_tokens": 6000, "compute_budget": 9e5}, BatchSize(1, "one")),
+        (1000, {"memory_tokens": 1000, "compute_budget": 9e6}, BatchSize(1, "memory")),
+    ],
+)
+def test_batch_size_is_the_dual_constraint(
+    length: int, budgets: dict[str, float], expected: BatchSize
+) -> None:
+    assert batch_size(length, config(**budgets)) == expected
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.61, 2.0, 2.4])
+def test_batch_size_keeps_both_budgets_and_wastes_less_than_a_sample(exponent: float) -> None:
+    generator = np.random.default_rng(7)
+    for length, memory, target in generator.integers(100, 100_000, (300, 3)).tolist():
+        budget = float(target) ** exponent
+        found = batch_size(length, config(memory_tokens=memory, compute_budget=budget, exponent=exponent))
+        fits = [
+            batch * length <= memory and batch * length**exponent <= budget * (1 + 1e-9)
+            for batch in (found.batch, found.batch + 1)
+        ]
+        assert fits == ([False, False] if found.bound == "one" else [True, False])
+
+
+@pytest.mark.parametrize("times", [1, 3, 7])
+def test_a_budget_of_whole_samples_holds_them_however_the_power_rounds(times: int) -> None:
+    for length in range(1000, 3000, 7):
+        budget = times * length**1.7
+        assert batch_size(length, config(compute_budget=budget, exponent=1.7)).batch == times
+
+
+def test_every_sample_of_a_bucket_is_as_long_as_the_bucket_says() -> None:
+    assignment = assign(index((17, 480, 832)), config())
+    lengths = dict(zip(assignment.buckets, assignment.lengths, strict=True))
+    assert lengths[Bucket(17, 480, 832)] == 256 + 3 * 30 * 52
+    assert len(lengths) == 3 * len(SIZES)
+
+
+@pytest.mark.parametrize(("frames", "expected"), [(17, 17), (48, 17), (49, 49), (80, 49), (5000, 81)])
+def test_frames_are_cut_to_the_most_that_the_clip_has(frames: int, expected: int) -> None:
+    assert bucket_of(frames, 720, 1280) == Bucket(expected, 720, 1280)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        (1080, 1920, (720, 1280)),
+        (1080, 1900, (720, 1280)),  # 480x832 is a hair nearer in aspect ratio, far in area
+        (480, 854, (480, 832)),  # 720x1280 is a hair nearer in aspect ratio, and too large
+        (600, 1066, (720, 1280)),  # enlarged 1.2 times
+        (540, 960, (480, 832)),
+        (1920, 1080, (832, 480)),
+        (1000, 1000, (640, 640)),
+        (1024, 1280, (640, 640)),
+    ],
+)
+def test_size_is_nearest_in_aspect_ratio_then_in_area(
+    height: int, width: int, expected: tuple[int, int]
+) -> None:
+    assert bucket_of(17, height, width) == Bucket(17, *expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((16, 720, 1280), "16 frames, the smallest bucket has 17"),
+        ((17, 240, 320), "240x320 pixels"),
+        ((17, 700, 3000), "cropping more than 50%"),
+    ],
+)
+def test_a_sample_that_fits_nowhere_is_listed_with_its_reason(
+    shape: tuple[int, int, int], words: str
+) -> None:
+    assignment = assign(index((17, 720, 1280), shape), config())
+    assert assignment.bucket_of[1] == -1
+    [(key, reason)] = assignment.unassigned
+    assert key == "key1"
+    assert words in reason
+
+
+def test_every_sample_has_a_bucket_within_the_limits_or_a_reason() -> None:
+    generator = np.random.default_rng(3)
+    table = index(
+        *zip(
+            generator.integers(1, 200, 2000).tolist(),
+            generator.integers(200, 2200, 2000).tolist(),
+            generator.integers(200, 2200, 2000).tolist(),
+            strict=True,
+        )
+    )
+    limits = config(max_upscale=1.1, max_crop=0.3)
+    assignment = assign(table, limits)
+    without = {key for key, _ in assignment.unassigned}
+    for row, place in zip(table.to_pylist(), assignment.bucket_of, strict=True):
+        assert (row["key"] in without) == (place < 0)
+        if place >= 0:
+            bucket = assignment.buckets[place]
+            ratio = (bucket.width / bucket.height) / (row["width"] / row["height"])
+            assert bucket.frames <= row["frames"]
+            assert max(bucket.height / row["height"], bucket.width / row["width"]) <= 1.1
+            assert 1 - min(ratio, 1 / ratio) <= 0.3 + 1e-9
+    assert 0 < len(without) < 2000
+
+
+def test_the_order_of_the_configured_shapes_does_not_matter() -> None:
+    table = index((50, 720, 1280), (20, 832, 480), (90, 1000, 1000))
+    one = assign(table, config())
+    other = assign(table, config(frames=(81, 17, 49), sizes=SIZES[::-1]))
+    assert one.buckets == other.buckets
+    assert one.bucket_of.tolist() == other.bucket_of.tolist()
+
+
+def test_an_empty_index_assigns_nothing() -> None:
+    table = index((17, 480, 832)).slice(0, 0)
+    assert assign(table, config()).unassigned == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"frames": (17, 17)}, {"sizes": ()}, {"memory_tokens": 0}, {"max_crop": 1.0}, {"frame": 17}]
+)
+def test_a_wrong_configuration_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        config(**changes)

@@ -1,0 +1,153 @@
+"""Both decoders give exactly the frames asked for, at the bucket's shape, with the clip's colours."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from loader.buckets import Bucket
+from loader.decode import Decoder, decode, decode_with_decord, decode_with_pyav
+from loader.errors import RunError
+from tests.media import read_number, write_video
+
+needs_decord = pytest.mark.skipif(find_spec("decord") is None, reason="decord is not installed")
+each_decoder = pytest.mark.parametrize(
+    "decoder", [pytest.param(decode_with_decord, marks=needs_decord), decode_with_pyav]
+)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """40 numbered frames of 160x128."""
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    return write_video(path, (20, 20)).read_bytes()
+
+
+def encode(path: Path, picture_HWC: np.ndarray, matrix: str) -> bytes:
+    """Four frames of one picture, converted with and labelled as a colour matrix."""
+    height, width = picture_HWC.shape[:2]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=24)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv444p"
+        stream.options = {"crf": "1", "x264-params": f"colormatrix={matrix}"}
+        for number in range(4):
+            frame = av.VideoFrame.from_ndarray(picture_HWC, "rgb24").reformat(
+                format="yuv444p", dst_colorspace={"bt709": "ITU709", "smpte170m": "ITU601"}[matrix]
+            )
+            frame.pts, frame.time_base = number, Fraction(1, 24)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path.read_bytes()
+
+
+def encode_sound(path: Path) -> bytes:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=44100)
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        silence.sample_rate, silence.pts, silence.time_base = 44100, 0, Fraction(1, 44100)
+        container.mux(stream.encode(silence))
+        container.mux(stream.encode(None))
+    return path.read_bytes()
+
+
+@each_decoder
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"g": "15", "bf": "3"},
+        {"g": "250", "bf": "3"},
+        {"g": "1"},
+        {"g": "12", "bf": "8", "x264-params": "open-gop=1:b-adapt=0"},
+    ],
+    ids=["closed groups", "one keyframe", "keyframes only", "open groups"],
+)
+def test_the_frames_asked_for_are_given(decoder: Decoder, tmp_path: Path, options: dict[str, str]) -> None:
+    clip = write_video(tmp_path / "clip.mp4", (20, 20), options=options).read_bytes()
+    for start in range(32):
+        frames_THWC = decoder(clip, Bucket(9, 64, 80), start)
+        assert frames_THWC.shape == (9, 64, 80, 3)
+        assert frames_THWC.dtype == np.uint8
+        assert [read_number(picture) for picture in frames_THWC] == list(range(start, start + 9))
+
+
+@each_decoder
+@pytest.mark.parametrize(
+    "size", [(128, 160), (64, 80), (63, 79), (48, 96), (96, 48), (37, 111), (160, 200), (16, 16)]
+)
+def test_any_size_is_covered_exactly(decoder: Decoder, clip: bytes, size: tuple[int, int]) -> None:
+    assert decoder(clip, Bucket(2, *size), 3).shape == (2, *size, 3)
+
+
+@each_decoder
+def test_the_crop_keeps_the_centre_and_the_shapes(decoder: Decoder, tmp_path: Path) -> None:
+    picture = np.full((90, 160, 3), 128, np.uint8)
+    picture[:, 75:85] = 255  # a bright bar in the middle column, 10 of 160 wide
+    [first, *_] = decoder(encode(tmp_path / "bar.mp4", picture, "bt709"), Bucket(1, 180, 180), 0)
+    bright = np.flatnonzero(first[90, :, 1] > 200)
+    assert abs(bright.mean() - 89.5) < 1
+    assert abs(len(bright) - 20) <= 2  # enlarged twice in both directions, not squeezed
+
+
+@each_decoder
+@pytest.mark.parametrize("matrix", ["bt709", "smpte170m"])
+def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Path, matrix: str) -> None:
+    colours = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (200, 150, 100)], np.uint8)
+    picture = np.broadcast_to(colours.repeat(80, axis=0), (160, 320, 3)).copy()
+    frames = decoder(encode(tmp_path / "colours.mp4", picture, matrix), Bucket(1, 80, 160), 2)
+    seen = frames[0, 40, 20::40].astype(int)
+    assert np.abs(seen - colours).max() <= 5
+
+
+@needs_decord
+@pytest.mark.parametrize("bucket", [Bucket(9, 64, 80), Bucket(9, 48, 96), Bucket(5, 160, 200)])
+def test_the_decoders_agree(clip: bytes, bucket: Bucket) -> None:
+    one, other = (
+        decoder(clip, bucket, 12).astype(int) for decoder in (decode_with_decord, decode_with_pyav)
+    )
+    assert np.abs(one - other).mean() < 0.1
+    assert np.abs(one - other).max() <= 16
+
+
+@each_decoder
+def test_a_clip_that_is_too_short_says_how_short(decoder: Decoder, clip: bytes) -> None:
+    assert len(decoder(clip, Bucket(9, 64, 80), 31)) == 9
+    with pytest.raises(RunError, match="has 40 frames; 9 from frame 32 on"):
+        decoder(clip, Bucket(9, 64, 80), 32)
+
+
+@each_decoder
+@pytest.mark.parametrize("damage", ["empty", "text", "cut off", "sound only"])
+def test_what_is_no_clip_is_refused_in_words(
+    decoder: Decoder, clip: bytes, tmp_path: Path, damage: str
+) -> None:
+    broken = {
+        "empty": b"",
+        "text": b"not a video\n" * 400,
+        "cut off": clip[: len(clip) // 3],
+        "sound only": encode_sound(tmp_path / "sound.mp4"),
+    }[damage]
+    with pytest.raises(RunError, match="cannot be decoded"):
+        decoder(broken, Bucket(9, 64, 80), 0)
+
+
+def test_without_decord_pyav_decodes(clip: bytes) -> None:
+    program = """
+import sys
+sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
+from loader.buckets import Bucket
+from loader.decode import decode
+sys.stdout.buffer.write(decode(sys.stdin.buffer.read(), Bucket(3, 64, 80), 5).tobytes())
+"""
+    run = subprocess.run([sys.executable, "-c", program], input=clip, capture_output=True, check=True)
+    assert run.stdout == decode_with_pyav(clip, Bucket(3, 64, 80), 5).tobytes()
+
+
+@needs_decord
+def test_with_decord_decord_decodes(clip: bytes) -> None:
+    bucket = Bucket(3, 48, 96)
+    assert (decode(clip, bucket, 5) == decode_with_decord(clip, bucket, 5)).all()

@@ -1,0 +1,64 @@
+"""Configurations: layered, strict, and wrong ones explained to a person."""
+
+from pathlib import Path
+
+import pytest
+
+from curate.config import CurateConfig
+from loader.errors import UsageError
+from pipelines.config import resolve
+
+
+def put(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = put(tmp_path, "cut:\n  crf: 30\n  preset: fast\n")
+    config = resolve(CurateConfig, file, ["cut.crf=25", "run.runner=sequential"])
+    assert (config.cut.crf, config.cut.preset, config.cut.threads) == (25, "fast", CurateConfig().cut.threads)
+    assert config.run.runner == "sequential"
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    assert resolve(CurateConfig, put(tmp_path, ""), []) == CurateConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        ("cut:\n  crff: 30\n", [], ["cut.crff", "my.yaml", "did you mean cut.crf?", "preset"]),
+        ("cutt: {}\n", [], ["cutt", "my.yaml", "did you mean cut?"]),
+        ("cut:\n  crf: high\n", [], ["cut.crf", "my.yaml", "'high'", "integer"]),
+        ("cut:\n  crf: 99\n", [], ["cut.crf", "my.yaml", "99", "51"]),
+        ("", ["run.runner=spark"], ["run.runner", "--set", "'spark'", "'ray' or 'sequential'"]),
+        ("", ["cut.crff=3"], ["cut.crff", "--set", "did you mean cut.crf?"]),
+        ("cut: 3\n", [], ["cut", "my.yaml"]),
+        ("", ["cut.crf"], ["cut.crf", "key=value"]),
+        ("", ["cut.crf=[1"], ["cut.crf"]),
+        ("a: [", [], ["my.yaml", "YAML"]),
+        ("- 1\n", [], ["my.yaml", "mapping"]),
+        ("a: !!python/object/apply:os.system [id]\n", [], ["my.yaml"]),
+    ],
+)
+def test_wrong_configurations_name_the_key_the_place_and_what_is_allowed(
+    tmp_path: Path, text: str, overrides: list[str], words: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(CurateConfig, put(tmp_path, text), overrides)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_every_wrong_key_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(CurateConfig, put(tmp_path, "cut: {crf: x}\nfilters: {min: 1}\n"), [])
+    assert "cut.crf" in str(caught.value)
+    assert "filters.min" in str(caught.value)
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.yaml"):
+        resolve(CurateConfig, tmp_path / "gone.yaml", [])

@@ -1,0 +1,213 @@
+"""A real S3 server on loopback (moto over HTTP), and a proxy that breaks its answers on demand.
+
+with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
+    make_bucket(endpoint, "clips")
+    proxy.answer(503, "SlowDown", match="^GET", times=2)
+    storage = open_storage("s3://clips/set", StorageConfig(endpoint_url=proxy.url))
+"""
+
+import fcntl
+import http.client
+import os
+import re
+import socket
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from unittest.mock import patch
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+_HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Starts an empty S3 server, sets credentials for it in the environment, and yields its endpoint URL.
+
+    Servers of one process share their objects (moto keeps them in the process); the last act of each is to
+    forget them all.
+    """
+    from moto.server import ThreadedMotoServer
+
+    credentials = {
+        "AWS_ACCESS_KEY_ID": "test-key-id",
+        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    try:
+        with patch.dict(os.environ, others | credentials, clear=True):
+            yield endpoint
+    finally:
+        urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()
+        server.stop()
+
+
+def s3_client(endpoint: str) -> Any:
+    """A plain boto3 client, to look at the server from outside of our code."""
+    import boto3
+
+    return boto3.session.Session().client("s3", endpoint_url=endpoint)
+
+
+def make_bucket(endpoint: str, name: str) -> None:
+    s3_client(endpoint).create_bucket(Bucket=name)
+
+
+@dataclass
+class Fault:
+    """What happens to the next ``times`` requests that match."""
+
+    match: str
+    times: int
+    answer: tuple[int, str] | None = None
+    cut_after: int | None = None
+    reset: bool = False
+    lose: bool = False
+    then: Callable[[], None] | None = None
+
+
+@dataclass
+class Exchange:
+    """One request as the proxy saw it; ``sent`` counts the bytes of the body that were answered."""
+
+    line: str
+    headers: dict[str, str]
+    sent: int = 0
+
+
+class FaultyProxy:
+    """An HTTP proxy in front of ``upstream`` that misbehaves as scripted; faults apply in the given order.
+
+    ``match`` is a regular expression searched in "METHOD /path?query". ``then`` runs when the fault has
+    happened, before the client can see it. ``exchanges`` holds every request so far.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self.exchanges: list[Exchange] = []
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), _handler(self, urlsplit(upstream).netloc))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def answer(self, status: int, code: str, match: str = "", times: int = 1) -> None:
+        """Answers with an S3 error and does not ask the server."""
+        self._faults.append(Fault(match, times, answer=(status, code)))
+
+    def truncate(
+        self, after_bytes: int, match: str = "", times: int = 1, then: Callable[[], None] | None = None
+    ) -> None:
+        """Closes the connection in good order after so many bytes of the body."""
+        self._faults.append(Fault(match, times, cut_after=after_bytes, then=then))
+
+    def reset(
+        self, after_bytes: int, match: str = "", times: int = 1, then: Callable[[], None] | None = None
+    ) -> None:
+        """Resets the connection (TCP RST) after so many bytes of the body."""
+        self._faults.append(Fault(match, times, cut_after=after_bytes, reset=True, then=then))
+
+    def lose_answer(self, match: str = "", times: int = 1) -> None:
+        """Lets the server do the work, then resets the connection without a word."""
+        self._faults.append(Fault(match, times, lose=True, reset=True))
+
+    def lines(self, match: str = "") -> list[str]:
+        """ "METHOD /path?query" of the requests so far that match."""
+        return [exchange.line for exchange in self.exchanges if re.search(match, exchange.line)]
+
+    def bytes_sent(self, match: str = "") -> int:
+        """Bytes of bodies answered to the requests that match."""
+        return sum(exchange.sent for exchange in self.exchanges if re.search(match, exchange.line))
+
+    def next_fault(self, line: str) -> Fault | None:
+        with self._lock:
+            for fault in self._faults:
+                if fault.times and re.search(fault.match, line):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def shutdown_request(self, request: Any) -> None:
+        if request.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER):
+            request.close()  # lingering for 0 s: a reset; the usual shutdown would first end in good order
+        else:
+            super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # clients hang up too
+
+
+def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def relay(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            line = f"{self.command} {self.path}"
+            exchange = Exchange(line, dict(self.headers))
+            proxy.exchanges.append(exchange)
+            fault = proxy.next_fault(line) or Fault("", 0)
+            if fault.answer:
+                status, code = fault.answer
+                headers = {"Content-Type": "application/xml"}
+                content = f"<Error><Code>{code}</Code><Message>scripted</Message></Error>".encode()
+            else:
+                status, headers, content = self.forward(body)
+            if not fault.lose:
+                self.send_response(status)
+                for name, value in ({"Content-Length": str(len(content))} | headers).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    exchange.sent = len(content[: fault.cut_after])
+                    self.wfile.write(content[: fault.cut_after])
+            if fault.then:
+                fault.then()
+            if fault.reset:
+                self.wait_until_received()
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if fault.reset or fault.cut_after is not None:
+                self.close_connection = True
+
+        def forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
+            connection = http.client.HTTPConnection(upstream)
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            connection.close()
+            kept = {name.title(): value for name, value in answer.getheaders()}
+            return answer.status, {n: v for n, v in kept.items() if n.lower() not in _HOP_BY_HOP}, content
+
+        def wait_until_received(self) -> None:
+            """A reset throws away what is still on its way."""
+            while struct.unpack("i", fcntl.ioctl(self.connection, termios.TIOCOUTQ, b"\0" * 4))[0]:
+                time.sleep(0.001)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = relay  # noqa: N815 - names of the standard library
+
+    return Handler
