@@ -30,9 +30,7 @@ class Caption:
 NO_CAPTION = Caption("", "none")
 
 
-def find_caption(
-    storage: Storage, path: str, metadata: Mapping[str, str], config: CaptionConfig
-) -> Caption:
+def find_caption(storage: Storage, path: str, metadata: Mapping[str, str], config: CaptionConfig) -> Caption:
     """The caption of the source ``path``; ``NO_CAPTION`` when nobody wrote one.
 
     A sidecar that is no text, or JSON without a "caption", counts as absent.

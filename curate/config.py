@@ -25,7 +25,8 @@ class RunConfig(BaseModel, frozen=True, extra="forbid"):
     """Where the stages run."""
 
     runner: Literal["ray", "sequential"] = Field(
-        "ray", description="ray: Ray Data, on this machine or the cluster of RAY_ADDRESS; sequential: this process"
+        "ray",
+        description="ray: Ray Data, on this machine or the cluster of RAY_ADDRESS; sequential: this process",
     )
 
 

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import av
 import numpy as np
-from numpy.typing import NDArray
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from curate.picture import Geometry, finisher
@@ -104,7 +104,9 @@ def cut(
 class _Encoder:
     """Writes the frames of one span into a file, each as often as its slots ask."""
 
-    def __init__(self, path: Path, rate: Fraction, size: Geometry, slots: NDArray[np.int64], config: CutConfig) -> None:
+    def __init__(
+        self, path: Path, rate: Fraction, size: Geometry, slots: NDArray[np.int64], config: CutConfig
+    ) -> None:
         self._slots = slots
         self._written = 0
         # Bit-exact: no version or date in the file, so that the same input gives the same bytes.

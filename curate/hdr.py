@@ -46,7 +46,9 @@ def _eetf(nits: NDArray[np.float64]) -> NDArray[np.float64]:
     peak = _nits_to_pq(np.array(_SDR_WHITE_NITS)) / source_peak
     knee = 1.5 * peak - 0.5
     t = np.clip((e - knee) / (1 - knee), 0.0, 1.0)
-    spline = (2 * t**3 - 3 * t**2 + 1) * knee + (t**3 - 2 * t**2 + t) * (1 - knee) + (-2 * t**3 + 3 * t**2) * peak
+    spline = (
+        (2 * t**3 - 3 * t**2 + 1) * knee + (t**3 - 2 * t**2 + t) * (1 - knee) + (-2 * t**3 + 3 * t**2) * peak
+    )
     return _pq_to_nits(np.where(e < knee, e, spline) * source_peak)
 
 

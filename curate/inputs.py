@@ -14,7 +14,10 @@ from loader.storage import StorageConfig, open_object, open_storage
 from loader.storage.base import ObjectInfo
 
 VIDEO_SUFFIXES = frozenset(
-    ".3gp .avi .dv .flv .gif .ivf .m2ts .m2v .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .rm .ts .webm .wmv .y4m".split()
+    (
+        *(".3gp", ".avi", ".dv", ".flv", ".gif", ".ivf", ".m2ts", ".m2v", ".m4v", ".mkv", ".mov"),
+        *(".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".rm", ".ts", ".webm", ".wmv", ".y4m"),
+    )
 )
 LIST_SUFFIXES = frozenset((".txt", ".csv", ".jsonl", ".parquet"))
 PATH_COLUMNS = ("path", "video", "source", "url")
@@ -66,7 +69,9 @@ def list_sources(inputs: Iterable[str], config: StorageConfig) -> list[SourceRef
 
 def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
     if text.startswith(("http://", "https://")):
-        raise UsageError(f"{text}: web addresses are not read yet; give a file, a folder, an s3:// prefix or a list")
+        raise UsageError(
+            f"{text}: web addresses are not read yet; give a file, a folder, an s3:// prefix or a list"
+        )
     base = text.rstrip("/")
     info = _stat(text, config)
     if info is not None:
@@ -84,7 +89,9 @@ def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
         if PurePosixPath(item.path).suffix.lower() in VIDEO_SUFFIXES and not _hidden(item.path):
             yield _named(f"{base}/{item.path}", item)
     if not found:
-        raise UsageError(f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix or a list")
+        raise UsageError(
+            f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix or a list"
+        )
 
 
 def _named(uri: str, info: ObjectInfo) -> SourceRef:
@@ -101,7 +108,7 @@ def _hidden(path: str) -> bool:
 
 
 def _stat(uri: str, config: StorageConfig) -> ObjectInfo | None:
-    if uri.endswith("/") or uri in (".", "..") or uri.endswith("/.."):
+    if uri in (".", "..") or uri.endswith(("/", "/..")):
         return None
     try:
         storage, name = open_object(uri, config)
@@ -118,7 +125,9 @@ def _read_list(uri: str, config: StorageConfig) -> Iterator[SourceRef]:
     folder = uri.rsplit("/", 1)[0] + "/" if "/" in uri else ""
     for path, caption in _list_entries(uri, storage.read(name)):
         if path.startswith(("http://", "https://")):
-            raise UsageError(f"list {uri} names {path}: web addresses are not read yet; give files or s3:// objects")
+            raise UsageError(
+                f"list {uri} names {path}: web addresses are not read yet; give files or s3:// objects"
+            )
         full = path if path.startswith("/") or _REMOTE.match(path) else folder + path
         found = _stat(full, config)
         if found is None:
@@ -175,6 +184,8 @@ def _from_records(uri: str, records: Iterable[dict[str, Any]]) -> Iterator[tuple
     for number, record in enumerate(records, 1):
         path = next((record[name] for name in PATH_COLUMNS if record.get(name)), None)
         if not isinstance(path, str):
-            raise UsageError(f"list {uri}, entry {number} has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+            raise UsageError(
+                f"list {uri}, entry {number} has no path; name the column one of {', '.join(PATH_COLUMNS)}"
+            )
         caption = record.get("caption")
         yield path, caption if isinstance(caption, str) else None

@@ -82,7 +82,9 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
     try:
         yield from dataset.iter_rows()
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        raise RunError(f"curation stopped: {_root_cause(error)}; run the same command again to go on") from error
+        raise RunError(
+            f"curation stopped: {_root_cause(error)}; run the same command again to go on"
+        ) from error
 
 
 def _start(ray: Any) -> None:

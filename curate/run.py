@@ -14,12 +14,12 @@ from curate.pipeline import Stage, runner
 from curate.records import Record, Row
 from curate.shard import WriteShard, drop_copies, plan_shards
 from curate.stages import CutSource, StageClip
-from loader.dataset import Manifest, ShardRecord, publish, read_manifest
+from loader.dataset import ACCOUNTING, Manifest, ShardRecord, publish, read_manifest
 from loader.dataset.manifest import MANIFEST
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, open_storage
 
-ACCOUNTING_FIELDS = "source start_s end_s key state stage reason score threshold duplicate_of".split()
+ACCOUNTING_FIELDS = tuple(ACCOUNTING.names)
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow", "webdataset")
 
 
@@ -108,7 +108,9 @@ def _cut_all(
 
     report()
     # Large sources first: one that comes last would run alone.
-    waiting = sorted((source for source in sources if source.uri not in closed), key=lambda source: -source.size)
+    waiting = sorted(
+        (source for source in sources if source.uri not in closed), key=lambda source: -source.size
+    )
     rows = [asdict(source) for source in waiting]
     stages = [Stage(CutSource(config), fan_out=True), Stage(StageClip(ledger))]
     arrived: dict[str, list[Record]] = defaultdict(list)
@@ -123,7 +125,9 @@ def _cut_all(
             states.update(record.state for record in records)
             report(source.uri)
     if missing := sorted(by_uri.keys() - closed.keys()):
-        raise RunError(f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again")
+        raise RunError(
+            f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
+        )
     return [record for uri in sorted(closed) for record in closed[uri]]
 
 

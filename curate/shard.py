@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from curate.config import ShardConfig
 from curate.ledger import Ledger
 from curate.records import Record, Row
-from loader.dataset import Sample, shard_path, write_shard
+from loader.dataset import INDEX, Sample, shard_path, write_shard
+from loader.dataset.schema import PLACEMENT
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,7 @@ class WriteShard:
         return {"plan_id": row["plan_id"]}
 
 
-INDEX_FIELDS = (
-    "key frames fps height width duration_s text_tokens caption caption_source"
-    " source source_sha256 start_s end_s scores sha256"
-).split()
-
-
 def index_row(record: Record) -> Row:
     """The sample's index row, without the placement that writing decides."""
     row = record.to_row()
-    return {name: row[name] for name in INDEX_FIELDS}
+    return {name: row[name] for name in INDEX.names if name not in PLACEMENT}

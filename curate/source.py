@@ -11,7 +11,8 @@ from av.video.stream import VideoStream
 
 # Playlists and image sequences name other files to read; raw video may not.
 CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,mxf,yuv4mpegpipe,gif,h264,hevc,ivf,dv,rm"
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,mxf,yuv4mpegpipe,gif,"
+    "h264,hevc,ivf,dv,rm"
 )
 _IO_BUFFER_BYTES = 1 << 20
 

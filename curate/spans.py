@@ -18,7 +18,9 @@ MISSING_MIN_SHARE = 0.02
 class SpanConfig(BaseModel, frozen=True, extra="forbid"):
     """How shots become clip spans."""
 
-    max_clip_s: float = Field(10.0, gt=0, description="longer shots are cut into equal parts of at most about this length")
+    max_clip_s: float = Field(
+        10.0, gt=0, description="longer shots are cut into equal parts of at most about this length"
+    )
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,9 @@ def scan(file: BinaryIO, config: CurateConfig) -> Scan:
                 raise SourceError(f"has more than probe.max_frames = {config.probe.max_frames} frames")
         if first is None or stream.time_base is None:
             raise SourceError("no frame could be decoded")
-        line = timeline(pts, stream.time_base, last_duration, found.rate, decoder.damage(), config.cut.max_fps)
+        line = timeline(
+            pts, stream.time_base, last_duration, found.rate, decoder.damage(), config.cut.max_fps
+        )
         size = geometry(first, stream.codec_context.sample_aspect_ratio)
         return Scan(found, line, detector.finish(), size)
 

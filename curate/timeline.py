@@ -1,5 +1,6 @@
 """When each frame of a source is shown, and at which constant rate its clips shall run."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -126,10 +127,10 @@ def timeline(
     """
     count = len(pts)
     known = [tick for tick in pts if tick is not None]
-    if len(known) < count or any(b <= a for a, b in zip(known, known[1:], strict=False)):
+    if len(known) < count or any(b <= a for a, b in itertools.pairwise(known)):
         rate = stated_rate or Fraction(25)
         return Timeline(np.arange(count + 1) / float(rate), rate, True, damage)
-    times_s = (np.array(known, dtype=np.int64) - known[0]) * float(time_base)
+    times_s: NDArray[np.float64] = (np.array(known, dtype=np.float64) - known[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
     last_s = 1 / float(rate)
@@ -207,5 +208,5 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     duration_s = times_s[last] - times_s[first]
     slots = max(1, round(duration_s * float(rate)))
     middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
-    shown = np.searchsorted(times_s[first:last], middles_s, side="right") - 1 + first
-    return np.clip(shown, first, last - 1).astype(np.int64)
+    shown: NDArray[np.int64] = np.searchsorted(times_s[first:last], middles_s, side="right") - 1 + first
+    return np.clip(shown, first, last - 1)

@@ -154,6 +154,10 @@ class VideoStream(IterableDataset[Microbatch]):
                 f"of epoch {loaded.epoch} and is {self.world_size} now; use as many ranks, or a state saved "
                 "at the end of an epoch"
             )
+        if loaded.position >= self.steps_per_epoch:
+            raise UsageError(
+                f"cannot resume: position is {loaded.position}, but an epoch has {self.steps_per_epoch} steps"
+            )
         self._next = (loaded.epoch, loaded.position)
 
     def _steps(self) -> Iterator[tuple[int, int, EpochPlan]]:

@@ -37,7 +37,10 @@ def _parser() -> argparse.ArgumentParser:
         module: ModuleType = importlib.import_module(f"pipelines.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
         command = commands.add_parser(
-            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.set_defaults(module=module)
         module.add_arguments(command)

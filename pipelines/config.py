@@ -48,7 +48,9 @@ def _read(file: Path) -> dict[str, Any]:
             raise UsageError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; that is no configuration")
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read configuration {file}: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(
+            f"cannot read configuration {file}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 
@@ -55,4 +62,10 @@ def progress_bars() -> Iterator[Progress]:
 def _cell(value: object) -> Any:
     from rich.text import Text
 
-    return Text(f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value))
+    return Text(
+        f"{value:,.4g}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("inputs", metavar="INPUT", nargs="+", help="raw videos")
-    parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the new dataset")
+    parser.add_argument(
+        "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new dataset"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
 
@@ -108,8 +110,12 @@ def print_accounting(dataset: Dataset) -> None:
     failed = [row for row in rows if row["state"] == "failed"]
     if failed:
         out.print(
-            table("failed", ["source", "from s", "reason"], [
-                (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
-                for row in failed
-            ])
+            table(
+                "failed",
+                ["source", "from s", "reason"],
+                [
+                    (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
+                    for row in failed
+                ],
+            )
         )

@@ -21,7 +21,9 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     """The whole configuration of ``reelweave report``."""
 
     buckets: BucketConfig
-    max_clips: int = Field(240, ge=0, description="clips shown with a thumbnail, spread evenly over the dataset")
+    max_clips: int = Field(
+        240, ge=0, description="clips shown with a thumbnail, spread evenly over the dataset"
+    )
     max_lost: int = Field(500, ge=0, description="rows shown of what was lost")
     storage: StorageConfig = StorageConfig()
 
@@ -29,7 +31,9 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="YAML configuration")
+    parser.add_argument(
+        "--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="YAML configuration"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
 
 
@@ -85,8 +89,15 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
             f"buckets of {stats.assigned} of {stats.samples} samples",
             ["bucket", "samples", "S tokens", "B", "bound", "microbatches", "cost share"],
             [
-                (f"{b.frames}x{b.height}x{b.width}", b.samples, b.length, b.batch, b.bound, b.microbatches,
-                 f"{b.cost_share:.1%}")
+                (
+                    f"{b.frames}x{b.height}x{b.width}",
+                    b.samples,
+                    b.length,
+                    b.batch,
+                    b.bound,
+                    b.microbatches,
+                    f"{b.cost_share:.1%}",
+                )
                 for b in stats.buckets
             ],
         )

@@ -25,7 +25,10 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
         config: limits of what is shown.
     """
     environment = Environment(
-        loader=PackageLoader("pipelines"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+        loader=PackageLoader("pipelines"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
     )
     totals = dataset.manifest.totals
     lost = _lost(dataset)
@@ -82,14 +85,18 @@ def accounting_stages(dataset: Dataset) -> list[dict[str, Any]]:
             "sources": len({row["source"] for row in rows}),
             "seconds": sum(row["end_s"] - row["start_s"] for row in rows if row["start_s"] is not None),
         }
-        for (state, stage), rows in sorted(groups.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1]))
+        for (state, stage), rows in sorted(
+            groups.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1])
+        )
     ]
 
 
 def _lost(dataset: Dataset) -> list[dict[str, str]]:
     """Rows that are not kept, failures first; blended frames of transitions are expected and left out."""
     order = {"failed": 0, "duplicate": 1, "filtered": 2}
-    rows = [row for row in dataset.accounting.to_pylist() if row["state"] in order and row["stage"] != "shots"]
+    rows = [
+        row for row in dataset.accounting.to_pylist() if row["state"] in order and row["stage"] != "shots"
+    ]
     return [
         {
             "state": row["state"],
@@ -145,7 +152,7 @@ def _bars(histogram: dict[str, list[float]]) -> list[dict[str, Any]]:
     edges, counts = histogram["edges"], histogram["counts"]
     most = max(counts, default=1)
     return [
-        {"label": f"{low:,.4g} – {high:,.4g}", "count": count, "percent": round(100 * count / most)}
+        {"label": f"{low:,.4g} to {high:,.4g}", "count": count, "percent": round(100 * count / most)}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
 

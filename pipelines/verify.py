@@ -51,4 +51,6 @@ def _show(result: Verification, options: argparse.Namespace) -> None:
             soft_wrap=True,
         )
     else:
-        stdout().print(f"{len(result.problems)} problem(s) in {options.dataset}", markup=False, soft_wrap=True)
+        stdout().print(
+            f"{len(result.problems)} problem(s) in {options.dataset}", markup=False, soft_wrap=True
+        )

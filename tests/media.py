@@ -38,7 +38,9 @@ def read_number(picture: np.ndarray) -> int:
     for bit in range(BITS):
         row, column = divmod(bit, _COLUMNS)
         top, left = height // 2 + row * block_h, column * block_w
-        centre = picture[top + block_h // 4 : top + 3 * block_h // 4, left + block_w // 4 : left + 3 * block_w // 4]
+        centre = picture[
+            top + block_h // 4 : top + 3 * block_h // 4, left + block_w // 4 : left + 3 * block_w // 4
+        ]
         number |= int(centre.mean() > 128) << bit
     return number
 
@@ -68,7 +70,9 @@ def write_video(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scene_of = [scene for scene, frames in enumerate(scenes) for _ in range(frames)]
-    shown_s = list(times_s) if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
+    shown_s = (
+        list(times_s) if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
+    )
     tick = Fraction(1, 90000) if times_s is not None or start_s else 1 / Fraction(rate)
     with av.open(str(path), "w") as container:
         container.metadata.update(metadata or {})
@@ -76,17 +80,21 @@ def write_video(
         stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         stream.time_base = stream.codec_context.time_base = tick
         stream.codec_context.thread_count = 1
-        stream.options = {"crf": "12", **(options or {})} if codec != "mpeg4" else {"qscale": "3", **(options or {})}
+        stream.options = (
+            {"crf": "12", **(options or {})} if codec != "mpeg4" else {"qscale": "3", **(options or {})}
+        )
         if audio:
             sound = container.add_stream("aac", rate=44100)
         for number, scene in enumerate(scene_of):
-            frame = av.VideoFrame.from_ndarray(numbered_frame(number, *size, scene), "rgb24").reformat(format=pix_fmt)
+            frame = av.VideoFrame.from_ndarray(numbered_frame(number, *size, scene), "rgb24").reformat(
+                format=pix_fmt
+            )
             frame.pts = round((shown_s[number] + start_s) / tick)
             frame.time_base = tick
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
         if audio:
-            for at in range(0, int(44100 * len(scene_of) / float(rate)) // 1024):
+            for at in range(int(44100 * len(scene_of) / float(rate)) // 1024):
                 tone = np.sin(np.arange(at * 1024, (at + 1) * 1024) * 0.06).astype(np.float32)[None]
                 chunk = av.AudioFrame.from_ndarray(tone, "fltp", "mono")
                 chunk.sample_rate, chunk.pts, chunk.time_base = 44100, at * 1024, Fraction(1, 44100)

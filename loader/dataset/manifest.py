@@ -84,7 +84,9 @@ def read_manifest(storage: Storage) -> Manifest:
             "if its curation was interrupted, run the same command again"
         )
     if info.size > MAX_MANIFEST_BYTES:
-        raise RunError(f"{where} has {info.size} bytes, more than the {MAX_MANIFEST_BYTES} a manifest may have")
+        raise RunError(
+            f"{where} has {info.size} bytes, more than the {MAX_MANIFEST_BYTES} a manifest may have"
+        )
     try:
         body = json.loads(storage.read(MANIFEST))
         checksum = body.pop("sha256")

@@ -33,7 +33,9 @@ INDEX = pa.schema(
         pa.field("duration_s", pa.float64(), nullable=False),
         pa.field("text_tokens", pa.int32(), nullable=False),
         pa.field("caption", pa.string(), nullable=False),
-        pa.field("caption_source", pa.string(), nullable=False),  # "sidecar:NAME.txt", "container:title", "none"
+        pa.field(
+            "caption_source", pa.string(), nullable=False
+        ),  # "sidecar:NAME.txt", "container:title", "none"
         pa.field("source", pa.string(), nullable=False),
         pa.field("source_sha256", pa.string(), nullable=False),
         pa.field("start_s", pa.float64(), nullable=False),

@@ -97,8 +97,12 @@ def _add(writer: Any, path: str, sample: Sample) -> Row:
     members = []
     for suffix, content in sample.members():
         if len(content) > MAX_MEMBER_BYTES:
-            raise RunError(f"{key}.{suffix} has {len(content)} bytes; a tar member holds 8 GiB: cut shorter clips")
-        members.append({"suffix": suffix, "offset": writer.tarstream.offset + TAR_BLOCK, "size": len(content)})
+            raise RunError(
+                f"{key}.{suffix} has {len(content)} bytes; a tar member holds 8 GiB: cut shorter clips"
+            )
+        members.append(
+            {"suffix": suffix, "offset": writer.tarstream.offset + TAR_BLOCK, "size": len(content)}
+        )
         # TarWriter sorts the members of one call by name; one call per member keeps the contract's order.
         writer.write({"__key__": key, suffix: content})
     size = writer.tarstream.offset - start

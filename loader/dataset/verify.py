@@ -63,7 +63,9 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
             schema = INDEX if entry.path == "index.parquet" else ACCOUNTING
             table = from_parquet(data)
             if not table.schema.equals(schema):
-                result.problems.append(f"{entry.path} has other columns than this format: {table.schema.names}")
+                result.problems.append(
+                    f"{entry.path} has other columns than this format: {table.schema.names}"
+                )
             else:
                 tables[entry.path] = to_rows(table)
     if "index.parquet" in tables:
@@ -157,7 +159,8 @@ def _check_members(path: str, region: bytes, row: Row) -> Iterator[str]:
         name = f"{row['key']}.{member['suffix']}"
         header = region[position : position + TAR_BLOCK]
         if header[:100].rstrip(b"\0").decode(errors="replace") != name:
-            yield f"{path}: index.parquet promises member {name} at byte {row['offset'] + position}, the tar has another"
+            where = row["offset"] + position
+            yield f"{path}: index.parquet promises member {name} at byte {where}, the tar has another"
             return
         start = position + TAR_BLOCK
         content = region[start : start + member["size"]]

@@ -1,5 +1,6 @@
 """Publishing a dataset: tables and sidecars first, the manifest last."""
 
+import itertools
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -41,7 +42,7 @@ def publish(
         RunError: two samples share a key, or another writer published a dataset here.
     """
     rows = sorted((row for shard in shards for row in shard.rows), key=lambda row: row["key"])
-    for one, other in zip(rows, rows[1:], strict=False):
+    for one, other in itertools.pairwise(rows):
         if one["key"] == other["key"]:
             raise RunError(f"key {one['key']} occurs twice, in {one['shard']} and {other['shard']}")
     contents = {
@@ -61,7 +62,9 @@ def publish(
             samples=len(rows),
             sources=len({row["source"] for row in accounting}),
             duration_s=sum(row["duration_s"] for row in rows),
-            clip_bytes=sum(member["size"] for row in rows for member in row["members"] if member["suffix"] == "mp4"),
+            clip_bytes=sum(
+                member["size"] for row in rows for member in row["members"] if member["suffix"] == "mp4"
+            ),
             accounting=count_states([row["state"] for row in accounting]),
         ),
         shards=[

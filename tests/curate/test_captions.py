@@ -9,7 +9,9 @@ from curate.captions import NO_CAPTION, Caption, CaptionConfig, find_caption
 from loader.storage import open_storage
 
 
-def caption_of(folder: Path, name: str = "deep/a.b.mp4", metadata: dict[str, str] | None = None, **config: object) -> Caption:
+def caption_of(
+    folder: Path, name: str = "deep/a.b.mp4", metadata: dict[str, str] | None = None, **config: object
+) -> Caption:
     return find_caption(open_storage(folder), name, metadata or {}, CaptionConfig(**config))
 
 
@@ -33,7 +35,9 @@ def test_a_json_sidecar_comes_second(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "[1]", '{"caption": 7}', '{"text": "x"}', b"\xff\xfe", "", "   "])
 def test_a_wrong_sidecar_counts_as_absent(tmp_path: Path, content: str | bytes) -> None:
     put(tmp_path, "deep/a.b.json", content)
-    assert caption_of(tmp_path, metadata={"comment": "from inside"}) == Caption("from inside", "container:comment")
+    assert caption_of(tmp_path, metadata={"comment": "from inside"}) == Caption(
+        "from inside", "container:comment"
+    )
 
 
 def test_nobody_wrote_one(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def write_list(path: Path, entries: list[dict[str, str]]) -> Path:
     if path.suffix == ".txt":
         path.write_text("# a comment\n\n" + "".join(entry["path"] + "\n" for entry in entries))
     elif path.suffix == ".csv":
-        path.write_text("path,caption\n" + "".join(f'{e["path"]},"{e.get("caption", "")}"\n' for e in entries))
+        path.write_text(
+            "path,caption\n" + "".join(f'{e["path"]},"{e.get("caption", "")}"\n' for e in entries)
+        )
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     else:
@@ -84,7 +86,9 @@ def test_a_listed_file_that_does_not_exist_is_kept_with_its_fault(folder: Path) 
         ("list.txt", "https://example.org/a.mp4\n", "web addresses"),
     ],
 )
-def test_a_wrong_list_is_refused_naming_the_place(folder: Path, name: str, content: str | bytes, words: str) -> None:
+def test_a_wrong_list_is_refused_naming_the_place(
+    folder: Path, name: str, content: str | bytes, words: str
+) -> None:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match=words) as caught:

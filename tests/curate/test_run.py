@@ -27,7 +27,12 @@ ON_RAY = SMALL.model_copy(update={"run": CurateConfig().run})
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw")
     write_video(folder / "two scenes.mp4", (40, 45))
-    write_video(folder / "deep/other.webm", (50,), codec="libvpx-vp9", options={"cpu-used": "8", "deadline": "realtime"})
+    write_video(
+        folder / "deep/other.webm",
+        (50,),
+        codec="libvpx-vp9",
+        options={"cpu-used": "8", "deadline": "realtime"},
+    )
     write_video(folder / "short.mp4", (10,))
     write_video(folder / "tiny.mkv", (30,), size=(64, 48))
     (folder / "two scenes.txt").write_text("Blocks that count.")
@@ -132,15 +137,15 @@ def test_progress_counts_every_source_once(raw: Path, tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_does_not_cut_again(raw: Path, made: Path, tmp_path: Path) -> None:
-    class Stop(Exception):
+    class StopHere(Exception):
         pass
 
     def stop(progress: Progress) -> None:
         if progress.phase == "shard":
-            raise Stop
+            raise StopHere
 
     out = tmp_path / "dataset"
-    with pytest.raises(Stop):
+    with pytest.raises(StopHere):
         make(raw, out, progress=stop)
     staged = {path: path.stat().st_mtime_ns for path in (out / ".work").rglob("*.mp4")}
     assert staged
@@ -173,7 +178,9 @@ def run_killed(raw: Path, out: Path, config: CurateConfig, after_s: float) -> bo
     return not finished
 
 
-def test_killed_at_ten_random_moments_it_ends_with_the_same_bytes(raw: Path, made: Path, tmp_path: Path) -> None:
+def test_killed_at_ten_random_moments_it_ends_with_the_same_bytes(
+    raw: Path, made: Path, tmp_path: Path
+) -> None:
     began = time.monotonic()
     process = start(raw, tmp_path / "undisturbed", SMALL)
     assert process.wait() == 0, process.communicate()

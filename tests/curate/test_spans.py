@@ -4,8 +4,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-
 from curate.shots import Transition
+
 from curate.spans import SpanConfig, spans
 from curate.timeline import Damage, Timeline
 
@@ -49,7 +49,9 @@ def test_long_shots_become_equal_parts() -> None:
 
 
 def test_damage_parts_clean_runs_and_is_failed() -> None:
-    found = spans(line(200, (Damage(60, 80, "bad packets"),)), [cut(40), cut(70), cut(150)], None, SpanConfig())
+    found = spans(
+        line(200, (Damage(60, 80, "bad packets"),)), [cut(40), cut(70), cut(150)], None, SpanConfig()
+    )
     assert bounds(found) == [(0, 40), (40, 60), (60, 80), (80, 150), (150, 200)]
     assert [span.fault_state for span in found] == ["", "", "failed", "", ""]
     assert_side_by_side(found, 8.0)
@@ -74,7 +76,9 @@ def test_random_sources_are_always_covered() -> None:
     rng = np.random.default_rng(11)
     for _ in range(200):
         frames = int(rng.integers(1, 400))
-        marks = sorted(rng.choice(frames + 1, min(frames + 1, int(rng.integers(0, 9))), replace=False).tolist())
+        marks = sorted(
+            rng.choice(frames + 1, min(frames + 1, int(rng.integers(0, 9))), replace=False).tolist()
+        )
         damage = tuple(Damage(a, b, "x") for a, b in list(pairwise(marks))[::2] if rng.random() < 0.5)
         edges = sorted(rng.integers(0, frames, int(rng.integers(0, 5))).tolist())
         transitions = []
@@ -83,6 +87,8 @@ def test_random_sources_are_always_covered() -> None:
                 end = min(frames - 1, edge + int(rng.integers(1, 20)))
                 if end > edge:
                     transitions.append(Transition(edge, end, "cut" if end == edge + 1 else "gradual"))
-        found = spans(line(frames, damage), transitions, None, SpanConfig(max_clip_s=float(rng.uniform(0.2, 9))))
+        found = spans(
+            line(frames, damage), transitions, None, SpanConfig(max_clip_s=float(rng.uniform(0.2, 9)))
+        )
         assert_side_by_side(found, frames / 25)
         assert all(span.last > span.first for span in found)

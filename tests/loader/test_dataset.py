@@ -4,6 +4,8 @@ import hashlib
 import io
 import json
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -177,7 +179,7 @@ def test_missing_and_unlisted_shards_are_named(folder: Path) -> None:
 
 def test_nothing_is_visible_before_the_manifest(tmp_path: Path) -> None:
     storage = open_storage(tmp_path / "dataset")
-    with pytest.raises(ZeroDivisionError), DatasetWriter(storage) as writer:  # noqa: PT012 - the block is the point
+    with pytest.raises(ZeroDivisionError), DatasetWriter(storage) as writer:
         writer.add(make_sample(1))
         raise ZeroDivisionError
     with pytest.raises(RunError, match=r"no finished dataset"):
@@ -201,7 +203,16 @@ def test_accounting_that_does_not_add_up_is_found(tmp_path: Path) -> None:
         writer.add(make_sample(1))
         row = make_sample(1).row
         writer.account(
-            [{"source": row["source"], "start_s": 1.5, "end_s": 2.0, "state": "filtered", "stage": "x", "reason": "y"}]
+            [
+                {
+                    "source": row["source"],
+                    "start_s": 1.5,
+                    "end_s": 2.0,
+                    "state": "filtered",
+                    "stage": "x",
+                    "reason": "y",
+                }
+            ]
         )
     assert any(row["source"] in problem and "1.5" in problem for problem in problems(folder))
 
@@ -221,8 +232,11 @@ def test_webdataset_reads_it(folder: Path) -> None:
         sample.row["key"]: sample.clip for sample in map(make_sample, range(7))
     }
     assert {item["txt"] for item in read} == {"a red kite over the sea"}
-    assert all(np.array_equal(item["video.npy"], make_sample(item["json"]["frames"] - 25).embeddings["video.npy"])
-               for item in read if "video.npy" in item)
+    assert all(
+        np.array_equal(item["video.npy"], make_sample(item["json"]["frames"] - 25).embeddings["video.npy"])
+        for item in read
+        if "video.npy" in item
+    )
 
 
 def test_ray_reads_it(folder: Path, ray_local: None) -> None:
@@ -262,3 +276,37 @@ def test_npy_members_hold_no_pickle(folder: Path) -> None:
     number = next(i for i, row in enumerate(rows) if any(m["suffix"] == "video.npy" for m in row["members"]))
     array = np.load(io.BytesIO(dataset.read_member(number, "video.npy")), allow_pickle=False)
     assert array.dtype == np.float16
+
+
+def test_energon_opens_the_folder_as_it_is(folder: Path) -> None:
+    code = """
+import sys
+from dataclasses import dataclass
+from megatron.energon import (Cooker, DefaultTaskEncoder, Sample, WorkerConfig, basic_sample_keys, get_loader,
+                              get_train_dataset)
+from megatron.energon.task_encoder import stateless
+
+@dataclass
+class Clip(Sample):
+    size: int
+
+@stateless
+def cook(sample):
+    return Clip(**basic_sample_keys(sample), size=len(sample["mp4"]))
+
+class Encoder(DefaultTaskEncoder):
+    cookers = [Cooker(cook)]
+    decoder = None
+
+worker = WorkerConfig(rank=0, world_size=1, num_workers=0)
+dataset = get_train_dataset(sys.argv[1], worker_config=worker, batch_size=None, shuffle_buffer_size=None,
+                            max_samples_per_sequence=None, task_encoder=Encoder())
+samples = iter(get_loader(dataset))
+for _ in range(7):
+    sample = next(samples)
+    print(sample.__key__, sample.size)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split("\n")[:-1]) == sorted(
+        f"{sample.row['key']} {len(sample.clip)}" for sample in map(make_sample, range(7))
+    )

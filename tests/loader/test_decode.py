@@ -106,9 +106,7 @@ def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Pa
 @needs_decord
 @pytest.mark.parametrize("bucket", [Bucket(9, 64, 80), Bucket(9, 48, 96), Bucket(5, 160, 200)])
 def test_the_decoders_agree(clip: bytes, bucket: Bucket) -> None:
-    one, other = (
-        decoder(clip, bucket, 12).astype(int) for decoder in (decode_with_decord, decode_with_pyav)
-    )
+    one, other = (decoder(clip, bucket, 12).astype(int) for decoder in (decode_with_decord, decode_with_pyav))
     assert np.abs(one - other).mean() < 0.1
     assert np.abs(one - other).max() <= 16
 

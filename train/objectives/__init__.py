@@ -1,1 +1,1 @@
-"""."""
+"""Training objectives: from a clean latent to a loss per sample."""

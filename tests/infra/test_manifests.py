@@ -1,0 +1,160 @@
+"""Container, Ray job and page: do they name what exists?"""
+
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+INFRA = ROOT / "infra"
+FILES = sorted(path for path in INFRA.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> list[list[str]]:
+    """Its instructions, each as words."""
+    text = re.sub(r"^#.*\n", "", (INFRA / "Dockerfile").read_text(), flags=re.M).replace("\\\n", " ")
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, dict[str, Any]]:
+    documents = yaml.safe_load_all((INFRA / "kuberay" / "rayjob.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+def copied(dockerfile: list[list[str]]) -> list[str]:
+    return [source for words in dockerfile if words[0] == "COPY" for source in words[1:-1]]
+
+
+def test_everything_the_image_copies_is_in_the_repository(dockerfile: list[list[str]]) -> None:
+    assert copied(dockerfile)
+    assert [source for source in copied(dockerfile) if not (ROOT / source).exists()] == []
+
+
+def test_the_copied_files_alone_make_the_whole_package(dockerfile: list[list[str]], tmp_path: Path) -> None:
+    """The two installations of the Dockerfile, without what they would fetch."""
+    build = "import setuptools.build_meta as b; print(b.build_wheel('.'))"
+
+    def wheel() -> set[str]:
+        done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as archive:
+            return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    copy(ROOT / "pyproject.toml", tmp_path)
+    for empty in ("README.md", "LICENSE"):
+        (tmp_path / empty).touch()
+    assert wheel() == set()
+    for source in copied(dockerfile):
+        if (ROOT / source).is_dir():
+            copytree(ROOT / source, tmp_path / source, ignore=ignore_patterns("__pycache__"))
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in ("loader", "curate", "train", "pipelines")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert modules <= wheel()
+
+
+def test_the_image_runs_the_program_as_a_user_who_is_not_root(dockerfile: list[list[str]]) -> None:
+    (user,) = [words[1] for words in dockerfile if words[0] == "USER"]
+    assert int(user) > 0
+    assert [words[1:] for words in dockerfile if words[0] == "ENTRYPOINT"] == [['["reelweave"]']]
+
+
+def test_dependencies_are_installed_before_any_source_is_copied(dockerfile: list[list[str]]) -> None:
+    before = []
+    for words in dockerfile:
+        if words[0] == "RUN" and "pip" in words:
+            break
+        before += words[1:-1] if words[0] == "COPY" else []
+    assert before == ["pyproject.toml"]
+
+
+def test_the_image_fetches_nothing_by_hand_and_holds_no_secret(dockerfile: list[list[str]]) -> None:
+    text = (INFRA / "Dockerfile").read_text()
+    assert not [words for words in dockerfile if words[0] in ("ADD", "ARG")]
+    assert not re.search(r"https?://|curl |index-url|PIP_|(?i:secret|token|password|aws_)", text)
+    assert not [words for words in dockerfile if words[0] == "RUN" and words[1] == "wget"]
+
+
+def test_the_ray_job_has_the_fields_kuberay_requires(manifests: dict[str, dict[str, Any]]) -> None:
+    job = manifests["RayJob"]
+    assert job["apiVersion"] == "ray.io/v1"
+    assert job["metadata"]["name"]
+    assert job["spec"]["entrypoint"].startswith("reelweave curate s3://")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["headGroupSpec"].keys() >= {"rayStartParams", "template"}
+    for group in cluster["workerGroupSpecs"]:
+        assert group.keys() >= {"groupName", "rayStartParams", "template"}
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+    assert all(isinstance(value, str) for value in cluster["headGroupSpec"]["rayStartParams"].values())
+
+
+def test_the_cluster_grows_with_the_work_and_goes_with_the_job(manifests: dict[str, dict[str, Any]]) -> None:
+    spec = manifests["RayJob"]["spec"]
+    cluster = spec["rayClusterSpec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert cluster["enableInTreeAutoscaling"] is True
+    assert any(group["minReplicas"] < group["maxReplicas"] for group in cluster["workerGroupSpecs"])
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_every_pod_has_bounds_a_service_account_and_no_root(manifests: dict[str, dict[str, Any]]) -> None:
+    cluster = manifests["RayJob"]["spec"]["rayClusterSpec"]
+    account = manifests["ServiceAccount"]["metadata"]["name"]
+    images = set()
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["serviceAccountName"] == account
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            images.add(container["image"])
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+            assert container["resources"]["limits"].keys() >= {"cpu", "memory", "ephemeral-storage"}
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert len(images) == 1
+
+
+def test_the_ray_version_is_one_the_package_allows(manifests: dict[str, dict[str, Any]]) -> None:
+    stated = manifests["RayJob"]["spec"]["rayClusterSpec"]["rayVersion"]
+    low, high = re.search(
+        r'"ray\[data\]>=([\d.]+),<([\d.]+)"', (ROOT / "pyproject.toml").read_text()
+    ).groups()
+
+    def number(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")]
+
+    assert number(low) <= number(stated) < number(high)
+
+
+def test_every_command_line_names_an_existing_command() -> None:
+    text = "\n".join(path.read_text().replace("\\\n", " ") for path in FILES)
+    called = set(re.findall(r"\breelweave(?::[\w.]+)? +([a-z]+)", text))
+    assert called >= {"curate", "train"}
+    assert called <= set(COMMANDS)
+
+
+def test_the_page_calls_only_files_that_exist() -> None:
+    words = shlex.split((INFRA / "README.md").read_text().replace("`", " ").replace("'", " "))
+    named = {word.rstrip(",.:") for word in words if word.startswith("infra/")}
+    assert named >= {"infra/Dockerfile", "infra/kuberay/rayjob.yaml", "infra/slurm/train.sbatch"}
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(INFRA)))
+def test_no_file_names_a_registry_or_holds_a_credential(path: Path) -> None:
+    assert not re.search(
+        r"https?://|\w+\.(io|com|org)/\w+:|AKIA[0-9A-Z]{16}|(?i:aws_secret)", path.read_text()
+    )

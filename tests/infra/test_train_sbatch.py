@@ -1,0 +1,139 @@
+"""The Slurm script, run by bash, with torchrun itself under a Slurm made of two small programs."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "train.sbatch"
+
+# As many tasks as nodes at once, and the exit status of the first that fails, as with --kill-on-bad-exit.
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == --* ]]; do echo "srun $1" >> "$LOG"; shift; done
+tasks=()
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do SLURM_NODEID=$node "$@" & tasks+=($!); done
+for task in "${tasks[@]}"; do wait "$task" || exit $?; done
+"""
+SCONTROL = """#!/usr/bin/env bash
+[[ $* == "show hostnames node[1-2]" ]] || exit 3
+printf '%s\\n' "$FIRST_HOST" node2
+"""
+TORCHRUN_THAT_TELLS = """#!/usr/bin/env bash
+printf '%s\\n' "torchrun $SLURM_NODEID" "$@" > "$LOG.$SLURM_NODEID"
+"""
+TRAINER_THAT_TELLS = """#!/usr/bin/env bash
+echo "$*" > "$LOG.rank$RANK.of$WORLD_SIZE"
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Slurm's variables for two nodes with two GPUs each, and its programs first on the PATH."""
+    install(tmp_path, "srun", SRUN)
+    install(tmp_path, "scontrol", SCONTROL)
+    return {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "LOG": str(tmp_path / "log"),
+        "FIRST_HOST": "node1",
+        "OMP_NUM_THREADS": "1",
+        "SLURM_JOB_ID": "31337",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "64",
+    }
+
+
+def install(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def sbatch(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = ["bash", str(SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_bash_can_parse_it() -> None:
+    assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0
+
+
+def test_slurm_is_asked_for_one_task_per_node_and_no_requeue() -> None:
+    options = [line.split()[1] for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert {"--ntasks-per-node=1", "--no-requeue"} <= set(options)
+    assert any(option.startswith("--gpus-per-node=") for option in options)
+    assert any(option.startswith("--time=") for option in options)
+
+
+def test_every_node_starts_one_torchrun_that_meets_at_the_first_host(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    install(tmp_path, "torchrun", TORCHRUN_THAT_TELLS)
+    done = sbatch(environment, "--config", "a run.yaml", "--set", "train.steps=3")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "srun --cpus-per-task=64",
+        "srun --kill-on-bad-exit=1",
+    ]
+    told = [(tmp_path / f"log.{node}").read_text().splitlines() for node in (0, 1)]
+    assert told[0][1:] == told[1][1:]
+    assert sorted(told[0][1:7]) == [
+        "--max-restarts=0",
+        "--nnodes=2",
+        "--nproc-per-node=2",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=node1:{20000 + 31337 % 12000}",
+        "--rdzv-id=31337",
+    ]
+    assert told[0][7:] == [
+        "--no-python",
+        "reelweave",
+        "train",
+        "--config",
+        "a run.yaml",
+        "--set",
+        "train.steps=3",
+    ]
+
+
+def test_torchrun_itself_makes_one_world_of_all_nodes(environment: dict[str, str], tmp_path: Path) -> None:
+    install(tmp_path, "reelweave", TRAINER_THAT_TELLS)
+    environment["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment["FIRST_HOST"] = "localhost"
+    environment["SLURM_JOB_ID"] = str(free_port() - 20000)
+    done = sbatch(environment, "--config", "run.yaml")
+    assert done.returncode == 0, done.stderr
+    told = sorted(path.name for path in tmp_path.glob("log.rank*"))
+    assert told == [f"log.rank{rank}.of4" for rank in range(4)]
+    assert {path.read_text() for path in tmp_path.glob("log.rank*")} == {"train --config run.yaml\n"}
+
+
+def free_port() -> int:
+    """A free port among those the script may choose."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+def test_a_failing_rank_fails_the_job(environment: dict[str, str], tmp_path: Path) -> None:
+    install(tmp_path, "torchrun", "#!/usr/bin/env bash\nexit 7\n")
+    assert sbatch(environment, "--config", "run.yaml").returncode == 7
+
+
+def test_without_arguments_it_says_how_it_is_called(environment: dict[str, str]) -> None:
+    done = sbatch(environment)
+    assert done.returncode == 2
+    assert "usage: sbatch infra/slurm/train.sbatch --config FILE" in done.stderr
+
+
+def test_an_unknown_node_list_stops_the_job_before_srun(environment: dict[str, str], tmp_path: Path) -> None:
+    environment["SLURM_JOB_NODELIST"] = "elsewhere"
+    assert sbatch(environment, "--config", "run.yaml").returncode != 0
+    assert not (tmp_path / "log").exists()

@@ -1,0 +1,107 @@
+"""The configuration of a training run; importing it loads no torch."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+
+class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
+    """The fixed space-time patch transform (`train.models.tokenizer`)."""
+
+    frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
+    height: int = Field(4, ge=1, description="pixel rows per latent row")
+    width: int = Field(4, ge=1, description="pixel columns per latent column")
+
+
+class DiTConfig(BaseModel, frozen=True, extra="forbid"):
+    """The diffusion transformer (`train.models.dit`)."""
+
+    hidden: int = Field(384, ge=2, description="width of a token; at least the values in one patch")
+    heads: int = Field(6, ge=1, description="attention heads; hidden / heads is even and at least 6")
+    layers: int = Field(4, ge=1, description="transformer blocks")
+    mlp_ratio: float = Field(4.0, gt=0, description="width of the MLP in units of hidden")
+    patch: tuple[int, int, int] = Field((1, 2, 2), description="latent frames, rows and columns per token")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DiTConfig":
+        head_width, rest = divmod(self.hidden, self.heads)
+        if rest or head_width % 2 or head_width < 6:
+            raise ValueError(f"hidden ({self.hidden}) / heads ({self.heads}) must be even and at least 6")
+        if min(self.patch) < 1:
+            raise ValueError(f"patch {self.patch} must be positive")
+        return self
+
+
+class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
+    """Trainable embeddings of hashed words: needs no download and no tokenizer."""
+
+    kind: Literal["hashed"] = "hashed"
+    vocabulary: int = Field(4096, ge=1, description="rows of the embedding table words are hashed into")
+    width: int = Field(128, ge=1, description="width of a word's embedding")
+    max_text_tokens: int = Field(64, ge=1, description="words used of a caption")
+
+
+class TransformersTextConfig(BaseModel, frozen=True, extra="forbid"):
+    """A frozen text encoder loaded through transformers."""
+
+    kind: Literal["transformers"] = "transformers"
+    name: str = Field(description="name on the Hugging Face hub, or a local folder")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="type of its weights")
+    max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
+
+
+class FlowConfig(BaseModel, frozen=True, extra="forbid"):
+    """Rectified flow (`train.objectives.flow`)."""
+
+    time_mean: float = Field(0.0, description="mean of logit(t); above 0 trains more on noisy inputs")
+    time_std: float = Field(1.0, gt=0, description="standard deviation of logit(t)")
+    caption_dropout: float = Field(0.1, ge=0, le=1, description="share of samples trained without a caption")
+
+
+class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
+    """AdamW; weight decay acts on matrices only."""
+
+    lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="decay of the two moment averages")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, description="decay per unit of learning rate")
+    grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
+
+
+class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
+    """Linear warm-up, then a cosine down to ``min_lr_ratio``."""
+
+    total_steps: int = Field(60, ge=1, description="optimizer steps of the run")
+    warmup_steps: int = Field(5, ge=0, description="steps over which the learning rate rises")
+    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
+
+
+class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
+    """When checkpoints are written and how many stay; the last step always writes one."""
+
+    every_steps: int = Field(500, ge=1, description="steps between checkpoints")
+    keep_last: int = Field(3, ge=1, description="newest checkpoints that are kept")
+
+
+class LogConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is told while training; metrics.jsonl gets a line at every step."""
+
+    every_steps: int = Field(10, ge=1, description="steps between lines on the console")
+    tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
+
+
+class TrainConfig(BaseModel, frozen=True, extra="forbid"):
+    """One training run; the data come as a stream beside it."""
+
+    model: DiTConfig = DiTConfig()
+    tokenizer: PatchTransformConfig = PatchTransformConfig()
+    text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
+    objective: FlowConfig = FlowConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
+    max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")

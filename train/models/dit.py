@@ -1,0 +1,162 @@
+"""A diffusion transformer for video latents with text through cross-attention.
+
+The block is Peebles and Xie's DiT (2023) with NeMo's arrangement for video (Patel et al. 2025, section 5):
+self-attention over all tokens, cross-attention to the text and an MLP, each modulated and gated by the
+timestep (nine vectors a block), with RMS-normalised queries and keys in every head.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from loader.errors import UsageError
+from train.config import DiTConfig
+from train.models.adaln import gate_residual, modulate
+from train.models.patches import cut, join
+from train.models.positions import rotary_angles, rotate, time_features
+
+TIME_WIDTH = 256
+
+
+class Attention(nn.Module):
+    """Multi-head attention of x to a source, with queries and keys normalised per head."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.query_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
+        self.key_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(
+        self,
+        x_BLD: torch.Tensor,
+        source_BMD: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        mask_BM: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attends from ``x`` to ``source`` where ``mask`` is true; [B, L, D].
+
+        Args:
+            x_BLD: the tokens that ask.
+            source_BMD: the tokens that answer; ``x_BLD`` itself for self-attention.
+            rotation: cosines and sines [L, head width / 2] of the rotary positions of both.
+            mask_BM: which source tokens count; at least one per sample. None: all.
+        """
+        q_BHLD = self.query_norm(self._split(self.query(x_BLD)))
+        k_BHMD = self.key_norm(self._split(self.key(source_BMD)))
+        v_BHMD = self._split(self.value(source_BMD))
+        if rotation is not None:
+            q_BHLD, k_BHMD = rotate(q_BHLD, *rotation), rotate(k_BHMD, *rotation)
+        mask = None if mask_BM is None else mask_BM[:, None, None, :]
+        y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
+        y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
+        return y_BLD
+
+    def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
+        B, L, _ = x_BLD.shape
+        return x_BLD.view(B, L, self.heads, -1).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention and MLP; the identity at initialisation (AdaLN-zero)."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        hidden, inner = config.hidden, int(config.hidden * config.mlp_ratio)
+        self.attend = Attention(hidden, config.heads)
+        self.cross_attend = Attention(hidden, config.heads)
+        self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
+        self.modulation = zeroed(nn.Linear(hidden, 9 * hidden))
+
+    def forward(
+        self,
+        x_BLD: torch.Tensor,
+        condition_BD: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """One block; [B, L, D] to [B, L, D]."""
+        vectors = self.modulation(condition_BD).chunk(9, dim=1)
+        shift, scale, gate = vectors[:3]
+        h_BLD = modulate(x_BLD, shift, scale)
+        x_BLD = gate_residual(x_BLD, self.attend(h_BLD, h_BLD, rotation), gate)
+        shift, scale, gate = vectors[3:6]
+        h_BLD = modulate(x_BLD, shift, scale)
+        x_BLD = gate_residual(x_BLD, self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM), gate)
+        shift, scale, gate = vectors[6:]
+        return gate_residual(x_BLD, self.mlp(modulate(x_BLD, shift, scale)), gate)
+
+
+class DiT(nn.Module):
+    """Predicts, for noisy latents of any size, a tensor of the same shape.
+
+    Args:
+        config: the architecture.
+        channels: channels of the latents.
+        text_width: width of the text context.
+    """
+
+    def __init__(self, config: DiTConfig, channels: int, text_width: int) -> None:
+        super().__init__()
+        self.config = config
+        t, h, w = config.patch
+        patch_values = channels * t * h * w
+        self.embed = nn.Linear(patch_values, config.hidden)
+        self.embed_time = nn.Sequential(
+            nn.Linear(TIME_WIDTH, config.hidden),
+            nn.SiLU(),
+            nn.Linear(config.hidden, config.hidden),
+            nn.SiLU(),
+        )
+        self.embed_text = nn.Linear(text_width, config.hidden)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.modulation = zeroed(nn.Linear(config.hidden, 2 * config.hidden))
+        self.head = zeroed(nn.Linear(config.hidden, patch_values))
+
+    def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
+        """Tokens along time, rows and columns for latents of size (frames, rows, columns).
+
+        Raises:
+            UsageError: when the latents do not divide into whole patches.
+        """
+        (T, H, W), (t, h, w) = latent_size, self.config.patch
+        if T % t or H % h or W % w:
+            raise UsageError(f"latents of {T}x{H}x{W} do not divide into model.patch={t, h, w}")
+        return T // t, H // h, W // w
+
+    def forward(
+        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        """The prediction, [B, C, T, H, W].
+
+        Args:
+            x_BCTHW: noisy latents.
+            t_B: timesteps in [0, 1].
+            context_BMD: text embeddings, [B, M, text_width].
+            mask_BM: which of them count, bool; at least one per sample.
+        """
+        grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
+        x_BLD = self.embed(cut(x_BCTHW, patch).flatten(4).flatten(1, 3))
+        condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
+        context_BMD = self.embed_text(context_BMD)
+        angles_LR = rotary_angles(grid, self.config.hidden // self.config.heads, x_BLD.device)
+        rotation = (angles_LR.cos(), angles_LR.sin())
+        for block in self.blocks:
+            x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation)
+        shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
+        values_BLV = self.head(modulate(x_BLD, shift, scale))
+        return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
+
+
+def zeroed(layer: nn.Linear) -> nn.Linear:
+    """The layer with all weights zero, so that what it drives starts out switched off."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
