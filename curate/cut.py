@@ -16,7 +16,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from curate.picture import Geometry, finisher
+from curate.picture import Finisher, Geometry, finisher
 from curate.source import SourceError, open_video
 from curate.spans import Span
 from curate.timeline import Decoder, Timeline, source_frames
@@ -56,13 +56,22 @@ class Clip:
         return hashlib.sha256(self.data).hexdigest()
 
 
+@dataclass(frozen=True)
+class FailedClip:
+    """A span that could not become a clip, and why."""
+
+    span: Span
+    reason: str
+
+
 def cut(
     file: BinaryIO, timeline: Timeline, wanted: list[Span], size: Geometry, config: CutConfig
-) -> Iterator[Clip | tuple[Span, str]]:
-    """Decodes the source once and yields each wanted span as a clip, or the span and why it failed.
+) -> Iterator[Clip | FailedClip]:
+    """Decodes the source once and yields every wanted span, in order, as a clip or as failed.
 
     Only frames of one clip's encoder are in memory. The frames of a span are found by their number in shown
-    order, which decoding gives the same way each time, so neither seeking nor time stamps can shift a cut.
+    order, which decoding gives the same way each time, so neither seeking nor time stamps can shift a cut. A
+    clip that cannot be encoded does not cost its neighbours.
 
     Args:
         file: the source, opened for reading.
@@ -88,27 +97,33 @@ def cut(
                 continue
             if encoder is None:
                 slots = source_frames(timeline.times_s, span.first, span.last, timeline.rate)
-                encoder = _Encoder(path, timeline.rate, size, slots, config)
-            encoder.show(number, pictures.finish(frame))
+                encoder = _Encoder(span, slots, timeline.rate, size, path, config)
+            encoder.show(number, frame, pictures)
             if number == span.last - 1:
                 pending.pop()
-                frames = encoder.close()
+                yield encoder.finish()
                 encoder = None
-                yield _verified(span, path.read_bytes(), frames, timeline.rate, size)
                 if not pending:
                     return
         for span in reversed(pending):
-            yield span, "its frames could not be decoded a second time"
+            yield FailedClip(span, "its frames could not be decoded a second time")
 
 
 class _Encoder:
-    """Writes the frames of one span into a file, each as often as its slots ask."""
+    """Writes the frames of one span into a file, each as often as its slots ask; keeps its own fault."""
 
     def __init__(
-        self, path: Path, rate: Fraction, size: Geometry, slots: NDArray[np.int64], config: CutConfig
+        self,
+        span: Span,
+        slots: NDArray[np.int64],
+        rate: Fraction,
+        size: Geometry,
+        path: Path,
+        config: CutConfig,
     ) -> None:
-        self._slots = slots
+        self._span, self._slots, self._rate, self._size, self._path = span, slots, rate, size, path
         self._written = 0
+        self._fault: str | None = None
         # Bit-exact: no version or date in the file, so that the same input gives the same bytes.
         self._container = av.open(
             path, "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
@@ -124,34 +139,42 @@ class _Encoder:
         stream.options = {"crf": str(config.crf), "preset": config.preset, "x264-params": "mbtree=0"}
         self._stream = stream
 
-    def show(self, number: int, picture: VideoFrame) -> None:
-        if self._written == 0:
-            context = self._stream.codec_context
-            context.colorspace, context.color_range = picture.colorspace, picture.color_range
-            context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
-        while self._written < len(self._slots) and self._slots[self._written] == number:
-            picture.pts = self._written
-            picture.time_base = 1 / self._stream.codec_context.framerate
-            picture.pict_type = 0
-            self._container.mux(self._stream.encode(picture))
-            self._written += 1
+    def show(self, number: int, frame: VideoFrame, pictures: Finisher) -> None:
+        """Encodes one decoded source frame for all slots that show it."""
+        if self._fault is not None:
+            return
+        try:
+            picture = pictures.finish(frame)
+            if self._written == 0:
+                context = self._stream.codec_context
+                context.colorspace, context.color_range = picture.colorspace, picture.color_range
+                context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
+            while self._written < len(self._slots) and self._slots[self._written] == number:
+                picture.pts = self._written
+                picture.time_base = 1 / self._rate
+                picture.pict_type = 0
+                self._container.mux(self._stream.encode(picture))
+                self._written += 1
+        except (av.error.FFmpegError, ValueError) as error:
+            self._fault = f"could not be encoded: {error}"
 
-    def close(self) -> int:
-        self._container.mux(self._stream.encode(None))
-        self._container.close()
-        return self._written
-
-
-def _verified(
-    span: Span, data: bytes, frames: int, rate: Fraction, size: Geometry
-) -> Clip | tuple[Span, str]:
-    """Decodes the clip whole: what the index promises of it is what a reader gets."""
-    try:
-        with open_video(io.BytesIO(data)) as (container, stream):
-            decoder = Decoder(container, stream)
-            decoded = sum(1 for _ in decoder.frames())
-            if decoder.damage() or decoded != frames:
-                return span, f"the encoded clip decodes to {decoded} frames instead of {frames}"
-    except SourceError as error:
-        return span, f"the encoded clip {error}"
-    return Clip(span, data, frames, rate, size)
+    def finish(self) -> Clip | FailedClip:
+        """Closes the file and decodes it whole: what the index promises of it is what a reader gets."""
+        try:
+            if self._fault is None:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+            if self._fault is not None:
+                return FailedClip(self._span, self._fault)
+            data = self._path.read_bytes()
+            with open_video(io.BytesIO(data)) as (container, stream):
+                decoder = Decoder(container, stream)
+                decoded = sum(1 for _ in decoder.frames())
+                damage = decoder.damage()
+        except (av.error.FFmpegError, ValueError, SourceError) as error:
+            return FailedClip(self._span, f"could not be encoded: {error}")
+        if damage or decoded != len(self._slots):
+            return FailedClip(
+                self._span, f"its clip decodes to {decoded} frames instead of {len(self._slots)}"
+            )
+        return Clip(self._span, data, decoded, self._rate, self._size)

@@ -173,7 +173,7 @@ def _parquet_records(uri: str, data: bytes) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(data))
+        table = pq.ParquetFile(pa.BufferReader(data)).read()
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"list {uri} is no readable parquet file: {error}") from error
     columns = [name for name in table.column_names if name in (*PATH_COLUMNS, "caption")]

@@ -1,5 +1,6 @@
 """Runners: the same stages on Ray Data or in this process. The only module that knows Ray."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
             "Ray is not installed: pip install 'reelweave[curate]', or --set run.runner=sequential"
         ) from error
     _start(ray)
+    # Its notes are for its developers; what fails reaches the caller as an exception.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

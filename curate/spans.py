@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from pydantic import BaseModel, Field
 
-from curate.shots import Transition
+from curate.shots import Transition, pieces
 from curate.timeline import Timeline, clean_runs
 
 # A container that promises this much more than it holds was cut off; less is rounding and sound.
@@ -60,20 +60,17 @@ def spans(
     for hurt in timeline.damage:
         if hurt.last > hurt.first:
             add(hurt.first, hurt.last, hurt.reason, "failed")
-    for run_first, run_last in clean_runs(timeline.frames, timeline.damage):
-        at = run_first
-        for transition in transitions:
-            first = max(transition.start_frame + 1, at)
-            last = min(transition.end_frame, run_last)
-            if first > run_last or last < at:
+    runs = clean_runs(timeline.frames, timeline.damage)
+    for piece in pieces(transitions, timeline.frames):
+        for run_first, run_last in runs:
+            first, last = max(piece.first, run_first), min(piece.end, run_last)
+            if first >= last:
                 continue
-            for piece_first, piece_last in _pieces(timeline, at, first, config.max_clip_s):
-                add(piece_first, piece_last)
-            if last > first:
+            if piece.kind == "transition":
                 add(first, last, "blended frames of a gradual transition", "filtered")
-            at = max(last, first)
-        for piece_first, piece_last in _pieces(timeline, at, run_last, config.max_clip_s):
-            add(piece_first, piece_last)
+            else:
+                for part_first, part_last in _parts(timeline, first, last, config.max_clip_s):
+                    add(part_first, part_last)
     found.sort(key=lambda span: span.first)
     end_s = float(times_s[-1])
     missing_s = (promised_s or 0) - end_s
@@ -83,9 +80,7 @@ def spans(
     return found
 
 
-def _pieces(timeline: Timeline, first: int, last: int, max_clip_s: float) -> list[tuple[int, int]]:
-    if last <= first:
-        return []
+def _parts(timeline: Timeline, first: int, last: int, max_clip_s: float) -> list[tuple[int, int]]:
     times_s = timeline.times_s
     parts = max(1, math.ceil((times_s[last] - times_s[first]) / max_clip_s - 1e-9))
     inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]

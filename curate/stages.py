@@ -43,7 +43,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class CutSource:
-    """Source row -> one row per span, with the encoded clip where one was kept. Never raises for a data reason."""
+    """Source row -> one row per span, with the clip where one was kept. Never raises for a data reason."""
 
     config: CurateConfig
 
@@ -58,8 +58,6 @@ class CutSource:
         try:
             with storage.open(name) as file:
                 yield from self._cut(source, file)
-        except SourceError as error:
-            yield _row(replace(failed, stage="probe", reason=str(error)))
         except FileNotFoundError:
             yield _row(replace(failed, stage="open", reason="disappeared before it was read"))
         except RunError as error:
@@ -70,7 +68,11 @@ class CutSource:
 
     def _cut(self, source: SourceRef, file: BinaryIO) -> Iterator[Row]:
         config = self.config
-        seen = scan(file, config)
+        try:
+            seen = scan(file, config)
+        except SourceError as error:
+            yield _row(Record(source=source.uri, state="failed", stage="probe", reason=str(error)))
+            return
         parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, config.spans)
         base = Record(source=source.uri, parts=len(parts), source_sha256=_sha256(file))
         caption = self._caption(source, seen.probe)
@@ -85,7 +87,7 @@ class CutSource:
             if isinstance(result, Clip):
                 yield _row(_with_clip(record, result, caption), result.data)
             else:
-                yield _row(replace(record, state="failed", stage="cut", reason=result[1]))
+                yield _row(replace(record, state="failed", stage="cut", reason=result.reason))
 
     def _caption(self, source: SourceRef, found: Probe) -> Caption:
         if source.caption:

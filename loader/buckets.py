@@ -40,7 +40,7 @@ class BucketConfig(BaseModel, frozen=True, extra="forbid"):
         ge=0, description="text tokens counted for every sample; longer captions are cut"
     )
     memory_tokens: PositiveInt = Field(description="M_mem: tokens of one microbatch at most")
-    compute_budget: Annotated[float, Field(gt=0)] | None = Field(
+    compute_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
     )
     exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")

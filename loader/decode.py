@@ -130,4 +130,5 @@ def _too_short(frames: int, bucket: Bucket, start: int) -> RunError:
 
 
 def _undecodable(error: Exception) -> RunError:
-    return RunError(f"the clip cannot be decoded: {str(error).splitlines()[0]}")
+    what, *_ = *str(error).splitlines(), type(error).__name__
+    return RunError(f"the clip cannot be decoded: {what}")

@@ -23,6 +23,8 @@ from loader.plan import EpochPlan, plan_epoch, start_frame
 
 STATE_VERSION = 1  # of the state and of the plans it counts positions in
 
+_COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
+
 
 @dataclass(frozen=True, eq=False)
 class Microbatch:
@@ -232,9 +234,6 @@ class VideoStream(IterableDataset[Microbatch]):
             config=hashlib.sha256(buckets.encode()).hexdigest(),
             world_size=self.world_size,
         ).model_dump()
-
-
-_COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,14 +59,19 @@ def curation_progress() -> "Iterator[Callable[[Progress], None]]":
     """Progress bars for a curation: sources cut, then shards written."""
     with progress_bars() as bars:
         tasks = {
-            "cut": bars.add_task("probe, split, cut", total=None, note=""),
-            "shard": bars.add_task("write shards", total=None, note="", visible=False),
+            "cut": bars.add_task("probe, split, cut", total=None, count="", note=""),
+            "shard": bars.add_task("write shards", total=None, count="", note="", visible=False),
         }
 
         def show(progress: "Progress") -> None:
             note = progress.current.rsplit("/", 1)[-1]
             bars.update(
-                tasks[progress.phase], completed=progress.done, total=progress.total, note=note, visible=True
+                tasks[progress.phase],
+                completed=progress.done_bytes,
+                total=progress.total_bytes,
+                count=f"{progress.done}/{progress.total}",
+                note=note,
+                visible=True,
             )
 
         yield show

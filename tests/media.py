@@ -15,33 +15,41 @@ NO_CORPUS = f"the footage folder {CORPUS} is not on this machine"
 
 
 def numbered_frame(number: int, width: int, height: int, scene: int = 0) -> np.ndarray:
-    """RGB picture whose lower half holds ``number`` as black and white blocks; ``scene`` sets the upper half."""
+    """RGB picture whose lowest quarter holds ``number`` as blocks; ``scene`` sets the rest.
+
+    The number is in Gray code: one block changes from frame to frame, which looks like motion and not like a cut.
+    """
+    code = number ^ number >> 1
     picture = np.empty((height, width, 3), np.uint8)
     hue = np.random.default_rng(scene).integers(40, 216, 3)
     x = np.arange(width)[None, :, None]
     y = np.arange(height)[:, None, None]
-    texture = 30 * np.sin(x * (0.05 + 0.04 * scene) + number * 0.15) * np.cos(y * 0.07 * (scene + 1))
+    texture = 60 * np.sin(x * (0.05 + 0.04 * scene) + number * 0.15) * np.cos(y * 0.07 * (scene + 1))
     picture[:] = np.clip(hue + texture, 0, 255)
-    block_h, block_w = height // 2 // _ROWS, width // _COLUMNS
+    block_h, block_w = height // 4 // _ROWS, width // _COLUMNS
     for bit in range(BITS):
         row, column = divmod(bit, _COLUMNS)
-        top, left = height // 2 + row * block_h, column * block_w
-        picture[top : top + block_h, left : left + block_w] = 235 if number >> bit & 1 else 20
+        top, left = height - (_ROWS - row) * block_h, column * block_w
+        picture[top : top + block_h, left : left + block_w] = 170 if code >> bit & 1 else 80
     return picture
 
 
 def read_number(picture: np.ndarray) -> int:
     """The number in a decoded RGB picture."""
     height, width = picture.shape[:2]
-    block_h, block_w = height // 2 // _ROWS, width // _COLUMNS
-    number = 0
+    block_h, block_w = height // 4 // _ROWS, width // _COLUMNS
+    code = 0
     for bit in range(BITS):
         row, column = divmod(bit, _COLUMNS)
-        top, left = height // 2 + row * block_h, column * block_w
+        top, left = height - (_ROWS - row) * block_h, column * block_w
         centre = picture[
             top + block_h // 4 : top + 3 * block_h // 4, left + block_w // 4 : left + 3 * block_w // 4
         ]
-        number |= int(centre.mean() > 128) << bit
+        code |= int(centre.mean() > 125) << bit
+    number = 0
+    while code:
+        number ^= code
+        code >>= 1
     return number
 
 

@@ -1,8 +1,11 @@
 """The configuration of a training run; importing it loads no torch."""
 
+import operator
 from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
+
+from loader.tokens import Compression
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -105,3 +108,10 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+
+    @property
+    def compression(self) -> Compression:
+        """Pixels that become one token: the tokenizer's patch times the model's."""
+        latent = (self.tokenizer.frames, self.tokenizer.height, self.tokenizer.width)
+        frames, height, width = map(operator.mul, latent, self.model.patch)
+        return Compression(frames=frames, height=height, width=width, causal=True)

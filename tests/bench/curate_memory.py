@@ -41,7 +41,9 @@ def render(path: Path, minutes: float, rate: int = 25) -> int:
                 canvas = np.kron(coarse, np.ones((72, 72, 1), np.uint8))
             left = 3 * (number % (8 * rate))
             picture = np.ascontiguousarray(canvas[100:1180, left % 900 : left % 900 + 1920])
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuv420p")))
+            container.mux(
+                stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuv420p"))
+            )
         container.mux(stream.encode(None))
     return frames
 
@@ -61,7 +63,12 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "source": {"minutes": options.minutes, "frames": frames, "size": "1920x1080", "mb": round(size_mb, 1)},
+                "source": {
+                    "minutes": options.minutes,
+                    "frames": frames,
+                    "size": "1920x1080",
+                    "mb": round(size_mb, 1),
+                },
                 "peak_rss_mb": round(peak_mb),
                 "limit_mb": 1536,
                 "wall_s": round(seconds, 1),

@@ -306,7 +306,9 @@ for _ in range(7):
     sample = next(samples)
     print(sample.__key__, sample.size)
 """
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
     assert sorted(done.stdout.split("\n")[:-1]) == sorted(
         f"{sample.row['key']} {len(sample.clip)}" for sample in map(make_sample, range(7))
     )

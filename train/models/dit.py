@@ -48,12 +48,14 @@ class Attention(nn.Module):
             rotation: cosines and sines [L, head width / 2] of the rotary positions of both.
             mask_BM: which source tokens count; at least one per sample. None: all.
         """
-        q_BHLD = self.query_norm(self._split(self.query(x_BLD)))
-        k_BHMD = self.key_norm(self._split(self.key(source_BMD)))
         v_BHMD = self._split(self.value(source_BMD))
+        # Norms and angles are taken in float32 whatever the type of the activations.
+        q_BHLD = self.query_norm(self._split(self.query(x_BLD)).float())
+        k_BHMD = self.key_norm(self._split(self.key(source_BMD)).float())
         if rotation is not None:
             q_BHLD, k_BHMD = rotate(q_BHLD, *rotation), rotate(k_BHMD, *rotation)
         mask = None if mask_BM is None else mask_BM[:, None, None, :]
+        q_BHLD, k_BHMD = q_BHLD.to(v_BHMD.dtype), k_BHMD.to(v_BHMD.dtype)
         y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
         y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
         return y_BLD

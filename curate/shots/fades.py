@@ -1,0 +1,89 @@
+"""Fades: the picture goes to one even tone, mostly black, and comes back as another picture."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from curate.shots.cuts import unlikeness
+from curate.shots.features import Features
+from curate.shots.history import History
+from curate.shots.types import Transition
+
+LONGEST = 45
+"""Frames of fading looked for on each side of the even tone."""
+
+
+@dataclass(frozen=True)
+class _Outgoing:
+    frame: int
+    """The last untouched frame; -1 when the video began with the even tone."""
+    picture: Features | None
+
+
+class FadeFinder:
+    """Follows the frames one by one; a hard cut to or from an even tone is a fade of no frames.
+
+    Args:
+        blank_contrast: Standard deviation of the luminance below which a frame is one even tone, grey levels.
+        same_below: Unlikeness below which the picture that comes back is the old one: a flash or a drop-out.
+        colour_weight: Weight of colour in the unlikeness.
+    """
+
+    def __init__(self, blank_contrast: float, same_below: float, colour_weight: float) -> None:
+        self._blank_contrast = blank_contrast
+        self._same_below = same_below
+        self._colour_weight = colour_weight
+        self._outgoing: _Outgoing | None = None  # None: no even tone is waiting for its end
+        self._first_lit = 0  # first frame after the last even tone
+        self._lit: list[float] = []  # contrasts since then, while the fade-in may go on
+        self.found: list[Transition] = []
+
+    def is_blank(self, features: Features) -> bool:
+        """Whether the frame is one even tone."""
+        return features.contrast < self._blank_contrast
+
+    def push(self, history: History, frame: int, shot_first: int) -> None:
+        """Look at the next frame, held by `history`; its shot began, at a hard cut or here, at `shot_first`."""
+        features = history[frame]
+        if self._lit and (frame == shot_first or self.is_blank(features) or len(self._lit) == LONGEST):
+            self._close(history)
+        if self.is_blank(features):
+            if self._outgoing is None:
+                self._outgoing = self._open(history, frame, shot_first)
+            self._first_lit = frame + 1
+        elif self._outgoing is not None:
+            self._lit.append(features.contrast)
+
+    def finish(self, history: History) -> None:
+        """The video is over; a fade-out that nothing follows is no transition."""
+        if self._lit:
+            self._close(history)
+
+    def _open(self, history: History, blank: int, shot_first: int) -> _Outgoing:
+        earliest = max(shot_first, history.first, blank - LONGEST)
+        contrasts = [history[frame].contrast for frame in range(blank - 1, earliest - 1, -1)]
+        last = blank - 1 - faded_frames(contrasts)
+        return _Outgoing(last, history[last] if last >= earliest else None)
+
+    def _close(self, history: History) -> None:
+        outgoing, end = self._outgoing, self._first_lit + faded_frames(self._lit)
+        self._outgoing, self._lit = None, []
+        if outgoing is None or outgoing.picture is None:
+            return
+        unlike = unlikeness([outgoing.picture], [history[end]], self._colour_weight)
+        if unlike >= self._same_below:
+            self.found.append(Transition(outgoing.frame, end, "gradual"))
+
+
+def faded_frames(contrasts: list[float]) -> int:
+    """How many of the frames next to an even tone are still fading.
+
+    A fade changes the contrast linearly: the contrasts, from the tone outwards, are fitted in least squares by
+    a ramp up to a level, for every length of the ramp.
+    """
+    values = np.array(contrasts)
+    lengths = np.arange(len(values))[:, None]
+    ramps = np.minimum(1, (np.arange(len(values)) + 1) / (lengths + 1))
+    levels = (ramps @ values) / (ramps * ramps).sum(axis=1)
+    errors = ((values - levels[:, None] * ramps) ** 2).sum(axis=1)
+    return int(errors.argmin()) if len(values) else 0

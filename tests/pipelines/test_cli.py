@@ -1,0 +1,123 @@
+"""Every command as a person runs it: a process of its own, its exit status, its output."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import COMMANDS
+from tests.media import write_video
+
+REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
+
+
+def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*REELWEAVE, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    write_video(folder / "a.mp4", (40, 45), size=(320, 192))
+    write_video(folder / "b [bold]x[/bold].mp4", (50,), size=(320, 192))
+    (folder / "a.txt").write_text("<script>alert(1)</script> counting blocks")
+    (folder / "empty.mp4").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "dataset"
+    done = reelweave("curate", raw, "--out", out, "--set", "run.runner=sequential")
+    assert done.returncode == 0, done.stderr
+    assert "empty.mp4" in done.stdout
+    assert "the file is empty" in done.stdout
+    return out
+
+
+def test_help_names_every_command() -> None:
+    done = reelweave("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert command in done.stdout
+        assert reelweave(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["curate"],
+        ["curate", "nowhere", "--out", "x"],
+        ["curate", ".", "--out", "x", "--set", "cut.crff=1"],
+        ["curate", ".", "--out", "x", "--config", "gone.yaml"],
+        ["curate", ".", "--out", "ftp://host/x"],
+        ["curate", "https://example.org/a.mp4", "--out", "x"],
+        ["verify"],
+        ["report", "x", "--set", "buckets.frames=seven"],
+        ["train"],
+        ["train", "--config", "gone.yaml"],
+        ["bench", "speed"],
+        ["bench", "shots", "--videos", "nowhere"],
+    ],
+)
+def test_a_wrong_call_exits_with_2_and_a_sentence(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*REELWEAVE, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_dataset_exits_with_1(tmp_path: Path) -> None:
+    for command in ("verify", "report"):
+        done = reelweave(command, tmp_path)
+        assert done.returncode == 1
+        assert "no finished dataset" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_curate_prints_its_accounting_as_json(raw: Path, dataset: Path) -> None:
+    done = reelweave("curate", raw, "--out", dataset, "--set", "run.runner=sequential", "--json")
+    result = json.loads(done.stdout)
+    assert result["already_there"] is True
+    assert result["accounting"] == {"kept": 3, "filtered": 0, "duplicate": 0, "failed": 1}
+
+
+def test_curate_is_refused_over_another_dataset(raw: Path, dataset: Path) -> None:
+    done = reelweave("curate", raw, "--out", dataset, "--set", "cut.crf=40")
+    assert done.returncode == 2
+    assert "cut.crf" in done.stderr
+
+
+def test_verify_passes_and_names_shard_and_key_after_a_flipped_byte(dataset: Path) -> None:
+    done = reelweave("verify", dataset, "--json")
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True)
+    shard = dataset / "shards/000000.tar"
+    whole = shard.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 3] ^= 16
+    shard.write_bytes(damaged)
+    done = reelweave("verify", dataset)
+    shard.write_bytes(whole)
+    assert done.returncode == 1
+    assert "shards/000000.tar" in done.stdout
+    keys = json.loads(reelweave("report", dataset, "--json").stdout)
+    assert keys["samples"] == 3
+
+
+def test_report_prints_bucket_statistics_as_json(dataset: Path) -> None:
+    done = reelweave("report", dataset, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert sum(bucket["samples"] for bucket in result["buckets"]) + len(result["unassigned"]) == 3
+    assert Path(result["report"]).is_file()

@@ -1,0 +1,90 @@
+"""The HTML report: self-contained, escaped, the same for the same dataset."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from curate.config import CurateConfig
+from curate.run import curate
+from loader.dataset import open_dataset
+from loader.storage import StorageConfig
+from pipelines.report import default_config, write_report
+from tests.media import write_video
+
+NASTY = "<script>alert('x')</script><img src=http://example.org/x.png onerror=alert(1)> \"'&"
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    write_video(folder / "a.mp4", (40,), size=(320, 192))
+    write_video(folder / "b <b>& 'c'.mp4", (40,), size=(192, 320))
+    (folder / "a.txt").write_text(NASTY)
+    (folder / "<u>empty.mp4").touch()
+    out = folder / "dataset"
+    curate([str(folder)], str(out), CurateConfig.model_validate({"run": {"runner": "sequential"}}))
+    return out
+
+
+@pytest.fixture(scope="module")
+def html(dataset: Path) -> str:
+    return Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
+
+
+def test_what_came_from_outside_is_text(html: str) -> None:
+    page = Page(html)
+    assert not {"script", "u", "iframe", "link"} & {tag for tag, _ in page.tags}
+    assert NASTY in page.text
+    assert "b <b>& 'c'.mp4" in page.text
+    assert "<u>empty.mp4" in page.text
+
+
+def test_the_page_needs_no_network(html: str) -> None:
+    page = Page(html)
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "action"):
+            assert (attributes.get(name) or "data:").startswith("data:"), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "url(" not in html
+    assert "@import" not in html
+    policy = next(attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes)
+    assert "default-src 'none'" in str(policy)
+
+
+def test_every_clip_has_its_picture(html: str) -> None:
+    images = [attributes for tag, attributes in Page(html).tags if tag == "img"]
+    assert len(images) == 2
+    assert all(str(image["src"]).startswith("data:image/jpeg;base64,") for image in images)
+
+
+def test_the_bucket_table_has_a_row_per_bucket_in_use(html: str) -> None:
+    assert re.search(r"33 x 176 x 320", html)
+    assert re.search(r"33 x 320 x 176", html)
+
+
+def test_the_same_dataset_gives_the_same_page(dataset: Path, html: str) -> None:
+    again = Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
+    assert again == html
+
+
+def test_many_clips_are_sampled_and_it_says_so(dataset: Path) -> None:
+    config = default_config(StorageConfig()).model_copy(update={"max_clips": 1})
+    html = Path(write_report(open_dataset(dataset), config)).read_text()
+    assert html.count("<img ") == 1
+    assert "1 of 2 clips" in html

@@ -1,0 +1,96 @@
+"""A data source of the loader's contract that holds its clips in memory."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from loader.buckets import Bucket
+from loader.stream import Microbatch
+from train.config import (
+    CheckpointConfig,
+    DiTConfig,
+    HashedTextConfig,
+    LogConfig,
+    OptimizerConfig,
+    PatchTransformConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+
+BUCKETS = (Bucket(5, 16, 16), Bucket(3, 16, 24))
+SAMPLES_PER_STEP = 4
+
+
+def clip(number: int, bucket: Bucket) -> torch.Tensor:
+    """A coloured wave that moves over the frame; uint8 [3, T, H, W]."""
+    t, y, x = torch.meshgrid(
+        *(torch.arange(n, dtype=torch.float32) for n in (bucket.frames, bucket.height, bucket.width)),
+        indexing="ij",
+    )
+    angle = 2 * math.pi * number / 7
+    wave = torch.sin(0.25 * (math.cos(angle) * x + math.sin(angle) * y) + 0.5 * t)
+    return torch.stack([(127.5 + 120 * wave * (-1) ** c).round().to(torch.uint8) for c in range(3)])
+
+
+class ClipStream:
+    """Steps of four clips, split over the ranks; the shape changes from step to step.
+
+    Args:
+        rank: of the process.
+        world_size: 1, 2 or 4.
+        stall_before: step, counted from 0, before which the stream waits for ever.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, stall_before: int | None = None) -> None:
+        self.rank, self.world_size, self.stall_before = rank, world_size, stall_before
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Microbatch]:
+        while True:
+            while self.position == self.stall_before:
+                time.sleep(1)
+            self.position += 1
+            yield self.microbatch(self.position - 1)
+
+    def microbatch(self, step: int) -> Microbatch:
+        bucket = BUCKETS[step % 2]
+        share = SAMPLES_PER_STEP // self.world_size
+        numbers = [(step * 3 + i) % 9 for i in range(self.rank * share, (self.rank + 1) * share)]
+        return Microbatch(
+            bucket=bucket,
+            keys=tuple(f"clip{number}" for number in numbers),
+            captions=tuple(f"a wave going {number}" for number in numbers),
+            video_BCTHW=torch.stack([clip(number, bucket) for number in numbers]),
+            epoch=step,
+            position=0,
+            weight=share / SAMPLES_PER_STEP,
+            step_samples=SAMPLES_PER_STEP,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+
+
+def tiny_config(
+    total_steps: int = 8,
+    every_steps: int = 4,
+    keep_last: int = 2,
+    lr: float = 2e-3,
+    tensorboard: bool = False,
+) -> TrainConfig:
+    return TrainConfig(
+        model=DiTConfig(hidden=48, heads=2, layers=2, patch=(1, 2, 2)),
+        tokenizer=PatchTransformConfig(frames=2, height=2, width=2),
+        text=HashedTextConfig(vocabulary=64, width=16, max_text_tokens=8),
+        optimizer=OptimizerConfig(lr=lr),
+        schedule=ScheduleConfig(total_steps=total_steps, warmup_steps=2),
+        checkpoint=CheckpointConfig(every_steps=every_steps, keep_last=keep_last),
+        log=LogConfig(tensorboard=tensorboard),
+        device="cpu",
+    )

@@ -1,0 +1,34 @@
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from train.config import DiTConfig, PatchTransformConfig, TrainConfig
+
+
+def test_a_configuration_is_read_without_torch():
+    code = "import sys, train.config; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_token_covers_the_tokenizers_patch_times_the_models():
+    config = TrainConfig(
+        tokenizer=PatchTransformConfig(frames=4, height=8, width=4), model=DiTConfig(patch=(1, 2, 3))
+    )
+    compression = config.compression
+    assert (compression.frames, compression.height, compression.width) == (4, 16, 12)
+    assert compression.causal
+
+
+@pytest.mark.parametrize("settings", [{"hidden": 100, "heads": 3}, {"hidden": 12, "heads": 3}])
+def test_heads_that_do_not_fit_the_width_are_refused(settings):
+    with pytest.raises(ValidationError, match="hidden"):
+        DiTConfig(**settings)
+
+
+def test_the_kind_decides_the_text_encoder():
+    config = TrainConfig.model_validate({"text": {"kind": "transformers", "name": "google/t5-small"}})
+    assert config.text.kind == "transformers"
+    with pytest.raises(ValidationError):
+        TrainConfig.model_validate({"text": {"kind": "hashed", "name": "google/t5-small"}})

@@ -1,0 +1,224 @@
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from loader.errors import RunError, UsageError
+from tests.train.clips import BUCKETS, ClipStream, tiny_config
+from train import checkpoint
+from train.models.bundle import Bundle
+from train.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+WORKER = (sys.executable, "-m", "tests.train.worker")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def metrics(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in metrics(out)]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.latest(out) / checkpoint.MODEL)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run of 12 steps that nothing happened to."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    torch.set_num_threads(1)
+    Trainer(tiny_config(12), ClipStream(), out).run()
+    return out
+
+
+def test_the_loss_falls(tmp_path):
+    result = Trainer(tiny_config(60, every_steps=100, lr=4e-3), ClipStream(), tmp_path).run()
+    assert result.steps == 60
+    assert result.last_10_mean < 0.7 * result.first_10_mean
+
+
+def test_the_result_sums_up_the_recorded_steps(tmp_path):
+    result = Trainer(tiny_config(12), ClipStream(), tmp_path).run()
+    recorded = metrics(tmp_path)
+    assert result.first_10_mean == pytest.approx(sum(losses(tmp_path)[:10]) / 10)
+    assert result.last_10_mean == pytest.approx(sum(losses(tmp_path)[-10:]) / 10)
+    assert result.samples_per_s == pytest.approx(48 / sum(line["step_s"] for line in recorded))
+    assert result.checkpoint == tmp_path / "checkpoints" / "step-000012"
+    # 3 x 4 x 4 and 2 x 4 x 6 tokens of video; a start token and 4 words, or the start token alone.
+    video = sum(4 * math.prod(grid) for grid in ((3, 4, 4), (2, 4, 6)))
+    pair = recorded[0]["tokens"] + recorded[1]["tokens"]
+    assert video + 8 <= pair <= video + 8 * 5
+
+
+def test_equal_seeds_give_equal_losses(tmp_path, undisturbed):
+    Trainer(tiny_config(12), ClipStream(), tmp_path).run()
+    assert losses(tmp_path) == losses(undisturbed)
+
+
+def test_another_seed_gives_other_losses(tmp_path, undisturbed):
+    Trainer(tiny_config(12).model_copy(update={"seed": 1}), ClipStream(), tmp_path).run()
+    assert losses(tmp_path) != losses(undisturbed)
+
+
+def test_training_leaves_the_callers_random_numbers_alone():
+    state = torch.random.get_rng_state()
+    Bundle(tiny_config())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_killed_run_resumes_to_the_same_end(tmp_path, undisturbed):
+    stalled = subprocess.Popen([*WORKER, str(tmp_path), "12", "10"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "metrics.jsonl").exists() or len(metrics(tmp_path)) < 10:
+            assert stalled.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        stalled.send_signal(signal.SIGKILL)
+        stalled.wait()
+    assert checkpoint.latest(tmp_path).name == "step-000008"
+
+    subprocess.run([*WORKER, str(tmp_path), "12"], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 13))
+    assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-6)
+    resumed = weights(tmp_path)
+    for name, weight in weights(undisturbed).items():
+        torch.testing.assert_close(resumed[name], weight, rtol=0, atol=1e-6)
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+    first = Trainer(tiny_config(), ClipStream(), tmp_path).run()
+    assert Trainer(tiny_config(), ClipStream(), tmp_path).run() == first
+
+
+def test_total_steps_and_cadences_may_change_on_resume(tmp_path):
+    Trainer(tiny_config(4), ClipStream(), tmp_path).run()
+    result = Trainer(tiny_config(6, every_steps=1, keep_last=9), ClipStream(), tmp_path).run()
+    assert result.steps == 6
+    assert len(metrics(tmp_path)) == 6
+
+
+def test_resuming_with_another_configuration_names_the_key(tmp_path):
+    Trainer(tiny_config(4), ClipStream(), tmp_path).run()
+    with pytest.raises(UsageError, match=r"optimizer\.lr was 0\.002 and is 0\.01 now"):
+        Trainer(tiny_config(4, lr=0.01), ClipStream(), tmp_path).run()
+
+
+class Poisoned(ClipStream):
+    """A clip stream with a sample that breaks the gradient: a weight that is infinite."""
+
+    def __init__(self, steps: set[int]) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def microbatch(self, step):
+        batch = super().microbatch(step)
+        video = batch.video_BCTHW.float() / 127.5 - 1
+        if step in self.steps:
+            video[1] = torch.nan
+        return replace(batch, video_BCTHW=video)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_recorded(tmp_path):
+    Trainer(tiny_config(4), Poisoned({1, 2}), tmp_path).run()
+    recorded = metrics(tmp_path)
+    assert [line["skipped"] for line in recorded] == [False, True, True, False]
+    assert recorded[1]["loss"] is None
+    assert all(weight.isfinite().all() for weight in weights(tmp_path).values())
+
+
+def test_too_many_nonfinite_steps_in_a_row_stop_the_run_and_name_the_sample(tmp_path):
+    config = tiny_config(20).model_copy(update={"max_nonfinite_steps": 3})
+    with pytest.raises(RunError, match=r"up to step 5 \(samples on rank 0: clip4\)"):
+        Trainer(config, Poisoned({2, 3, 4}), tmp_path).run()
+
+
+def test_a_stream_that_ends_early_is_an_error(tmp_path):
+    class Short(ClipStream):
+        def __iter__(self):
+            return itertools.islice(super().__iter__(), 3)
+
+    with pytest.raises(RunError, match="before step 4"):
+        Trainer(tiny_config(), Short(), tmp_path).run()
+
+
+def test_ranks_that_all_open_the_whole_stream_are_told(tmp_path):
+    class Unshared(ClipStream):
+        def microbatch(self, step):
+            return replace(super().microbatch(step), weight=0.5)
+
+    with pytest.raises(UsageError, match=r"add up to 0\.5"):
+        Trainer(tiny_config(), Unshared(), tmp_path).run()
+
+
+def test_bfloat16_follows_float32(tmp_path, undisturbed):
+    Trainer(tiny_config(12).model_copy(update={"dtype": "bfloat16"}), ClipStream(), tmp_path).run()
+    assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=0.03)
+    assert {weight.dtype for weight in weights(tmp_path).values()} == {torch.float32}
+
+
+def test_tensorboard_shows_every_step_once_after_a_resume(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    Trainer(tiny_config(4, tensorboard=True), ClipStream(), tmp_path).run()
+    Trainer(tiny_config(6, tensorboard=True), ClipStream(), tmp_path).run()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown = events.Scalars("train/loss")
+    assert [event.step for event in shown] == [1, 2, 3, 4, 5, 6]
+    assert [event.value for event in shown] == pytest.approx(losses(tmp_path))
+
+
+def test_the_console_is_stderr(tmp_path, capsys):
+    Trainer(tiny_config(12), ClipStream(), tmp_path).run()
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "step 10/12" in told.err
+
+
+def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
+    config = tiny_config()
+    config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"frames": 3})})
+    assert BUCKETS[0].frames == 5
+    with pytest.raises(UsageError, match="5 frames"):
+        Trainer(config, ClipStream(), tmp_path).run()
+
+
+def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    subprocess.run(
+        [*torchrun, "-m", "tests.train.worker", str(tmp_path), "12"],
+        cwd=ROOT,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-5)
+    for key in ("grad_norm", "tokens", "samples"):
+        together, alone = ([line[key] for line in metrics(out)] for out in (tmp_path, undisturbed))
+        assert together == pytest.approx(alone, rel=1e-5)
+    gradients = [load_file(checkpoint.latest(out) / checkpoint.OPTIMIZER) for out in (tmp_path, undisturbed)]
+    for name in (name for name in gradients[0] if name.endswith(".exp_avg")):
+        together, alone = (tensors[name] for tensors in gradients)
+        assert (together - alone).norm() <= 1e-5 * alone.norm(), name

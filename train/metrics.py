@@ -1,0 +1,78 @@
+"""The numbers of a step, and those of a run."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+WINDOW = 10  # steps averaged at the start and at the end of a run
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One optimizer step, over all ranks.
+
+    Attributes:
+        step: optimizer steps done, this one included.
+        loss: mean over the step's samples; None when it was not finite.
+        lr: learning rate.
+        grad_norm: of the whole gradient before clipping; None when it was not finite.
+        skipped: the weights were left as they were, because loss or gradient was not finite.
+        step_s: seconds of the whole step.
+        data_s: seconds of it spent waiting for the stream.
+        samples: samples of the step.
+        tokens: text and video tokens of the step.
+    """
+
+    step: int
+    loss: float | None
+    lr: float
+    grad_norm: float | None
+    skipped: bool
+    step_s: float
+    data_s: float
+    samples: int
+    tokens: int
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second over all ranks."""
+        return self.samples / self.step_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Text and video tokens per second over all ranks."""
+        return self.tokens / self.step_s
+
+
+class Summary:
+    """The first and last losses and the throughput of a run, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._first: list[float] = []
+        self._last: deque[float] = deque(maxlen=WINDOW)
+        self._samples = 0
+        self._seconds = 0.0
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Counts one step; skipped ones count in the throughput only."""
+        self._samples += metrics.samples
+        self._seconds += metrics.step_s
+        if metrics.loss is not None and not metrics.skipped:
+            if len(self._first) < WINDOW:
+                self._first.append(metrics.loss)
+            self._last.append(metrics.loss)
+
+    @property
+    def first_mean(self) -> float:
+        """Mean loss of the first steps, ten at most; NaN before the first."""
+        return sum(self._first) / len(self._first) if self._first else math.nan
+
+    @property
+    def last_mean(self) -> float:
+        """Mean loss of the last steps, ten at most; NaN before the first."""
+        return sum(self._last) / len(self._last) if self._last else math.nan
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second over all steps."""
+        return self._samples / self._seconds if self._seconds else 0.0

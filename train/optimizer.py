@@ -1,0 +1,48 @@
+"""AdamW and its state as named tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from train.config import OptimizerConfig
+
+STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tensor]) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices, and none on vectors (biases, the scales of norms).
+
+    Gradients and state exist from the start, as zeros: ranks exchange the same tensors at any step, and
+    checkpoints hold the same.
+    """
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for parameter in parameters.values() if parameter.ndim >= 2]},
+        {
+            "params": [parameter for parameter in parameters.values() if parameter.ndim < 2],
+            "weight_decay": 0.0,
+        },
+    ]
+    optimizer = torch.optim.AdamW(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+        moments = {name: torch.zeros_like(parameter) for name in STATE[1:]}
+        optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+    return optimizer
+
+
+def state_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The optimizer's own state tensors, named PARAMETER.NAME."""
+    return {
+        f"{key}.{name}": optimizer.state[parameter][name]
+        for key, parameter in parameters.items()
+        for name in STATE
+    }

@@ -1,0 +1,77 @@
+"""The data-parallel processes of a run: who I am, and two exact collectives."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train one model.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: number of processes.
+        device: where this process computes.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+
+    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replaces tensors of one type by their sums over all ranks, in one collective."""
+        self._together(tensors, dist.all_reduce)
+
+    def broadcast_(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replaces tensors of one type by those of rank 0, in one collective."""
+        self._together(tensors, lambda flat: dist.broadcast(flat, src=0))
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here."""
+        self.sum_([torch.zeros(1, device=self.device)])
+
+    def _together(
+        self, tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object]
+    ) -> None:
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        collective(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.detach().copy_(part.view_as(tensor))
+
+
+@contextmanager
+def join(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
+    """The world this process was started in: torchrun's (RANK is set), or a world of one.
+
+    A process group that exists already is used and left as it is.
+
+    Raises:
+        UsageError: a GPU is asked for and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
+    if device == "cpu" or not torch.cuda.is_available():
+        place = torch.device("cpu")
+    else:
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(place)
+    started = "RANK" in os.environ and not dist.is_initialized()
+    if started:
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    try:
+        member = dist.is_initialized()
+        yield World(dist.get_rank() if member else 0, dist.get_world_size() if member else 1, place)
+    finally:
+        if started:
+            dist.destroy_process_group()

@@ -1,0 +1,225 @@
+"""The training loop: a stream of microbatches in, checkpoints and numbers out."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from loader.errors import RunError, UsageError
+from loader.stream import Microbatch
+from train import checkpoint
+from train.config import TrainConfig
+from train.log import MetricLog
+from train.metrics import StepMetrics
+from train.models.bundle import Bundle
+from train.objectives.flow import draw, interpolate, sample_losses
+from train.optimizer import build_optimizer, state_tensors
+from train.parallel.world import World, join
+from train.schedule import learning_rate
+
+
+class Stream(Protocol):
+    """Where a rank's microbatches come from, one per optimizer step (`loader.stream.VideoStream`)."""
+
+    def __iter__(self) -> Iterator[Microbatch]:
+        """Goes on from the state."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """JSON values, the same on every rank, from which a stream goes on behind the last microbatch."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Sets the state."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to.
+
+    Attributes:
+        steps: optimizer steps done, those before a resume included.
+        first_10_mean: mean loss of the first ten steps.
+        last_10_mean: mean loss of the last ten steps.
+        samples_per_s: over all ranks and steps.
+        checkpoint: folder of the last one.
+    """
+
+    steps: int
+    first_10_mean: float
+    last_10_mean: float
+    samples_per_s: float
+    checkpoint: Path
+
+
+class Trainer:
+    """Trains a DiT with flow matching, alone or as one of torchrun's processes.
+
+    A sample's loss is the mean squared error of its velocity; a step's loss is the mean over the samples of
+    all ranks. Each rank weighs its microbatch by its share of the step and gradients are summed, so the
+    update does not depend on how the samples lie on the ranks.
+
+    Args:
+        config: the run.
+        stream: this rank's microbatches.
+        out: folder of the run, on a file system that all ranks see. When it holds a checkpoint, the run
+            goes on from there.
+    """
+
+    def __init__(self, config: TrainConfig, stream: Stream, out: Path) -> None:
+        self.config = config
+        self.stream = stream
+        self.out = out
+
+    def run(self) -> TrainResult:
+        """Trains up to ``schedule.total_steps``.
+
+        Raises:
+            UsageError: the checkpoint in ``out`` belongs to another configuration, or the samples' shapes do
+                not fit the model.
+            RunError: the stream ended early, a checkpoint is damaged, or losses stay non-finite.
+        """
+        with join(self.config.device) as world:
+            return self._run(world)
+
+    def _run(self, world: World) -> TrainResult:
+        config, total_steps = self.config, self.config.schedule.total_steps
+        bundle = Bundle(config).to(world.device)
+        weights = bundle.trained()
+        optimizer = build_optimizer(config.optimizer, weights)
+        done = self._resume(weights, optimizer)
+        world.broadcast_(list(weights.values()))
+        self.out.mkdir(parents=True, exist_ok=True)
+        with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
+            count = sum(weight.numel() for weight in weights.values())
+            log.say(
+                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+            )
+            batches = iter(self.stream)
+            nonfinite_steps = 0
+            for step in range(done + 1, total_steps + 1):
+                began = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    raise RunError(
+                        f"the stream ended before step {step} of schedule.total_steps={total_steps}"
+                    )
+                data_s = time.perf_counter() - began
+
+                lr = learning_rate(step - 1, config.optimizer, config.schedule)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                optimizer.zero_grad(set_to_none=False)
+                losses_B, tokens = self._sample_losses(bundle, batch, world.device)
+                (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's
+                world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
+                loss, step_tokens = self._totals(batch, losses_B, tokens, world)
+                norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
+
+                finite = math.isfinite(loss) and math.isfinite(norm)
+                if finite:
+                    optimizer.step()
+                log.add(
+                    StepMetrics(
+                        step=step,
+                        loss=loss if math.isfinite(loss) else None,
+                        lr=lr,
+                        grad_norm=norm if math.isfinite(norm) else None,
+                        skipped=not finite,
+                        step_s=time.perf_counter() - began,
+                        data_s=data_s,
+                        samples=batch.step_samples,
+                        tokens=step_tokens,
+                    )
+                )
+                nonfinite_steps = 0 if finite else nonfinite_steps + 1
+                if nonfinite_steps == config.max_nonfinite_steps:
+                    raise RunError(_nonfinite(step, nonfinite_steps, batch, losses_B, world.rank))
+                if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
+                    self._save(step, weights, optimizer)
+            world.barrier()
+            summary = log.summary
+        folder = checkpoint.latest(self.out)
+        if folder is None:
+            raise RunError(
+                f"{self.out} shows no checkpoint on rank {world.rank}; all ranks must see that folder"
+            )
+        steps = max(done, total_steps)
+        return TrainResult(steps, summary.first_mean, summary.last_mean, summary.samples_per_s, folder)
+
+    def _sample_losses(
+        self, bundle: Bundle, batch: Microbatch, device: torch.device
+    ) -> tuple[torch.Tensor, int]:
+        """The loss of each sample, float32 [B], and the text and video tokens that went into them."""
+        config = self.config
+        with torch.no_grad():
+            clean_BCTHW = bundle.tokenizer.encode(batch.video_BCTHW.to(device))
+        drawn = draw(config.objective, config.seed, batch.keys, batch.epoch, clean_BCTHW.shape[1:])
+        t_B, noise_BCTHW = drawn.times.to(device), drawn.noise.to(device)
+        noisy_BCTHW, velocity_BCTHW = interpolate(clean_BCTHW, noise_BCTHW, t_B)
+        captions = ["" if drop else text for drop, text in zip(drawn.dropped, batch.captions, strict=True)]
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+            context_BMD, mask_BM = bundle.text(captions)
+            prediction_BCTHW = bundle.dit(noisy_BCTHW, t_B, context_BMD, mask_BM)
+        video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
+        return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
+
+    def _totals(
+        self, batch: Microbatch, losses_B: torch.Tensor, tokens: int, world: World
+    ) -> tuple[float, int]:
+        """Loss and tokens of the whole step; a microbatch of weight 0 repeats samples that count elsewhere."""
+        counted = tokens if batch.weight else 0
+        own = [batch.weight * losses_B.mean().item(), batch.weight, counted]
+        totals = torch.tensor(own, dtype=torch.float64, device=world.device)
+        world.sum_([totals])
+        loss, weight, step_tokens = totals.tolist()
+        if abs(weight - 1) > 1e-6:
+            raise UsageError(
+                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
+                "open each rank's stream with its own rank and this world size"
+            )
+        return loss, int(step_tokens)
+
+    def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
+        """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
+        folder = checkpoint.latest(self.out)
+        if folder is None:
+            return 0
+        state = checkpoint.read_state(folder)
+        saved, own = _bound(state.config), _bound(self.config.model_dump(mode="json"))
+        if difference := checkpoint.first_difference(saved, own):
+            raise UsageError(
+                f"{folder} was made with another configuration: {difference}; "
+                "resume with the old value, or train into another folder"
+            )
+        checkpoint.load_(folder / checkpoint.MODEL, weights)
+        checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        self.stream.load_state_dict(state.stream)
+        return state.step
+
+    def _save(
+        self, step: int, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    ) -> None:
+        state = checkpoint.CheckpointState(
+            step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
+        )
+        tensors = state_tensors(optimizer, weights)
+        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
+
+
+def _bound(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that a resumed run shares with the run before."""
+    schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
+    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint")}
+    return {**kept, "schedule": schedule}
+
+
+def _nonfinite(step: int, count: int, batch: Microbatch, losses_B: torch.Tensor, rank: int) -> str:
+    named = [key for key, finite in zip(batch.keys, losses_B.isfinite().tolist(), strict=True) if not finite]
+    return (
+        f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
+        f"(samples on rank {rank}: {', '.join((named or list(batch.keys))[:8])}); "
+        "lower optimizer.lr, or look at these clips"
+    )
