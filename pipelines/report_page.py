@@ -35,8 +35,8 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
     shown = _evenly(dataset.index.num_rows, config.max_clips)
     buckets = config.buckets
     return environment.get_template("report.html").render(
-        title=f"Dataset {dataset.storage.root.rsplit('/', 1)[-1]}",
-        subtitle=f"{dataset.storage.root} · {len(dataset.manifest.shards)} shards ·"
+        title="/".join(dataset.storage.root.rsplit("/", 2)[-2:]),
+        subtitle=f"Reelweave dataset at {dataset.storage.root}, shards: {len(dataset.manifest.shards)},"
         f" format {dataset.manifest.format_version}",
         figures=[
             (f"{totals.sources:,}", "sources"),
@@ -152,9 +152,13 @@ def _bars(histogram: dict[str, list[float]]) -> list[dict[str, Any]]:
     edges, counts = histogram["edges"], histogram["counts"]
     most = max(counts, default=1)
     return [
-        {"label": f"{low:,.4g} to {high:,.4g}", "count": count, "percent": round(100 * count / most)}
+        {"label": f"{_short(low)} to {_short(high)}", "count": count, "percent": round(100 * count / most)}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
+
+
+def _short(value: float) -> str:
+    return f"{value / 1000:,.4g}k" if value >= 10_000 else f"{value:,.4g}"
 
 
 def _seconds(value: float | None) -> str:

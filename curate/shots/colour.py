@@ -1,13 +1,11 @@
 """The shot detector of the pipeline: colour and structure of the picture, on a CPU, while decoding."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from curate.shots.cuts import REACH, cut_score
-from curate.shots.dissolves import HALF_WIDTHS, dissolve_edges, dissolve_score
+from curate.shots.dissolves import HALF_WIDTHS, Dissolve, best_dissolve
 from curate.shots.fades import LONGEST, FadeFinder
 from curate.shots.features import HEIGHT, WIDTH, features
 from curate.shots.history import History
@@ -23,7 +21,7 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
         0.65, gt=0, description="a hard cut is reported above this score; lower finds more and errs more"
     )
     gradual_threshold: float = Field(
-        0.9, gt=0, description="a dissolve is reported above this score; lower finds more and errs more"
+        0.85, gt=0, description="a dissolve is reported above this score; lower finds more and errs more"
     )
     blank_contrast: float = Field(
         4.0,
@@ -34,13 +32,6 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
     motion_weight: float = Field(
         0.5, ge=0, description="share of the motion around a cut that is taken off its score"
     )
-
-
-class _Dissolve(NamedTuple):
-    whole: bool  # the window reaches beyond both edges
-    score: float
-    start_frame: int
-    end_frame: int
 
 
 class ColourDetector:
@@ -55,7 +46,7 @@ class ColourDetector:
         self._history = History(_HISTORY)
         self._fades = FadeFinder(config.blank_contrast, config.cut_threshold, config.colour_weight)
         self._cuts: list[int] = []  # first frame after each
-        self._dissolves: list[_Dissolve] = []
+        self._dissolves: list[Dissolve] = []
         self._shot_first = 0  # first frame since the last cut or even tone
 
     @property
@@ -100,26 +91,19 @@ class ColourDetector:
         else:
             self._seek_dissolve(frame)
 
-    def _seek_dissolve(self, last: int) -> None:
-        for half in HALF_WIDTHS:
-            first = last - 2 * half
-            if first < max(self._shot_first, self._history.first):
-                return
-            score = dissolve_score(
-                self._history[first],
-                self._history[last - half],
-                self._history[last],
-                self._config.colour_weight,
-            )
-            if score > self._config.gradual_threshold:
-                start, end = dissolve_edges(self._history, first, last)
-                self._keep_better(_Dissolve(first < start and end < last, score, start, end))
-
-    def _keep_better(self, dissolve: _Dissolve) -> None:
-        rivals = [known for known in self._dissolves[-1:] if known.end_frame > dissolve.start_frame]
-        if not rivals:
+    def _seek_dissolve(self, frame: int) -> None:
+        dissolve = best_dissolve(
+            self._history,
+            max(self._shot_first, self._history.first),
+            frame,
+            self._config.colour_weight,
+            self._config.gradual_threshold,
+        )
+        if dissolve is None:
+            return
+        if not self._dissolves or self._dissolves[-1].end_frame <= dissolve.start_frame:
             self._dissolves.append(dissolve)
-        elif rivals[0] < dissolve:
+        elif self._dissolves[-1].score < dissolve.score:
             self._dissolves[-1] = dissolve
 
 

@@ -7,6 +7,7 @@ the variance); and a regression of the middle on both ends gives both a positive
 """
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,42 @@ _MIN_ENERGY = 0.25  # of the middle, relative to the ends: a mixture keeps half,
 _MIN_DIFFERENCE = 0.6  # of the ends; saves the comparisons with the middle
 _LIKENESS_WEIGHT = 0.5
 _DIP_WEIGHT = 0.25
+_CUT_OFF = 0.05  # off the score of a window that does not reach beyond the edges: a wider one may
 
 Floats = NDArray[np.float32]
 
 
-def dissolve_score(a: Features, middle: Features, b: Features, colour_weight: float) -> float:
+class Dissolve(NamedTuple):
+    """A dissolve in the frames looked at.
+
+    Attributes:
+        score: How sure it is; a static dissolve comes to about 1.2.
+        start_frame: The last frame without a share of the incoming scene.
+        end_frame: The first frame without a share of the outgoing scene.
+    """
+
+    score: float
+    start_frame: int
+    end_frame: int
+
+
+def best_dissolve(
+    history: History, first: int, last: int, colour_weight: float, threshold: float
+) -> Dissolve | None:
+    """The best of the dissolves above the threshold in windows that end at `last` and begin at `first` or later."""
+    found = []
+    for half in HALF_WIDTHS:
+        begin = last - 2 * half
+        if begin < first:
+            break
+        score = mixture_score(history[begin], history[last - half], history[last], colour_weight)
+        if score > threshold:
+            found.append(_fitted(history, begin, last, score))
+    best = max(found, default=None)
+    return best if best is not None and best.score > threshold else None
+
+
+def mixture_score(a: Features, middle: Features, b: Features, colour_weight: float) -> float:
     """How well three pictures, evenly spaced in time, fit the middle of a dissolve; 0 when they cannot."""
     share_a, share_b = _shares(np.stack([middle.layout]), a.layout, b.layout)[0]
     if min(share_a, share_b) < _MIN_SHARE:
@@ -42,8 +74,8 @@ def dissolve_score(a: Features, middle: Features, b: Features, colour_weight: fl
     return difference - _LIKENESS_WEIGHT * to_middle + _DIP_WEIGHT * dip
 
 
-def dissolve_edges(history: History, first: int, last: int) -> tuple[int, int]:
-    """Last untouched frame before and first untouched frame after a dissolve within frames first..last.
+def _fitted(history: History, first: int, last: int, score: float) -> Dissolve:
+    """The edges of a dissolve within frames first..last, and its score less what speaks against it.
 
     A ramp from 0 to 1 is fitted in least squares to (1 - share of the first picture + share of the last) / 2
     in every frame. Motion lowers both shares, so that it moves the edges outwards if anything: better a frame
@@ -53,8 +85,11 @@ def dissolve_edges(history: History, first: int, last: int) -> tuple[int, int]:
     shares = _shares(layouts, layouts[0], layouts[-1]).clip(0, 1)
     incoming = (1 - shares[:, 0] + shares[:, 1]) / 2
     edges, ramps = _ramps(len(layouts))
-    start, end = edges[int(((ramps - incoming) ** 2).sum(axis=1).argmin())]
-    return first + int(start), first + int(end)
+    errors = np.square(ramps - incoming).mean(axis=1)
+    best = int(errors.argmin())
+    start, end = (first + int(edge) for edge in edges[best])
+    cut_off = 0.0 if first < start and end < last else _CUT_OFF
+    return Dissolve(score - float(np.sqrt(errors[best])) - cut_off, start, end)
 
 
 def _shares(pictures: Floats, a: Floats, b: Floats) -> Floats:

@@ -31,6 +31,12 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
+def run(*command: object) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def metrics(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
@@ -100,7 +106,7 @@ def test_a_killed_run_resumes_to_the_same_end(tmp_path, undisturbed):
         stalled.wait()
     assert checkpoint.latest(tmp_path).name == "step-000008"
 
-    subprocess.run([*WORKER, str(tmp_path), "12"], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    run(*WORKER, tmp_path, 12)
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 13))
     assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-6)
     resumed = weights(tmp_path)
@@ -207,13 +213,7 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
 
 def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    subprocess.run(
-        [*torchrun, "-m", "tests.train.worker", str(tmp_path), "12"],
-        cwd=ROOT,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
+    run(*torchrun, "-m", "tests.train.worker", tmp_path, 12)
     assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-5)
     for key in ("grad_norm", "tokens", "samples"):
         together, alone = ([line[key] for line in metrics(out)] for out in (tmp_path, undisturbed))

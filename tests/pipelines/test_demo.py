@@ -1,0 +1,95 @@
+"""The newcomer's first command, whole; and training killed and resumed through the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.dataset import open_dataset, verify
+from loader.storage import open_storage
+
+REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
+CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    out = tmp_path_factory.mktemp("demo")
+    done = subprocess.run(
+        [*REELWEAVE, "demo", "--out", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return out, json.loads(done.stdout)
+
+
+def test_the_loss_falls_by_30_percent(demo: tuple[Path, dict]) -> None:
+    out, result = demo
+    lines = [json.loads(line) for line in (out / "train/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 61))
+    losses = [line["loss"] for line in lines]
+    assert sum(losses[-10:]) <= 0.7 * sum(losses[:10])
+    assert result["train"]["last_10_mean"] == pytest.approx(sum(losses[-10:]) / 10, rel=1e-6)
+
+
+def test_every_file_of_the_footage_is_accounted_for(demo: tuple[Path, dict]) -> None:
+    out, result = demo
+    videos = {path.name for path in (out / "footage").iterdir() if path.suffix in (".mp4", ".webm")}
+    rows = open_dataset(out / "dataset").accounting.to_pylist()
+    assert {Path(row["source"]).name for row in rows} == videos
+    assert result["accounting"]["failed"] == 1
+    assert next(row for row in rows if row["state"] == "failed")["reason"].startswith("cannot be opened")
+
+
+def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -> None:
+    out, result = demo
+    assert verify(open_storage(out / "dataset")).problems == []
+    assert result["samples"] >= 20
+    assert "kaleidoscope" in Path(result["report"]).read_text()
+
+
+def train(dataset: Path, out: Path) -> subprocess.Popen[str]:
+    changes = (
+        f"dataset={dataset}", f"out={out}", "stream.buckets.frames=[9]", "stream.buckets.sizes=[[32,48],[48,32]]",
+        "stream.buckets.memory_tokens=600", "train.dtype=float32", "train.model.layers=1", "train.model.hidden=96",
+        "train.model.heads=4", "train.schedule.total_steps=30", "train.checkpoint.every_steps=5",
+    )  # fmt: skip
+    command = [*REELWEAVE, "train", "--json", "--config", str(CONFIGS / "train.yaml")]
+    for change in changes:
+        command += ["--set", change]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_training_killed_and_resumed_ends_at_the_same_loss(demo: tuple[Path, dict], tmp_path: Path) -> None:
+    dataset = demo[0] / "dataset"
+    output, errors = train(dataset, tmp_path / "undisturbed").communicate(timeout=200)
+    assert output, errors
+    process = train(dataset, tmp_path / "killed")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("killed/checkpoints/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    resumed, errors = train(dataset, tmp_path / "killed").communicate(timeout=200)
+    assert resumed, errors
+    assert json.loads(resumed)["last_10_mean"] == pytest.approx(json.loads(output)["last_10_mean"], abs=1e-6)
+    curves = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("undisturbed", "killed")
+    ]
+    assert curves[0] == pytest.approx(curves[1], abs=1e-6)

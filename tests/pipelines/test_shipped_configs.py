@@ -1,0 +1,35 @@
+"""The configuration files that come with the package are whole and true."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from curate.config import CurateConfig
+from loader.errors import UsageError
+from pipelines.config import resolve
+from pipelines.report import ReportConfig
+from pipelines.train_config import TrainRunConfig
+
+CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
+
+
+def test_curate_yaml_says_every_default() -> None:
+    values = yaml.safe_load((CONFIGS / "curate.yaml").read_text())
+    assert values == CurateConfig().model_dump(mode="json")
+
+
+def test_train_yaml_is_a_configuration() -> None:
+    config = resolve(TrainRunConfig, CONFIGS / "train.yaml", ["dataset=x"])
+    assert config.dataset == "x"
+
+
+def test_report_yaml_is_a_configuration() -> None:
+    assert resolve(ReportConfig, CONFIGS / "report.yaml", []).buckets.memory_tokens > 0
+
+
+def test_a_loader_that_counts_other_tokens_than_the_model_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"stream\.buckets\.compression must be .*'height': 16"):
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.tokenizer.height=8"])
+    with pytest.raises(UsageError, match=r"max_text_tokens"):
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.text.max_text_tokens=99"])
