@@ -25,6 +25,10 @@ class Ledger:
     storage: Storage
     fingerprint: str
 
+    def begin(self, config: Any) -> None:
+        """Writes the configuration beside the work; a place that cannot be written to fails here, not later."""
+        self.storage.write(f"{self._place}/config.json", json.dumps(config, indent=1).encode())
+
     def write_clip(self, key: str, data: bytes) -> None:
         """Stages an encoded clip."""
         self.storage.write(self._path("clips", f"{key}.mp4"), data)
@@ -64,8 +68,12 @@ class Ledger:
             name = item.path.rsplit("/", 1)[-1].removesuffix(".json")
             yield name, json.loads(self.storage.read(item.path))
 
+    @property
+    def _place(self) -> str:
+        return f"{WORK}{self.fingerprint}"
+
     def _path(self, kind: str, name: str) -> str:
-        return f"{WORK}{self.fingerprint}/{kind}/{name}"
+        return f"{self._place}/{kind}/{name}"
 
 
 def _source_id(source: SourceRef) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -101,8 +102,11 @@ def _start(ray: Any) -> None:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
+_RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
 def _root_cause(error: BaseException) -> str:
-    cause: BaseException | None = error
-    while cause is not None and (deeper := getattr(cause, "cause", None) or cause.__cause__):
-        cause = deeper
-    return str(cause).strip().splitlines()[-1] if str(cause).strip() else type(error).__name__
+    """What a stage raised: Ray keeps of it the traceback's text, with its own advice around."""
+    raised = _RAISED.findall(str(error))
+    name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
+    return str(message) if name == RunError.__name__ else f"{name}: {message}"

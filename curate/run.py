@@ -78,6 +78,7 @@ def curate(
         ledger.clear()
         storage.sweep()
         return Outcome(manifest, already_there=True)
+    ledger.begin(config.content())
     records = drop_copies(_cut_all(sources, ledger, config, progress))
     shards = _shard_all(records, ledger, config, progress)
     accounting = [_accounting_row(record) for record in records]

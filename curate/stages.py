@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+import numpy as np
 from av.video.frame import VideoFrame
 
 from curate.captions import Caption, find_caption
@@ -131,7 +132,8 @@ def scan(file: BinaryIO, config: CurateConfig) -> Scan:
             first = first or frame
             pts.append(frame.pts)
             last_duration = frame.duration
-            detector.push(frame.reformat(width, height, "rgb24", interpolation="AREA").to_ndarray())
+            small = frame.reformat(width, height, "rgb24", interpolation="AREA").to_ndarray()
+            detector.push(np.asarray(small, dtype=np.uint8))
             if len(pts) > config.probe.max_frames:
                 raise SourceError(f"has more than probe.max_frames = {config.probe.max_frames} frames")
         if first is None or stream.time_base is None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.progress import TaskID
+
 from loader.dataset import Dataset, Manifest
 from loader.dataset.schema import STATES
 from loader.storage import open_storage
@@ -57,21 +59,19 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def curation_progress() -> "Iterator[Callable[[Progress], None]]":
     """Progress bars for a curation: sources cut, then shards written."""
+    names = {"cut": "probe, split, cut", "shard": "write shards"}
     with progress_bars() as bars:
-        tasks = {
-            "cut": bars.add_task("probe, split, cut", total=None, count="", note=""),
-            "shard": bars.add_task("write shards", total=None, count="", note="", visible=False),
-        }
+        tasks: dict[str, TaskID] = {}
 
         def show(progress: "Progress") -> None:
-            note = progress.current.rsplit("/", 1)[-1]
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(names[progress.phase], count="", note="")
             bars.update(
                 tasks[progress.phase],
                 completed=progress.done_bytes,
                 total=progress.total_bytes,
                 count=f"{progress.done}/{progress.total}",
-                note=note,
-                visible=True,
+                note=progress.current.rsplit("/", 1)[-1],
             )
 
         yield show

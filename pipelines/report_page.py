@@ -126,7 +126,7 @@ def _thumbnail(clip: bytes, middle: int) -> str:
     import av
 
     try:
-        with av.open(io.BytesIO(clip)) as container:
+        with av.open(io.BytesIO(clip), mode="r") as container:
             for number, frame in enumerate(container.decode(video=0)):
                 if number == middle:
                     scale = _THUMBNAIL_PX / max(frame.width, frame.height)

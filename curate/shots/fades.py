@@ -12,6 +12,8 @@ from curate.shots.types import Transition
 LONGEST = 45
 """Frames of fading looked for on each side of the even tone."""
 
+_MOST_HIDDEN = 2  # frames of a fade too faint to be told from the tone
+
 
 @dataclass(frozen=True)
 class _Outgoing:
@@ -78,12 +80,14 @@ class FadeFinder:
 def faded_frames(contrasts: list[float]) -> int:
     """How many of the frames next to an even tone are still fading.
 
-    A fade changes the contrast linearly: the contrasts, from the tone outwards, are fitted in least squares by
-    a ramp up to a level, for every length of the ramp.
+    A fade changes the contrast linearly: the contrasts, from the tone outwards, are fitted by a ramp from
+    nothing up to a level, for every length of the ramp, in least squares of their logarithms, because what
+    begins far above nothing is no fade.
     """
-    values = np.array(contrasts)
-    lengths = np.arange(len(values))[:, None]
-    ramps = np.minimum(1, (np.arange(len(values)) + 1) / (lengths + 1))
-    levels = (ramps @ values) / (ramps * ramps).sum(axis=1)
-    errors = ((values - levels[:, None] * ramps) ** 2).sum(axis=1)
-    return int(errors.argmin()) if len(values) else 0
+    if not contrasts:
+        return 0
+    faded, hidden, place = np.ogrid[: len(contrasts), : _MOST_HIDDEN + 1, : len(contrasts)]
+    hidden = hidden * (faded > 0)
+    ramps = np.minimum(1, (place + 1 + hidden) / (faded + 1 + hidden))
+    errors = np.log(np.array(contrasts) / ramps).var(axis=2).min(axis=1)
+    return int(errors.argmin())

@@ -151,9 +151,9 @@ class LocalStorage:
     def _faults(self, verb: str, path: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and verb == "read":
+                raise
             raise RunError(f"cannot {verb} {self.uri(path)}: {error.strerror or error}") from error
 
 

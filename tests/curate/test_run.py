@@ -15,7 +15,7 @@ import pytest
 from curate.config import CurateConfig
 from curate.run import Progress, curate
 from loader.dataset import open_dataset, verify
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError
 from loader.storage import open_storage
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
 
@@ -275,3 +275,8 @@ def test_broken_files_are_named_with_their_reason(tmp_path: Path) -> None:
         assert words in reasons[name], name
     kept = {Path(row["source"]).name for row in rows if row["state"] == "kept"}
     assert kept == {"whole.mp4", "cut_in_middle.mkv", "cut_in_middle_index_first.mp4", "garbage_inside.mp4"}
+
+
+def test_a_place_that_cannot_be_written_to_is_said_at_once(raw: Path) -> None:
+    with pytest.raises(RunError, match="/proc/nowhere"):
+        make(raw, Path("/proc/nowhere"))

@@ -4,8 +4,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from curate.shots import Transition
 
+from curate.shots import Transition
 from curate.spans import SpanConfig, spans
 from curate.timeline import Damage, Timeline
 

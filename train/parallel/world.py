@@ -1,5 +1,6 @@
 """The data-parallel processes of a run: who I am, and two exact collectives."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,10 +69,17 @@ def join(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
         torch.cuda.set_device(place)
     started = "RANK" in os.environ and not dist.is_initialized()
     if started:
+        # This module takes the group that exists when it is first imported as a default argument, and AdamW
+        # imports it at its first step: the group would outlive its destruction, and its threads now and then
+        # abort the process at exit.
+        importlib.import_module("torch.distributed.nn.functional")
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    failed = True
     try:
         member = dist.is_initialized()
         yield World(dist.get_rank() if member else 0, dist.get_world_size() if member else 1, place)
+        failed = False
     finally:
-        if started:
+        # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
+        if started and not (failed and place.type == "cuda"):
             dist.destroy_process_group()
