@@ -130,7 +130,7 @@ def _thumbnail(clip: bytes, middle: int) -> str:
             for number, frame in enumerate(container.decode(video=0)):
                 if number == middle:
                     scale = _THUMBNAIL_PX / max(frame.width, frame.height)
-                    small = frame.to_image(
+                    small = frame.to_image(  # type: ignore[no-untyped-call]  # PyAV's
                         width=max(2, round(frame.width * scale)),
                         height=max(2, round(frame.height * scale)),
                         interpolation="AREA",

@@ -113,7 +113,7 @@ class Trainer:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=False)
                 losses_B, tokens = self._sample_losses(bundle, batch, world.device)
-                (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's
+                (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
                 loss, step_tokens = self._totals(batch, losses_B, tokens, world)
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()

@@ -133,7 +133,7 @@ def test_resuming_with_another_configuration_names_the_key(tmp_path):
 
 
 class Poisoned(ClipStream):
-    """A clip stream with a sample that breaks the gradient: a weight that is infinite."""
+    """A clip stream whose second sample is not a number in some steps."""
 
     def __init__(self, steps: set[int]) -> None:
         super().__init__()

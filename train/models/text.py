@@ -83,7 +83,7 @@ class TransformersTextEncoder(TextEncoder):
             self.tokenizer = AutoTokenizer.from_pretrained(config.name, trust_remote_code=False)
         except (ImportError, OSError, ValueError) as error:
             raise UsageError(
-                f"text.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
+                f"text.name={config.name!r} could not be loaded ({_first_line(error)}); pass a hub "
                 "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
             ) from error
         self.model.requires_grad_(False)
@@ -108,13 +108,13 @@ class TransformersTextEncoder(TextEncoder):
         return context_BLD, mask_BL
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some libraries append."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def build_text_encoder(config: HashedTextConfig | TransformersTextConfig) -> TextEncoder:
     """The encoder a configuration describes."""
     if isinstance(config, HashedTextConfig):
         return HashedTextEncoder(config)
     return TransformersTextEncoder(config)
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, without the pages that some libraries append."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,54 @@
+import json
+
+from train.config import LogConfig
+from train.log import FILE, MetricLog, read_metrics
+from train.metrics import StepMetrics
+
+
+def step(number: int, loss: float | None = 1.0) -> StepMetrics:
+    return StepMetrics(
+        step=number,
+        loss=loss,
+        lr=1e-3,
+        grad_norm=0.5,
+        skipped=loss is None,
+        step_s=0.5,
+        data_s=0.1,
+        samples=4,
+        tokens=100,
+    )
+
+
+def log(out, start_step=0) -> MetricLog:
+    return MetricLog(out, LogConfig(tensorboard=False), start_step, total_steps=20, writes=True)
+
+
+def test_what_is_recorded_is_read_back(tmp_path):
+    with log(tmp_path) as first:
+        first.add(step(1))
+        first.add(step(2, loss=None))
+    assert list(read_metrics(tmp_path, 2)) == [step(1), step(2, loss=None)]
+    assert json.loads((tmp_path / FILE).read_text().splitlines()[0])["samples_per_s"] == 8
+
+
+def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
+    with log(tmp_path) as first:
+        for number in range(1, 6):
+            first.add(step(number))
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"step": 6, "lo')
+    with log(tmp_path, start_step=3) as second:
+        second.add(step(4))
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_the_summary_covers_the_steps_before_a_resume(tmp_path):
+    with log(tmp_path) as first:
+        for number in range(1, 13):
+            first.add(step(number, loss=float(number)))
+    with log(tmp_path, start_step=12) as second:
+        second.add(step(13, loss=None))
+    assert second.summary.first_mean == 5.5
+    assert second.summary.last_mean == 7.5
+    assert second.summary.samples_per_s == 8
