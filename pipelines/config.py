@@ -88,6 +88,9 @@ def _sentence(model: type[BaseModel], item: dict[str, Any], places: dict[str, st
         close = difflib.get_close_matches(path[-1], known, n=1)
         nearest = f"did you mean {'.'.join([*path[:-1], close[0]])}? " if close else ""
         return f"{key} ({where}) is no known key; {nearest}known here: {', '.join(known)}"
+    if item["type"] == "union_tag_not_found":
+        tag = item["ctx"]["discriminator"].strip("'")
+        return f"{key} ({where}) needs the key {tag}: set {key}.{tag} beside the others"
     message = str(item["msg"]).removeprefix("Value error, ")
     if isinstance(item["input"], dict):  # a rule about several keys, which its message names
         return f"{key} ({where}): {message}" if key else f"{where}: {message}"

@@ -7,7 +7,6 @@ from pydantic import BaseModel, Field, model_validator
 
 from loader.storage import StorageConfig
 from loader.stream import StreamConfig
-from loader.tokens import Compression
 from train.config import TrainConfig
 
 
@@ -22,22 +21,16 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _loader_counts_the_tokens_the_model_sees(self) -> Self:
-        tokenizer, patch = self.train.tokenizer, self.train.model.patch
-        seen = Compression(
-            frames=tokenizer.frames * patch[0],
-            height=tokenizer.height * patch[1],
-            width=tokenizer.width * patch[2],
-            causal=True,
-        )
-        counted = self.stream.buckets
+        counted, seen = self.stream.buckets, self.train.compression
         if counted.compression != seen:
             raise ValueError(
                 f"stream.buckets.compression must be {seen.model_dump()}: what train.tokenizer and"
                 " train.model.patch make of a video"
             )
-        if counted.max_text_tokens < self.train.text.max_text_tokens:
+        text_tokens = self.train.text.max_text_tokens + 1
+        if counted.max_text_tokens < text_tokens:
             raise ValueError(
-                "stream.buckets.max_text_tokens must be at least train.text.max_text_tokens ="
-                f" {self.train.text.max_text_tokens}"
+                f"stream.buckets.max_text_tokens must be at least {text_tokens}:"
+                " train.text.max_text_tokens and a start token"
             )
         return self

@@ -32,4 +32,10 @@ def test_a_loader_that_counts_other_tokens_than_the_model_is_refused() -> None:
     with pytest.raises(UsageError, match=r"stream\.buckets\.compression must be .*'height': 16"):
         resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.tokenizer.height=8"])
     with pytest.raises(UsageError, match=r"max_text_tokens"):
-        resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.text.max_text_tokens=99"])
+        changes = ["train.text.kind=hashed", "train.text.max_text_tokens=99"]
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", changes)
+
+
+def test_a_choice_without_its_kind_is_explained() -> None:
+    with pytest.raises(UsageError, match=r"set train\.text\.kind"):
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.text.vocabulary=99"])
