@@ -65,12 +65,13 @@ class ColourDetector:
         for frame in range(max(0, self._history.end - REACH), self._history.end):
             self._judge(frame)
         self._fades.finish(self._history)
-        found = list(self._fades.found)
-        for cut in self._cuts:
-            _add(found, Transition(cut - 1, cut, "cut"))
-        for dissolve in self._dissolves:
-            _add(found, Transition(dissolve.start_frame, dissolve.end_frame, "gradual"))
-        return sorted(found, key=lambda transition: transition.start_frame)
+        fades = self._fades.found
+        others = [Transition(frame - 1, frame, "cut") for frame in self._cuts]
+        others += [Transition(found.start_frame, found.end_frame, "gradual") for found in self._dissolves]
+        return sorted(
+            [*fades, *(found for found in others if not any(_overlap(found, fade) for fade in fades))],
+            key=lambda transition: transition.start_frame,
+        )
 
     def _judge(self, frame: int) -> None:
         history, config = self._history, self._config
@@ -107,10 +108,5 @@ class ColourDetector:
             self._dissolves[-1] = dissolve
 
 
-def _add(found: list[Transition], transition: Transition) -> None:
-    """Append a transition unless an earlier, surer one covers its place."""
-    if all(
-        transition.end_frame <= other.start_frame or other.end_frame <= transition.start_frame
-        for other in found
-    ):
-        found.append(transition)
+def _overlap(a: Transition, b: Transition) -> bool:
+    return a.start_frame < b.end_frame and b.start_frame < a.end_frame

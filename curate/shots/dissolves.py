@@ -60,11 +60,11 @@ def best_dissolve(
 
 def mixture_score(a: Features, middle: Features, b: Features, colour_weight: float) -> float:
     """How well three pictures, evenly spaced in time, fit the middle of a dissolve; 0 when they cannot."""
-    share_a, share_b = _shares(np.stack([middle.layout]), a.layout, b.layout)[0]
-    if min(share_a, share_b) < _MIN_SHARE:
-        return 0.0
     energy = 2 * middle.energy / (a.energy + b.energy)
     if energy < _MIN_ENERGY:
+        return 0.0
+    share_a, share_b = _shares(np.stack([middle.layout]), a.layout, b.layout)[0]
+    if min(share_a, share_b) < _MIN_SHARE:
         return 0.0
     difference = structure_difference(a, b) + colour_weight * colour_difference(a, b)
     if difference < _MIN_DIFFERENCE:
@@ -96,8 +96,8 @@ def _shares(pictures: Floats, a: Floats, b: Floats) -> Floats:
     """Least-squares shares of pictures a and b in each of the pictures, [pictures, 2]."""
     ends = np.stack([a, b])
     gram = ends @ ends.T
-    gram[np.diag_indices(2)] *= 1 + 1e-3  # for ends that are the same picture
-    shares: Floats = np.linalg.solve(gram + np.eye(2, dtype=np.float32), ends @ pictures.T).T
+    gram[np.diag_indices(2)] = 1.001 * gram.diagonal() + 1  # for ends that are the same picture
+    shares: Floats = np.linalg.solve(gram, ends @ pictures.T).T
     return shares
 
 

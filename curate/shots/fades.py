@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curate.shots.cuts import unlikeness
+from curate.shots.cuts import REACH, unlikeness
 from curate.shots.features import Features
 from curate.shots.history import History
 from curate.shots.types import Transition
@@ -12,6 +12,7 @@ from curate.shots.types import Transition
 LONGEST = 45
 """Frames of fading looked for on each side of the even tone."""
 
+_LEVEL = 8  # frames of steady contrast expected beside a fade
 _MOST_HIDDEN = 2  # frames of a fade too faint to be told from the tone
 
 
@@ -47,9 +48,12 @@ class FadeFinder:
     def push(self, history: History, frame: int, shot_first: int) -> None:
         """Look at the next frame, held by `history`; its shot began, at a hard cut or here, at `shot_first`."""
         features = history[frame]
-        if self._lit and (frame == shot_first or self.is_blank(features) or len(self._lit) == LONGEST):
+        blank = self.is_blank(features)
+        if blank and len(self._lit) <= REACH:
+            self._lit = []  # a flicker, no shot
+        if self._lit and (blank or frame == shot_first or len(self._lit) == LONGEST):
             self._close(history)
-        if self.is_blank(features):
+        if blank:
             if self._outgoing is None:
                 self._outgoing = self._open(history, frame, shot_first)
             self._first_lit = frame + 1
@@ -62,7 +66,8 @@ class FadeFinder:
             self._close(history)
 
     def _open(self, history: History, blank: int, shot_first: int) -> _Outgoing:
-        earliest = max(shot_first, history.first, blank - LONGEST)
+        known = self.found[-1].end_frame if self.found else 0
+        earliest = max(shot_first, known, history.first, blank - LONGEST)
         contrasts = [history[frame].contrast for frame in range(blank - 1, earliest - 1, -1)]
         last = blank - 1 - faded_frames(contrasts)
         return _Outgoing(last, history[last] if last >= earliest else None)
@@ -81,13 +86,15 @@ def faded_frames(contrasts: list[float]) -> int:
     """How many of the frames next to an even tone are still fading.
 
     A fade changes the contrast linearly: the contrasts, from the tone outwards, are fitted by a ramp from
-    nothing up to a level, for every length of the ramp, in least squares of their logarithms, because what
-    begins far above nothing is no fade.
+    nothing and a short level after it, for every length of the ramp, in least squares of their logarithms,
+    because what begins far above nothing is no fade.
     """
     if not contrasts:
         return 0
     faded, hidden, place = np.ogrid[: len(contrasts), : _MOST_HIDDEN + 1, : len(contrasts)]
     hidden = hidden * (faded > 0)
+    used = place < faded + _LEVEL
     ramps = np.minimum(1, (place + 1 + hidden) / (faded + 1 + hidden))
-    errors = np.log(np.array(contrasts) / ramps).var(axis=2).min(axis=1)
+    misfits = np.log(np.array(contrasts) / ramps)
+    errors = misfits.var(axis=2, where=used).min(axis=1)
     return int(errors.argmin())

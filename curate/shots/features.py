@@ -98,7 +98,7 @@ def high_pass(luma_HW: Floats) -> Floats:
     sums = np.pad(luma_HW, radius, mode="edge")
     sums = np.pad(sums, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
     boxes = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
-    return luma_HW - boxes / size**2
+    return luma_HW - boxes / np.float32(size**2)
 
 
 def structure_difference(a: Features, b: Features) -> float:

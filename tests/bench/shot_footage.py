@@ -88,16 +88,18 @@ def thin(frames: Frames) -> Frames:
     return frames[first : first + MAX_FRAMES_PER_SHOT].copy()
 
 
-def write_video(path: Path, shots: list[Shot], seed: int, joins: int) -> None:
+def write_video(
+    path: Path, shots: list[Shot], seed: int, joins: int, dissolve_frames: tuple[int, int] = (8, 30)
+) -> None:
     """Write a video of `joins` + 1 pieces and its truth, the same for the same seed.
 
-    Six of ten joins are hard cuts, the rest dissolves of 8 to 30 frames and fades through black or white.
+    Six of ten joins are hard cuts, the rest dissolves with so many mixed frames and fades through black or white.
     One piece of five between hard cuts is short (8 to 15 frames); half of the longer ones are disturbed.
     """
     rng = np.random.default_rng(seed)
     kinds = ["start", *rng.choice(["cut", "dissolve", "fade"], size=joins, p=[0.6, 0.25, 0.15]), "end"]
-    mixed = {"dissolve": (8, 31), "fade": (6, 21)}  # frames of each piece that are not its own
-    widths = [int(rng.integers(*mixed[kind])) if kind in mixed else 0 for kind in kinds]
+    mixed = {"dissolve": dissolve_frames, "fade": (6, 20)}  # frames of each piece that are not its own
+    widths = [int(rng.integers(*mixed[kind], endpoint=True)) if kind in mixed else 0 for kind in kinds]
     written: list[Frames] = []
     transitions: list[dict[str, Any]] = []
     scene = ""

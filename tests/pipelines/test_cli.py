@@ -121,3 +121,20 @@ def test_report_prints_bucket_statistics_as_json(dataset: Path) -> None:
     result = json.loads(done.stdout)
     assert sum(bucket["samples"] for bucket in result["buckets"]) + len(result["unassigned"]) == 3
     assert Path(result["report"]).is_file()
+
+
+def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", (40, 45, 40), size=(320, 192))
+    transitions = [{"type": "cut", "start_frame": at - 1, "end_frame": at} for at in (40, 85)]
+    truth = {"file": "a.mp4", "frames": 125, "transitions": transitions, "not_cuts": []}
+    (tmp_path / "a.cuts.json").write_text(json.dumps(truth))
+    done = reelweave("bench", "shots", "--videos", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["hard"]["precision"], result["hard"]["recall"], result["hard"]["f1"]) == (1, 1, 1)
+    assert result["gradual"]["false"] == 0
+    assert result["files"][0]["file"] == "a.mp4"
+    (tmp_path / "a.cuts.json").write_text("{}")
+    done = reelweave("bench", "shots", "--videos", tmp_path)
+    assert done.returncode == 2
+    assert "a.cuts.json" in done.stderr

@@ -1,0 +1,264 @@
+"""Scores shot detectors against `.cuts.json` files, the hand-made truth beside a video.
+
+In a `.cuts.json`, frames count from 0 in shown order; `start_frame` is the last untouched frame of the outgoing
+shot and `end_frame` the first untouched frame of the incoming one. A hard cut has end_frame = start_frame + 1.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
+
+from curate.shots import ShotDetector, Transition
+from loader.errors import RunError, UsageError
+
+TOLERANCE = 1
+"""Frames by which an edge may be off."""
+
+
+class TrueTransition(BaseModel, frozen=True):
+    """One transition of the truth; other keys of the file are ignored."""
+
+    type: str
+    start_frame: int = Field(ge=0)
+    end_frame: int
+    required: bool = True
+    allowed_boundaries: int = Field(1, ge=1)
+
+    @property
+    def hard(self) -> bool:
+        """Whether no mixed frame lies between the two shots."""
+        return self.end_frame == self.start_frame + 1
+
+
+class Truth(BaseModel, frozen=True):
+    """The contents of a `.cuts.json`."""
+
+    file: str
+    frames: int = Field(ge=0)
+    transitions: tuple[TrueTransition, ...]
+    not_cuts: tuple[TrueTransition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Transitions found, missed and falsely reported."""
+
+    found: int
+    missed: int
+    false: int
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.found + other.found, self.missed + other.missed, self.false + other.false)
+
+    @property
+    def precision(self) -> float:
+        """Share of the reports that are right; 1 when there is none."""
+        return self.found / (self.found + self.false) if self.found + self.false else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the true transitions that were found; 1 when there is none."""
+        return self.found / (self.found + self.missed) if self.found + self.missed else 1.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
+
+    def as_json(self) -> dict[str, float]:
+        """Precision, recall and F1 with the counts behind them."""
+        return {
+            "precision": round(self.precision, 4),
+            "recall": round(self.recall, 4),
+            "f1": round(self.f1, 4),
+            **asdict(self),
+        }
+
+
+@dataclass(frozen=True)
+class FileScore:
+    """How a detector did on one video.
+
+    Attributes:
+        file: Name of the video.
+        hard: Hard cuts.
+        gradual: Dissolves, fades and the like.
+        mixed_kept: Mixed frames of the found gradual transitions that the report leaves in a shot.
+        clean_lost: Untouched frames that the reports of found gradual transitions take out of a shot.
+        reported: All that was reported.
+        missed: Required transitions without a report.
+        false: Reports without a transition.
+    """
+
+    file: str
+    hard: Counts
+    gradual: Counts
+    mixed_kept: int
+    clean_lost: int
+    reported: tuple[Transition, ...]
+    missed: tuple[TrueTransition, ...]
+    false: tuple[Transition, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The scores and the mistakes."""
+        return {
+            "file": self.file,
+            "hard": self.hard.as_json(),
+            "gradual": self.gradual.as_json(),
+            "mixed_kept": self.mixed_kept,
+            "clean_lost": self.clean_lost,
+            "missed": [[miss.type, miss.start_frame, miss.end_frame] for miss in self.missed],
+            "false": [[alarm.kind, alarm.start_frame, alarm.end_frame] for alarm in self.false],
+        }
+
+
+def load_truth(path: Path) -> Truth:
+    """Read a `.cuts.json`.
+
+    Raises:
+        UsageError: The file is missing or breaks the format; the message names file and key.
+    """
+    try:
+        truth = Truth.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"]) or "the whole file"
+        raise UsageError(f"{path} is no .cuts.json: {key}: {fault['msg']}") from error
+    for number, transition in enumerate(truth.transitions):
+        if not transition.start_frame < transition.end_frame < truth.frames:
+            raise UsageError(
+                f"{path}: transitions.{number}: need start_frame < end_frame < frames = {truth.frames}, "
+                f"not {transition.start_frame} and {transition.end_frame}"
+            )
+    return truth
+
+
+def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
+    """Match reports with the truth, each report with at most one transition.
+
+    A hard cut is found by a report, of either kind, whose edges are both within TOLERANCE: a gradual report that
+    covers more frames throws untouched ones away and counts as false, and the cut as missed. A gradual
+    transition is found by a cut inside it (within TOLERANCE), or by a gradual report when the middle of each lies
+    inside the other; further reports inside it are false beyond its `allowed_boundaries`. A transition that is
+    not required is neither found nor missed, and its report neither right nor false.
+    """
+    matched: list[list[Transition]] = [[] for _ in truth.transitions]
+    false = []
+    for report in reported:
+        places = [
+            place
+            for place, transition in enumerate(truth.transitions)
+            if _finds(report, transition) and len(matched[place]) < transition.allowed_boundaries
+        ]
+        if places:
+            matched[places[0]].append(report)
+        else:
+            false.append(report)
+    required = [pair for pair in zip(truth.transitions, matched, strict=True) if pair[0].required]
+    gradual = [pair for pair in required if not pair[0].hard and pair[1]]
+    return FileScore(
+        file=truth.file,
+        hard=_counts([pair for pair in required if pair[0].hard], false, "cut"),
+        gradual=_counts([pair for pair in required if not pair[0].hard], false, "gradual"),
+        mixed_kept=sum(len(_mixed(transition) - _mixed(*reports)) for transition, reports in gradual),
+        clean_lost=sum(len(_mixed(*reports) - _mixed(transition)) for transition, reports in gradual),
+        reported=tuple(reported),
+        missed=tuple(transition for transition, reports in required if not reports),
+        false=tuple(false),
+    )
+
+
+def score_video(truth_path: Path, make_detector: Callable[[], ShotDetector]) -> FileScore:
+    """Run a fresh detector over the video a `.cuts.json` lies beside and belongs to.
+
+    Raises:
+        UsageError: The `.cuts.json` is wrong or its video is not there.
+        RunError: The video has another number of frames than the truth was written for.
+    """
+    truth = load_truth(truth_path)
+    video = truth_path.with_name(Path(truth.file).name)
+    if not video.is_file():
+        raise UsageError(f"{truth_path}: file: there is no {video}")
+    detector = make_detector()
+    frames = 0
+    for frame in analysis_frames(video, detector.analysis_size):
+        detector.push(frame)
+        frames += 1
+    if frames != truth.frames:
+        raise RunError(f"{video} decodes to {frames} frames, but {truth_path.name} is about {truth.frames}")
+    return score(truth, detector.finish())
+
+
+def score_folder(videos: Path, make_detector: Callable[[], ShotDetector]) -> list[FileScore]:
+    """Score every video under a folder that has a `.cuts.json`.
+
+    Raises:
+        UsageError: There is none, or one is wrong.
+        RunError: A video and its truth do not belong together.
+    """
+    truths = sorted(videos.rglob("*.cuts.json"))
+    if not truths:
+        raise UsageError(
+            f"{videos} holds no .cuts.json; point --videos at a folder of videos with their truth"
+        )
+    return [score_video(truth, make_detector) for truth in truths]
+
+
+def summary(scores: Sequence[FileScore]) -> dict[str, Any]:
+    """Totals over all files, and each file."""
+    return {
+        "hard": sum((file.hard for file in scores), Counts(0, 0, 0)).as_json(),
+        "gradual": sum((file.gradual for file in scores), Counts(0, 0, 0)).as_json(),
+        "mixed_kept": sum(file.mixed_kept for file in scores),
+        "clean_lost": sum(file.clean_lost for file in scores),
+        "files": [file.as_json() for file in scores],
+    }
+
+
+def analysis_frames(path: Path, size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
+    """All frames of a video in shown order, squeezed to (width, height), [height, width, 3] RGB."""
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            small = frame.reformat(*size, format="rgb24", interpolation="AREA")
+            yield np.asarray(small.to_ndarray(), np.uint8)
+
+
+def _finds(report: Transition, transition: TrueTransition) -> bool:
+    if transition.hard:
+        return (
+            abs(report.start_frame - transition.start_frame) <= TOLERANCE
+            and abs(report.end_frame - transition.end_frame) <= TOLERANCE
+        )
+    if report.kind == "cut":
+        return (
+            transition.start_frame - TOLERANCE <= report.start_frame
+            and report.end_frame <= transition.end_frame + TOLERANCE
+        )
+    return _holds_middle(report, transition) and _holds_middle(transition, report)
+
+
+def _holds_middle(outer: Transition | TrueTransition, inner: Transition | TrueTransition) -> bool:
+    return outer.start_frame <= (inner.start_frame + inner.end_frame) / 2 <= outer.end_frame
+
+
+def _mixed(*transitions: Transition | TrueTransition) -> set[int]:
+    return {frame for each in transitions for frame in range(each.start_frame + 1, each.end_frame)}
+
+
+def _counts(
+    pairs: list[tuple[TrueTransition, list[Transition]]], false: list[Transition], kind: str
+) -> Counts:
+    found = sum(bool(reports) for _, reports in pairs)
+    return Counts(found, len(pairs) - found, sum(report.kind == kind for report in false))
