@@ -28,7 +28,9 @@ def run(options: argparse.Namespace) -> int:
     from curate.shots import ColourDetector, ColourDetectorConfig
 
     if not options.videos.is_dir():
-        raise UsageError(f"{options.videos} is no folder; give one of videos with a NAME.cuts.json beside them")
+        raise UsageError(
+            f"{options.videos} is no folder; give one of videos with a NAME.cuts.json beside them"
+        )
     config = resolve(ColourDetectorConfig, None, options.set)
     with stderr().status(f"detecting shots in {options.videos}"):
         result = summary(score_folder(options.videos, lambda: ColourDetector(config)))

@@ -5,16 +5,15 @@ finishes a run that was interrupted; a finished dataset is never changed.
 """
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import TaskID
 
-from loader.dataset import Dataset, Manifest
-from loader.dataset.schema import STATES
+from loader.dataset import Dataset, stage_totals
 from loader.storage import open_storage
 from pipelines.config import resolve
 from pipelines.console import print_json, progress_bars, stdout, table
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from curate.run import Progress
+
+MAX_FAILED = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,48 +80,35 @@ def curation_progress() -> "Iterator[Callable[[Progress], None]]":
 
 def summary(dataset: Dataset) -> dict[str, object]:
     """The dataset in numbers, for ``--json``."""
-    manifest: Manifest = dataset.manifest
-    reasons = Counter(
-        (row["state"], row["stage"]) for row in dataset.accounting.select(["state", "stage"]).to_pylist()
-    )
     return {
         "dataset": dataset.storage.root,
-        **manifest.totals.model_dump(),
-        "shards": len(manifest.shards),
-        "by_stage": [
-            {"state": state, "stage": stage, "rows": rows} for (state, stage), rows in sorted(reasons.items())
-        ],
+        **dataset.manifest.totals.model_dump(),
+        "shards": len(dataset.manifest.shards),
+        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
     }
 
 
 def print_accounting(dataset: Dataset) -> None:
-    """Every input's fate: spans per state, then each source or span that failed, with its reason."""
+    """Every input's fate: spans per state, then what failed, with its reason."""
     totals = dataset.manifest.totals
-    rows = dataset.accounting.to_pylist()
-    counts = Counter((row["state"], row["stage"]) for row in rows)
-    seconds: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        if row["start_s"] is not None:
-            seconds[row["state"], row["stage"]] += row["end_s"] - row["start_s"]
-    order = sorted(counts, key=lambda pair: (STATES.index(pair[0]), pair[1]))
     out = stdout()
     out.print(
         table(
             f"{totals.sources} sources -> {totals.samples} clips, {totals.duration_s:.1f} s, "
             f"{totals.clip_bytes / 1e6:.1f} MB",
             ["state", "stage", "rows", "seconds"],
-            [(state, stage, counts[state, stage], round(seconds[state, stage], 1)) for state, stage in order],
+            [
+                (total.state, total.stage, total.rows, round(total.seconds, 1))
+                for total in stage_totals(dataset.accounting)
+            ],
         )
     )
-    failed = [row for row in rows if row["state"] == "failed"]
+    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
     if failed:
-        out.print(
-            table(
-                "failed",
-                ["source", "from s", "reason"],
-                [
-                    (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
-                    for row in failed
-                ],
-            )
-        )
+        rows = [
+            (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
+            for row in failed[:MAX_FAILED]
+        ]
+        out.print(table("failed", ["source", "from s", "reason"], rows))
+    if len(failed) > MAX_FAILED:
+        out.print(f"{len(failed) - MAX_FAILED} more failed; all are in accounting.parquet and in the report")

@@ -1,6 +1,7 @@
 """Show a dataset: accounting, distributions, buckets and clips, as HTML and as JSON."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from loader.buckets import BucketConfig
-from loader.dataset import Dataset
+from loader.dataset import Dataset, stage_totals
 from loader.storage import StorageConfig, open_storage
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout, table
@@ -59,12 +60,11 @@ def default_config(storage: StorageConfig) -> ReportConfig:
 def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
     """Everything the report shows but pictures, as plain values."""
     from loader.stats import dataset_stats
-    from pipelines.report_page import accounting_stages
 
     return {
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
-        "stages": accounting_stages(dataset),
+        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
         **dataset_stats(dataset.index, config.buckets).to_dict(),
     }
 

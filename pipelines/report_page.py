@@ -2,13 +2,11 @@
 
 import base64
 import io
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from loader.dataset import Dataset
-from loader.dataset.schema import STATES
 
 if TYPE_CHECKING:
     from pipelines.report import ReportConfig
@@ -70,25 +68,6 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
         else f"{len(shown)} of {dataset.index.num_rows} clips, evenly spread.",
         clips=[_clip(dataset, number) for number in shown],
     )
-
-
-def accounting_stages(dataset: Dataset) -> list[dict[str, Any]]:
-    """Rows, sources and seconds per state and stage, kept first."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in dataset.accounting.to_pylist():
-        groups[row["state"], row["stage"]].append(row)
-    return [
-        {
-            "state": state,
-            "stage": stage,
-            "rows": len(rows),
-            "sources": len({row["source"] for row in rows}),
-            "seconds": sum(row["end_s"] - row["start_s"] for row in rows if row["start_s"] is not None),
-        }
-        for (state, stage), rows in sorted(
-            groups.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1])
-        )
-    ]
 
 
 def _lost(dataset: Dataset) -> list[dict[str, str]]:

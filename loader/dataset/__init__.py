@@ -1,5 +1,6 @@
 """The dataset contract (DESIGN section 4): write, open, verify."""
 
+from loader.dataset.accounting import StageTotal, stage_totals
 from loader.dataset.manifest import Manifest, read_manifest
 from loader.dataset.reader import Dataset, open_dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, STATES, Row
@@ -17,11 +18,13 @@ __all__ = [
     "Row",
     "Sample",
     "ShardRecord",
+    "StageTotal",
     "Verification",
     "open_dataset",
     "publish",
     "read_manifest",
     "shard_path",
+    "stage_totals",
     "verify",
     "write_shard",
 ]

@@ -91,6 +91,10 @@ def test_curate_prints_its_accounting_as_json(raw: Path, dataset: Path) -> None:
     result = json.loads(done.stdout)
     assert result["already_there"] is True
     assert result["accounting"] == {"kept": 3, "filtered": 0, "duplicate": 0, "failed": 1}
+    assert [(total["state"], total["stage"], total["rows"]) for total in result["stages"]] == [
+        ("kept", "cut", 3),
+        ("failed", "probe", 1),
+    ]
 
 
 def test_curate_is_refused_over_another_dataset(raw: Path, dataset: Path) -> None:
