@@ -40,13 +40,15 @@ def run(options: argparse.Namespace) -> int:
     """Curates, writes the report and prints the accounting."""
     from curate.config import CurateConfig
     from curate.run import curate
-    from pipelines.report import default_config, write_report
+    from pipelines.report import REPORT, default_config, write_report
 
     config = resolve(CurateConfig, options.config, options.set)
     with curation_progress() as progress:
         outcome = curate(options.inputs, options.out, config, progress)
     dataset = Dataset(open_storage(options.out, config.storage))
-    report = write_report(dataset, default_config(config.storage))
+    report = dataset.storage.uri(REPORT)
+    if not outcome.already_there or dataset.storage.stat(REPORT) is None:
+        write_report(dataset, default_config(config.storage))
     if options.json:
         print_json({**summary(dataset), "already_there": outcome.already_there, "report": report})
         return 0

@@ -87,9 +87,11 @@ def test_a_missing_dataset_exits_with_1(tmp_path: Path) -> None:
 
 
 def test_curate_prints_its_accounting_as_json(raw: Path, dataset: Path) -> None:
+    before = (dataset / "report/index.html").stat().st_mtime_ns
     done = reelweave("curate", raw, "--out", dataset, "--set", "run.runner=sequential", "--json")
     result = json.loads(done.stdout)
     assert result["already_there"] is True
+    assert Path(result["report"]).stat().st_mtime_ns == before
     assert result["accounting"] == {"kept": 3, "filtered": 0, "duplicate": 0, "failed": 1}
     assert [(total["state"], total["stage"], total["rows"]) for total in result["stages"]] == [
         ("kept", "cut", 3),
