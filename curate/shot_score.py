@@ -146,9 +146,10 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
 
     A hard cut is found by a report, of either kind, whose edges are both within TOLERANCE: a gradual report that
     covers more frames throws untouched ones away and counts as false, and the cut as missed. A gradual
-    transition is found by a cut inside it (within TOLERANCE), or by a gradual report when the middle of each lies
-    inside the other; further reports inside it are false beyond its `allowed_boundaries`. A transition that is
-    not required is neither found nor missed, and its report neither right nor false.
+    transition is found by a cut inside it (within TOLERANCE), or by a gradual report when the two share at least
+    half of the shorter one; how well they agree is told by `mixed_kept` and `clean_lost`. Further reports inside
+    it are false beyond its `allowed_boundaries`. A transition that is not required is neither found nor missed,
+    and its report neither right nor false.
     """
     matched: list[list[Transition]] = [[] for _ in truth.transitions]
     false = []
@@ -246,11 +247,10 @@ def _finds(report: Transition, transition: TrueTransition) -> bool:
             transition.start_frame - TOLERANCE <= report.start_frame
             and report.end_frame <= transition.end_frame + TOLERANCE
         )
-    return _holds_middle(report, transition) and _holds_middle(transition, report)
-
-
-def _holds_middle(outer: Transition | TrueTransition, inner: Transition | TrueTransition) -> bool:
-    return outer.start_frame <= (inner.start_frame + inner.end_frame) / 2 <= outer.end_frame
+    shared = min(report.end_frame, transition.end_frame) - max(report.start_frame, transition.start_frame)
+    return 2 * shared >= min(
+        report.end_frame - report.start_frame, transition.end_frame - transition.start_frame
+    )
 
 
 def _mixed(*transitions: Transition | TrueTransition) -> set[int]:

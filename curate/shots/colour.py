@@ -100,12 +100,17 @@ class ColourDetector:
             self._config.colour_weight,
             self._config.gradual_threshold,
         )
-        if dissolve is None:
-            return
-        if not self._dissolves or self._dissolves[-1].end_frame <= dissolve.start_frame:
-            self._dissolves.append(dissolve)
-        elif self._dissolves[-1].score < dissolve.score:
-            self._dissolves[-1] = dissolve
+        if dissolve is not None:
+            self._keep_best(dissolve)
+
+    def _keep_best(self, dissolve: Dissolve) -> None:
+        """Add a dissolve unless one found before, in a window that overlaps, is surer."""
+        known = self._dissolves
+        apart = len(known)
+        while apart and known[apart - 1].end_frame > dissolve.start_frame:
+            apart -= 1
+        if all(rival.score < dissolve.score for rival in known[apart:]):
+            known[apart:] = [dissolve]
 
 
 def _overlap(a: Transition, b: Transition) -> bool:

@@ -16,8 +16,8 @@ _OFFSETS = (0, 2, 4)
 def unlikeness(before: list[Features], after: list[Features], colour_weight: float) -> float:
     """Difference of the most alike pictures of two groups, in structure and in colour."""
     pairs = list(product(before, after))
-    structure = min(float(structure_difference(a, b)) for a, b in pairs)
-    colour = min(float(colour_difference(a, b)) for a, b in pairs)
+    structure = min(structure_difference(a, b) for a, b in pairs)
+    colour = min(colour_difference(a, b) for a, b in pairs)
     return structure + colour_weight * colour
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.features import Features, colour_difference, structure_difference
+from curate.shots.features import Features, colour_difference, structure_difference, unshifted_difference
 from curate.shots.history import History
 
 HALF_WIDTHS = (3, 5, 8, 12, 16, 22)
@@ -21,9 +21,9 @@ HALF_WIDTHS = (3, 5, 8, 12, 16, 22)
 _MIN_SHARE = 0.05  # of each end in the middle
 _MIN_ENERGY = 0.25  # of the middle, relative to the ends: a mixture keeps half, an empty picture keeps less
 _MIN_DIFFERENCE = 0.6  # of the ends; saves the comparisons with the middle
-_LIKENESS_WEIGHT = 0.5
-_DIP_WEIGHT = 0.25
-_CUT_OFF = 0.05  # off the score of a window that does not reach beyond the edges: a wider one may
+_MIDDLE_WEIGHT = 0.5  # of what the middle differs from the ends
+_DIP_WEIGHT = 0.25  # of the fall of the energy to half
+_CUT_OFF = 0.05  # off the score of a window that does not reach beyond both edges: a wider one may
 
 Floats = NDArray[np.float32]
 
@@ -60,6 +60,8 @@ def best_dissolve(
 
 def mixture_score(a: Features, middle: Features, b: Features, colour_weight: float) -> float:
     """How well three pictures, evenly spaced in time, fit the middle of a dissolve; 0 when they cannot."""
+    if unshifted_difference(a, b) + colour_weight < _MIN_DIFFERENCE:
+        return 0.0
     energy = 2 * middle.energy / (a.energy + b.energy)
     if energy < _MIN_ENERGY:
         return 0.0
@@ -71,7 +73,7 @@ def mixture_score(a: Features, middle: Features, b: Features, colour_weight: flo
         return 0.0
     to_middle = (structure_difference(a, middle) + structure_difference(middle, b)) / 2
     dip = min(1.0, max(0.0, -float(np.log2(energy))))
-    return difference - _LIKENESS_WEIGHT * to_middle + _DIP_WEIGHT * dip
+    return difference - _MIDDLE_WEIGHT * to_middle + _DIP_WEIGHT * dip
 
 
 def _fitted(history: History, first: int, last: int, score: float) -> Dissolve:

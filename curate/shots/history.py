@@ -20,7 +20,7 @@ class History:
 
     def append(self, features: Features) -> None:
         """Take the next frame; the oldest one falls out when the window is full."""
-        step = float(structure_difference(self._features[-1], features)) if self._features else 0.0
+        step = structure_difference(self._features[-1], features) if self._features else 0.0
         self._features.append(features)
         self._steps.append(step)
         self.end += 1

@@ -10,8 +10,8 @@ import pytest
 
 from curate.shot_score import (
     Counts,
-    Truth,
     TrueTransition,
+    Truth,
     load_truth,
     score,
     score_folder,
@@ -67,6 +67,11 @@ def test_a_second_cut_inside_a_dissolve_is_a_false_cut() -> None:
 def test_both_ends_of_a_fade_may_be_reported() -> None:
     fade = DISSOLVE.model_copy(update={"allowed_boundaries": 2})
     assert scored([fade], cut(205), cut(215)) == (Counts(0, 0, 0), Counts(1, 0, 0))
+
+
+@pytest.mark.parametrize(("start", "end"), [(203, 206), (195, 225)])
+def test_a_gradual_report_inside_or_around_a_dissolve_finds_it(start: int, end: int) -> None:
+    assert scored([DISSOLVE], Transition(start, end, "gradual"))[1] == Counts(1, 0, 0)
 
 
 def test_a_gradual_report_beside_a_dissolve_is_false() -> None:
@@ -138,12 +143,12 @@ def test_a_wrong_truth_is_refused_by_file_and_key(tmp_path: Path, changes: dict[
 def test_a_file_that_is_no_truth_is_refused_by_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.cuts.json"
     path.write_text(content)
-    with pytest.raises(UsageError, match="a.cuts.json"):
+    with pytest.raises(UsageError, match=r"a\.cuts\.json"):
         load_truth(path)
 
 
 def test_a_truth_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a.cuts.json"):
+    with pytest.raises(UsageError, match=r"a\.cuts\.json"):
         load_truth(tmp_path / "a.cuts.json")
 
 
@@ -177,7 +182,7 @@ def test_a_truth_for_another_number_of_frames_stops_the_run(tmp_path: Path) -> N
 
 
 def test_a_truth_without_its_video_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a.mp4"):
+    with pytest.raises(UsageError, match=r"a\.mp4"):
         score_video(write_truth(tmp_path), detector)
 
 
