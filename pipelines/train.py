@@ -13,9 +13,8 @@ from pipelines.config import resolve
 from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
-    from train.trainer import TrainResult
-
     from pipelines.train_config import TrainRunConfig
+    from train.trainer import TrainResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +40,10 @@ def run(options: argparse.Namespace) -> int:
 
 def train(config: "TrainRunConfig") -> "TrainResult":
     """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
-    from train.trainer import Trainer
-
     from loader.dataset import Dataset
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.trainer import Trainer
 
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     dataset = Dataset(open_storage(config.dataset, config.storage))

@@ -12,8 +12,6 @@ from curate.shot_score import FileScore, load_truth, score_folder
 from curate.shots import (
     ColourDetector,
     ColourDetectorConfig,
-    FixedStride,
-    FixedStrideConfig,
     Piece,
     Transition,
     pieces,
@@ -213,13 +211,6 @@ def test_pieces_cover_every_frame_once() -> None:
 
 def test_an_empty_video_has_no_pieces() -> None:
     assert pieces([], 0) == []
-
-
-def test_fixed_stride_cuts_at_equal_distances() -> None:
-    detector = FixedStride(FixedStrideConfig(stride_s=2.0), fps=25.0)
-    for _ in range(101):
-        detector.push(np.zeros((16, 16, 3), np.uint8))
-    assert detector.finish() == [Transition(49, 50, "cut"), Transition(99, 100, "cut")]
 
 
 @pytest.fixture(scope="module")
