@@ -1,7 +1,17 @@
-"""Where bytes live: a local folder or an S3 prefix behind one interface."""
+"""Where bytes live: a local folder, an S3 prefix or a web server behind one interface."""
 
 from loader.storage.base import ObjectInfo, Storage
 from loader.storage.config import StorageConfig
+from loader.storage.names import public_url
 from loader.storage.opening import open_object, open_storage
+from loader.storage.web import WebError
 
-__all__ = ["ObjectInfo", "Storage", "StorageConfig", "open_object", "open_storage"]
+__all__ = [
+    "ObjectInfo",
+    "Storage",
+    "StorageConfig",
+    "WebError",
+    "open_object",
+    "open_storage",
+    "public_url",
+]

@@ -57,6 +57,9 @@ class Storage(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Writes the object only if it does not exist yet; False when it does."""
 
+    def replace(self, path: str, data: bytes, version: str) -> bool:
+        """Replaces the object only if it still has this version; False when somebody else changed it."""
+
     def delete(self, path: str) -> None:
         """Removes the object; no error when it is already gone."""
 

@@ -2,9 +2,10 @@
 
 import io
 import os
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -16,17 +17,25 @@ _KEPT = 3
 class BlockReader(io.RawIOBase):
     """An object read in aligned blocks, the last few of which stay in memory.
 
+    A source is read three times: its hash, its scan, its cuts. Blocks that leave memory lie in a sparse file
+    of the temporary folder, which has no name and is gone with the reader however the process ends.
+
     Args:
         fetch: ``fetch(start, length)`` returns these bytes, fewer at the end of the object.
         size: of the object, bytes.
         block_size: bytes.
+        cache_bytes: most disk space; blocks beyond it, and all when the disk is full, are fetched again.
     """
 
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int, block_size: int) -> None:
-        self._block = lru_cache(_KEPT)(lambda number: fetch(number * block_size, block_size))
+    def __init__(
+        self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int = 0
+    ) -> None:
         self._size = size
         self._block_size = block_size
         self._position = 0
+        # A single block stays in memory anyway.
+        self._disk = _Disk(fetch, size, block_size, cache_bytes if size > block_size else 0)
+        self._block = lru_cache(_KEPT)(self._disk.block)
 
     def readable(self) -> bool:
         """True."""
@@ -54,3 +63,45 @@ class BlockReader(io.RawIOBase):
         target[: len(part)] = part
         self._position += len(part)
         return len(part)
+
+    def close(self) -> None:
+        """Gives memory and disk space back."""
+        self._block.cache_clear()
+        self._disk.close()
+        super().close()
+
+
+class _Disk:
+    """Blocks that were fetched once, in a file without a name."""
+
+    def __init__(
+        self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int
+    ) -> None:
+        self._fetch, self._size, self._block_size = fetch, size, block_size
+        self._room = cache_bytes // block_size
+        self._file: IO[bytes] | None = None
+        self._kept: set[int] = set()
+
+    def block(self, number: int) -> bytes:
+        start = number * self._block_size
+        length = min(self._block_size, self._size - start)
+        if self._file is not None and number in self._kept:
+            return os.pread(self._file.fileno(), length, start)
+        data = self._fetch(start, length)
+        if len(self._kept) < self._room and len(data) == length:
+            self._keep(number, start, data)
+        return data
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._kept = None, set()
+
+    def _keep(self, number: int, start: int, data: bytes) -> None:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="reelweave-blocks-", buffering=0)  # noqa: SIM115
+            if os.pwrite(self._file.fileno(), data, start) == len(data):
+                self._kept.add(number)
+        except OSError:  # no space left; what is there stays useful
+            self._room = 0

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, field_validator
 
 
 class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """Settings of the S3 side; a local folder needs none.
+    """Settings of S3 and the web; a local folder needs none.
 
     Credentials are no part of it: boto3 finds them (environment, profile, role) in each process.
     """
@@ -24,6 +24,14 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
         32, ge=5, le=5120, description="files above this are uploaded in parts of this size"
     )
     block_mib: int = Field(8, ge=1, description="read-ahead of an open object, fetched by one request")
+    cache_mib: int = Field(
+        8192,
+        ge=0,
+        description="disk space in the temporary folder for each open remote object, so that every block is"
+        " fetched once and servers without byte ranges can be read; 0 for none",
+    )
+    max_redirects: int = Field(5, ge=0, le=20, description="redirects of a web server that are followed")
+    min_rate_kib_s: float = Field(4.0, ge=0, description="web servers that send slower count as silent")
 
     @field_validator("endpoint_url")
     @classmethod

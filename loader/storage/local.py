@@ -1,6 +1,7 @@
 # ruff: noqa: D102 - `Storage` documents the methods
 """A local folder as a storage."""
 
+import fcntl
 import os
 import shutil
 import stat
@@ -71,6 +72,20 @@ class LocalStorage:
 
     def create(self, path: str, data: bytes) -> bool:
         return self._publish(path, lambda file: file.write(data), os.link)
+
+    def replace(self, path: str, data: bytes, version: str) -> bool:
+        def place(unfinished: Path, target: Path) -> None:
+            handle = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                found = self.stat(path)
+                if found is None or found.version != version:
+                    raise FileExistsError
+                unfinished.replace(target)
+            finally:
+                os.close(handle)
+
+        return self._publish(path, lambda file: file.write(data), place)
 
     def delete(self, path: str) -> None:
         target = self._writable(path)

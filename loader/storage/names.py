@@ -1,6 +1,7 @@
 """Which names an object may have, and which names may be shown."""
 
 import re
+from urllib.parse import urlsplit, urlunsplit
 
 from loader.errors import UsageError
 
@@ -32,3 +33,24 @@ def redacted(uri: str) -> str:
     """``uri`` without what may be secret in it: user and password, query and fragment."""
     # A secret key may hold slashes, so the last @ ends it wherever it stands.
     return re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)
+
+
+_SECRET_PARAMETER = re.compile(
+    r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"
+    r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",
+    re.IGNORECASE,
+)
+"""Names that signed links (S3, CloudFront, Google, Azure) and web services give to what lets one in."""
+
+
+def public_url(url: str) -> str:
+    """A web address that may be stored and stays the same when its link is signed anew.
+
+    User, password and fragment are left out, and of the query the parameters that let one in; what is left
+    tells apart addresses that differ in the query alone.
+    """
+    parts = urlsplit(url)
+    query = [
+        pair for pair in parts.query.split("&") if pair and not _SECRET_PARAMETER.search(pair.split("=")[0])
+    ]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "&".join(query), ""))

@@ -13,6 +13,7 @@ from loader.storage.names import check_path, redacted
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
+_WEB = re.compile(r"https?://.*", re.IGNORECASE | re.DOTALL)
 _S3 = re.compile(r"s3://([A-Za-z0-9._-]+)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -20,10 +21,10 @@ def open_storage(
     uri: str | os.PathLike[str],
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
 ) -> Storage:
-    """The storage whose root is ``uri``: a local folder, ``file:///folder`` or ``s3://bucket/prefix``.
+    """The storage whose root is ``uri``: a local folder, ``file:///``, ``s3://bucket/prefix`` or ``http(s)://``.
 
     Nothing is read or created yet; a missing bucket or refused access shows at the first use. Keys of
-    S3 are written as they are, only ``file://`` is percent-decoded.
+    S3 are written as they are, only ``file://`` is percent-decoded. The web can only be read.
 
     Raises:
         UsageError: the URI is of another kind.
@@ -36,11 +37,16 @@ def open_storage(
 
         prefix = (match[2] or "").removesuffix("/")
         return S3Storage(match[1], check_path(prefix) if prefix else "", config)
+    if _WEB.fullmatch(text):
+        from loader.storage.http import HttpStorage
+
+        address, query = _split_query(text)
+        return HttpStorage(address.rstrip("/"), config, query)
     if match := _FILE.fullmatch(text):
         text = unquote(match[1])
     elif _SCHEME.match(text):
         raise UsageError(
-            f"cannot open {redacted(text)}; give a local folder, file:///folder or s3://bucket/prefix"
+            f"cannot open {redacted(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"
         )
     if Path(text).is_file():
         raise UsageError(f"{text} is a file; give a folder")
@@ -56,9 +62,28 @@ def open_object(
     Raises:
         UsageError: as `open_storage`, or the URI names a folder or a bucket.
     """
-    folder, slash, name = os.fspath(uri).rpartition("/")
+    text = os.fspath(uri)
+    if _WEB.fullmatch(text):
+        return _open_web_object(text, config)
+    folder, slash, name = text.rpartition("/")
     if not name or folder.lower() == "s3:/":
-        raise UsageError(f"{redacted(os.fspath(uri))} names no object; give the full path of a file")
+        raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
     if _FILE.fullmatch(folder + slash):
         name = unquote(name)
     return open_storage(folder + slash or ".", config), check_path(name)
+
+
+def _open_web_object(text: str, config: StorageConfig) -> tuple[Storage, str]:
+    from loader.storage.http import HttpStorage
+
+    address, query = _split_query(text)
+    folder, _, name = address.rpartition("/")
+    if not name or folder.lower() in ("http:/", "https:/"):
+        raise UsageError(f"{redacted(text)} names no object; give the full address of a file")
+    return HttpStorage(folder, config, query), check_path(name)
+
+
+def _split_query(text: str) -> tuple[str, str]:
+    """Address and query; a fragment is never sent."""
+    address, _, query = text.partition("#")[0].partition("?")
+    return address, query

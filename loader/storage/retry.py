@@ -2,20 +2,37 @@
 
 import logging
 import random
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 from botocore.exceptions import ConnectionError as BotoConnectionError
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, LocationValueError, NameResolutionError, SSLError
 
 from loader.storage.config import StorageConfig
 
 T = TypeVar("T")
 
-FAULTS = (BotoCoreError, ClientError, HTTPError, ConnectionError, TimeoutError)
-"""Everything that may come out of a call to S3 for a reason outside this program."""
+
+class StatusError(Exception):
+    """A web server's refusal.
+
+    Args:
+        status: of HTTP.
+        retry_after_s: pause the server asks for, seconds; 0 when it does not.
+    """
+
+    def __init__(self, status: int, retry_after_s: float = 0.0) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+FAULTS = (BotoCoreError, ClientError, HTTPError, StatusError, ConnectionError, TimeoutError)
+"""Everything that may come out of a request for a reason outside this program."""
 
 _BROKEN = (
     HTTPClientError,
@@ -51,7 +68,19 @@ def is_transient(error: BaseException) -> bool:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
         return code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501)
-    return isinstance(error, _BROKEN)
+    if isinstance(error, StatusError):
+        return error.status in (408, 425, 429) or (error.status >= 500 and error.status not in (501, 505))
+    return isinstance(error, _BROKEN) and not _lasts(error)
+
+
+def _lasts(error: BaseException) -> bool:
+    """Whether a broken connection will stay so: a wrong certificate, a host that does not exist."""
+    if isinstance(error, SSLError):
+        return isinstance(error.args[0], ssl.SSLCertVerificationError)
+    if isinstance(error, NameResolutionError):
+        cause = error.__cause__
+        return isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
+    return isinstance(error, LocationValueError)
 
 
 def delays(config: StorageConfig, rng: random.Random) -> Iterator[float]:
@@ -88,6 +117,8 @@ def retry(
             pause = next(pauses, None)
             if pause is None:
                 raise
+            if isinstance(error, StatusError):
+                pause = max(pause, min(error.retry_after_s, config.backoff_cap_s))
             # The name of the error only: its text may hold the endpoint as somebody's environment spells it.
             _log.info("%s: %s, trying again in %.1f s", what, type(error).__name__, pause)
         time.sleep(pause)

@@ -86,8 +86,17 @@ class S3Storage:
 
     def open(self, path: str) -> BinaryIO:
         found = self._head(path)
-        fetch = functools.partial(self._get, path, etag=found["ETag"])
-        return io.BufferedReader(BlockReader(fetch, found["ContentLength"], self.config.block_mib * _MIB))
+        config = self.config
+
+        def fetch(start: int, length: int) -> bytes:
+            try:
+                return self._get(path, start, length, found["ETag"])
+            except FileNotFoundError:  # whoever reads a file takes an OSError for its end
+                raise RunError(f"{self.uri(path)} disappeared while it was read") from None
+
+        return io.BufferedReader(
+            BlockReader(fetch, found["ContentLength"], config.block_mib * _MIB, config.cache_mib * _MIB)
+        )
 
     def write(self, path: str, data: bytes) -> None:
         key = self._key(path)
@@ -117,6 +126,26 @@ class S3Storage:
             return True
 
         # The object that stands in the way may be ours: written by a try whose answer got lost.
+        return self._call(path, put) or self._wrote(path, write_id)
+
+    def replace(self, path: str, data: bytes, version: str) -> bool:
+        key, write_id = self._key(path), uuid4().hex
+
+        def put(s3: S3Client) -> bool:
+            try:
+                s3.put_object(
+                    Bucket=self.bucket,
+                    Key=key,
+                    Body=data,
+                    IfMatch=f'"{version}"',
+                    Metadata={_WRITE_ID: write_id},
+                )
+            except ClientError as error:
+                if code_of(error) not in ("PreconditionFailed", "412", "NoSuchKey"):
+                    raise
+                return False
+            return True
+
         return self._call(path, put) or self._wrote(path, write_id)
 
     def delete(self, path: str) -> None:

@@ -330,7 +330,7 @@ def test_an_object_in_the_current_folder_needs_no_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "uri", ["gs://bucket/x", "http://host/x", "s3:/bucket/x", "s3://", "file://host/x", ""]
+    "uri", ["gs://bucket/x", "ftp://host/x", "s3:/bucket/x", "s3://", "file://host/x", ""]
 )
 def test_other_places_are_refused_by_name(uri):
     with pytest.raises(UsageError, match=r"s3://bucket/prefix"):
@@ -357,7 +357,7 @@ def test_a_place_is_no_object(uri):
 
 
 @pytest.mark.parametrize(
-    "secret", ["s3://KEY:se/cret@bucket/x", "https://u:secret@host/x", "https://host/x?sig=secret"]
+    "secret", ["s3://KEY:se/cret@bucket/x", "ftp://u:secret@host/x", "gs://host/x?sig=secret"]
 )
 def test_secrets_in_a_uri_are_not_repeated(secret):
     for opener in (open_storage, open_object):

@@ -1,13 +1,15 @@
 """Which faults are worth another try, and when."""
 
 import random
+import socket
+import ssl
 
 import pytest
 from botocore import exceptions
-from urllib3.exceptions import ProtocolError
+from urllib3.exceptions import LocationParseError, NameResolutionError, ProtocolError, SSLError
 
 from loader.storage import StorageConfig
-from loader.storage.retry import delays, is_transient, retry
+from loader.storage.retry import StatusError, delays, is_transient, retry
 
 QUICK = StorageConfig(max_attempts=4, backoff_base_s=0)
 
@@ -18,9 +20,19 @@ def answered(status, code=""):
     )
 
 
+def unresolved(code):
+    reason = socket.gaierror(code, "words")
+    error = NameResolutionError("host", None, reason)
+    error.__cause__ = reason
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        *(StatusError(status) for status in (408, 425, 429, 500, 502, 503, 504)),
+        unresolved(socket.EAI_AGAIN),
+        SSLError("broken off"),
         answered(500, "InternalError"),
         answered(503, "SlowDown"),
         answered(502),
@@ -47,6 +59,10 @@ def test_faults_of_the_moment_are_transient(error):
 @pytest.mark.parametrize(
     "error",
     [
+        *(StatusError(status) for status in (400, 401, 403, 405, 501)),
+        unresolved(socket.EAI_NONAME),
+        SSLError(ssl.SSLCertVerificationError()),
+        LocationParseError("x"),
         answered(400, "InvalidRequest"),
         answered(403, "AccessDenied"),
         answered(404, "NoSuchKey"),

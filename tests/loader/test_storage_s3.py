@@ -163,6 +163,47 @@ def test_an_open_object_read_in_order_is_fetched_once(proxy, storage):
     assert proxy.bytes_sent("^GET") == len(BODY)
 
 
+def test_an_open_object_is_fetched_once_however_often_it_is_read(proxy, storage, direct):
+    direct.write("a", BODY * 2 + b"end")
+    with storage.open("a") as file:
+        for _ in range(3):
+            file.seek(0)
+            assert hash(file.read()) == hash(BODY * 2 + b"end")
+        file.seek(5 * MIB - 2)
+        assert file.read(4) == (BODY * 2)[5 * MIB - 2 : 5 * MIB + 2]
+    assert proxy.bytes_sent("^GET") == len(BODY) * 2 + 3
+
+
+def test_an_object_that_disappears_while_it_is_open_is_told(storage, direct):
+    direct.write("a", BODY)
+    with storage.open("a") as file:
+        file.read(10)
+        direct.delete("a")
+        file.seek(2 * MIB)
+        with pytest.raises(RunError, match="disappeared while it was read"):
+            file.read(10)
+
+
+def test_what_the_cache_may_not_hold_is_fetched_again(proxy, config, direct, tmp_path):
+    direct.write("a", BODY * 2)
+    small = open_storage(f"s3://bucket/{tmp_path.name}", config.model_copy(update={"cache_mib": 2}))
+    with small.open("a") as file:
+        for _ in range(2):
+            file.seek(0)
+            assert file.read() == BODY * 2
+    assert proxy.bytes_sent("^GET") == (6 + 4) * MIB
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_reading(proxy, storage, direct, monkeypatch):
+    direct.write("a", BODY * 2)
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null/no-folder")
+    with storage.open("a") as file:
+        for _ in range(2):
+            file.seek(0)
+            assert file.read() == BODY * 2
+    assert proxy.bytes_sent("^GET") == 12 * MIB
+
+
 def test_a_large_file_arrives_whole_although_parts_fail(proxy, storage, endpoint, large_file):
     proxy.answer(503, "SlowDown", match="partNumber=2", times=2)
     proxy.lose_answer(match="partNumber=3")

@@ -1,0 +1,175 @@
+"""One GET of the web: connections, redirects, and what of an answer is believed."""
+
+import functools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.exceptions import ReadTimeoutError
+from urllib3.util import Timeout, make_headers
+
+from loader.errors import RunError, UsageError
+from loader.storage.config import StorageConfig
+from loader.storage.names import redacted
+from loader.storage.retry import StatusError
+
+_CHUNK = 256 << 10
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class WebError(RunError):
+    """One web address cannot be read; that says nothing of the others."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer whose body has not been read.
+
+    Attributes:
+        url: that gave it, after redirects; with its query, so not to be shown.
+        response: status and headers.
+        config: patience with the body.
+    """
+
+    url: str
+    response: urllib3.BaseHTTPResponse
+    config: StorageConfig
+
+    def header(self, name: str) -> str:
+        """A header's value, "" when it is missing."""
+        return self.response.headers.get(name, "")
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body, in pieces.
+
+        Raises:
+            urllib3.exceptions.HTTPError: it breaks off, or comes too slowly.
+        """
+        arrived, began = 0, time.monotonic()
+        while chunk := self.response.read1(_CHUNK):
+            yield chunk
+            arrived += len(chunk)
+            patience_s = self.config.read_timeout_s
+            if time.monotonic() - began > patience_s:
+                if arrived < patience_s * self.config.min_rate_kib_s * 1024:
+                    raise ReadTimeoutError(None, None, "the body comes too slowly")  # type: ignore[arg-type]
+                arrived, began = 0, time.monotonic()
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a web address.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = (
+            parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        usable = False
+    if not usable or any(ord(letter) <= 32 or ord(letter) == 127 for letter in parts.netloc):
+        raise UsageError(f"{redacted(url)} is no web address; write http(s)://host/folder/name")
+    return parts
+
+
+@contextmanager
+def get(url: str, headers: dict[str, str], config: StorageConfig, name: str) -> Iterator[Answer]:
+    """Sends one GET and follows redirects to other web addresses.
+
+    User and password of ``url`` go to the server it names and to no other. The answer is one the caller can
+    use: 200, 206 or 416, and not compressed.
+
+    Args:
+        url: may hold user, password and a query.
+        headers: to send beside the usual ones.
+        config: timeouts and redirects.
+        name: of the address, for messages; may be shown.
+
+    Raises:
+        FileNotFoundError: 404 or 410.
+        StatusError: another refusal; `is_transient` tells whether it may pass.
+        WebError: the answer cannot be used.
+        urllib3.exceptions.HTTPError: the connection failed.
+    """
+    first = split_url(url)
+    target = url
+    for _ in range(config.max_redirects + 1):
+        response = _send(target, headers, first, config)
+        try:
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTS or not location:
+                _check(response, name)
+                yield Answer(target, response, config)
+                return
+            target = _redirected(target, location, name)
+        finally:
+            _leave(response)
+    raise WebError(f"{name}: more than storage.max_redirects = {config.max_redirects} redirects")
+
+
+def _send(
+    target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig
+) -> urllib3.BaseHTTPResponse:
+    parts = urlsplit(target)
+    sent = {"Accept-Encoding": "identity", "User-Agent": "reelweave", **headers}
+    if first.username is not None and _origin(parts) == _origin(first):
+        login = f"{unquote(first.username)}:{unquote(first.password or '')}"
+        sent |= make_headers(basic_auth=login)
+    bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query, ""))
+    proxies = getproxies()
+    proxy = None if proxy_bypass(parts.netloc.rpartition("@")[2]) else proxies.get(parts.scheme)
+    return _pools(config, proxy, os.getpid()).request(
+        "GET", bare, headers=sent, redirect=False, retries=False, preload_content=False, decode_content=False
+    )
+
+
+def _redirected(target: str, location: str, name: str) -> str:
+    joined = urljoin(target, location)
+    try:
+        parts = split_url(joined)
+    except UsageError:
+        raise WebError(f"{name}: the server redirects to something that is no web address") from None
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def _check(response: urllib3.BaseHTTPResponse, name: str) -> None:
+    status = response.status
+    if status in (404, 410):
+        raise FileNotFoundError(f"{name} does not exist")
+    if status not in (200, 206, 416):
+        wait = response.headers.get("Retry-After", "")
+        raise StatusError(status, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise WebError(
+            f"{name}: the server compresses its answer although it was asked not to (Content-Encoding)"
+        )
+
+
+def _leave(response: urllib3.BaseHTTPResponse) -> None:
+    """Keeps the connection for the next request when nothing of the body is left."""
+    if getattr(response, "length_remaining", None) == 0:
+        response.read()
+        response.release_conn()
+    else:
+        response.close()  # cheaper than reading what nobody wants
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+@functools.lru_cache(maxsize=8)
+def _pools(config: StorageConfig, proxy: str | None, pid: int) -> urllib3.PoolManager:  # noqa: ARG001 - key
+    """Connections of this process; threads share them, a forked process must not."""
+    timeout = Timeout(connect=config.connect_timeout_s, read=config.read_timeout_s)
+    if proxy:
+        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=64, timeout=timeout)
+    return urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)
