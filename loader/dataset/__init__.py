@@ -1,20 +1,23 @@
 """The dataset contract (DESIGN section 4): write, open, verify."""
 
 from loader.dataset.accounting import StageTotal, stage_totals
-from loader.dataset.manifest import Manifest, read_manifest
+from loader.dataset.manifest import Manifest, Removal, read_manifest
 from loader.dataset.reader import Dataset, open_dataset
-from loader.dataset.schema import ACCOUNTING, INDEX, STATES, Row
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, STATES, Row
 from loader.dataset.shard import Sample, ShardRecord, shard_path, write_shard
 from loader.dataset.verify import Verification, verify
-from loader.dataset.writer import DatasetWriter, publish
+from loader.dataset.writer import Content, DatasetWriter, publish, settle
 
 __all__ = [
     "ACCOUNTING",
     "INDEX",
+    "SCORES",
     "STATES",
+    "Content",
     "Dataset",
     "DatasetWriter",
     "Manifest",
+    "Removal",
     "Row",
     "Sample",
     "ShardRecord",
@@ -23,6 +26,7 @@ __all__ = [
     "open_dataset",
     "publish",
     "read_manifest",
+    "settle",
     "shard_path",
     "stage_totals",
     "verify",

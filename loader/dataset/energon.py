@@ -27,20 +27,27 @@ CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, pa
 
 def energon_files(shards: list[ShardRecord]) -> dict[str, bytes]:
     """Path to content of every file of ``.nv-meta/``; the same bytes for the same shards."""
-    paths = [shard.path for shard in shards]
     info = {
         "energon_version": ENERGON_VERSION,
         "shard_counts": {shard.path: len(shard.rows) for shard in shards},
     }
-    split = "".join(f"  - {path}\n" for path in paths) or "    []\n"
+    parts = {name: [shard.path for shard in shards if shard.split == name] for name in ("train", "val")}
     fingerprint = "".join(shard.sha256 for shard in shards)
     return {
         ".nv-meta/.info.json": json.dumps(info, indent=2).encode(),
         ".nv-meta/dataset.yaml": b"__module__: megatron.energon\n__class__: CrudeWebdataset\n",
-        ".nv-meta/split.yaml": f"split_parts:\n  train:\n{split}  val: []\n  test: []\nexclude: []\n".encode(),
+        ".nv-meta/split.yaml": _split_yaml(parts).encode(),
         ".nv-meta/index.sqlite": _sqlite([shard.rows for shard in shards]),
         ".nv-meta/index.uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, fingerprint)).encode(),
     }
+
+
+def _split_yaml(parts: dict[str, list[str]]) -> str:
+    lines = []
+    for name in ("train", "val", "test"):
+        listed = parts.get(name, [])
+        lines += [f"  {name}:", *(f"  - {path}" for path in listed)] if listed else [f"  {name}: []"]
+    return "\n".join(["split_parts:", *lines, "exclude: []", ""])
 
 
 def _sqlite(shards: list[list[Row]]) -> bytes:

@@ -42,16 +42,28 @@ class Totals(BaseModel, frozen=True, extra="forbid"):
     accounting: dict[str, int]
 
 
+class Removal(BaseModel, frozen=True, extra="forbid"):
+    """What was taken down: a source or one sample, when (ISO date), why, and how many samples went."""
+
+    source: str | None = None
+    key: str | None = None
+    date: str
+    reason: str
+    samples: int
+
+
 class Manifest(BaseModel, frozen=True, extra="forbid"):
-    """The content of ``manifest.json``."""
+    """The content of ``manifest.json``. ``revision`` counts the changes since the dataset was first published."""
 
     format: str = "reelweave-dataset"
     format_version: int = FORMAT_VERSION
+    revision: int = 0
     totals: Totals
     shards: list[ShardEntry]
     files: list[FileEntry]
     config: dict[str, Any]
     versions: dict[str, str]
+    removals: list[Removal] = []
 
     def to_bytes(self) -> bytes:
         """JSON for people, closed by a checksum of everything before it."""
@@ -60,8 +72,21 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def index_sha256(self) -> str:
-        """The fingerprint of ``index.parquet``, which fixes the whole content of the dataset."""
-        return next(file.sha256 for file in self.files if file.path == "index.parquet")
+        """The fingerprint of the index, which fixes the whole content of the dataset."""
+        return self.table("index").sha256
+
+    def table(self, name: str) -> FileEntry:
+        """The entry of table "index", "accounting" or "scores"."""
+        path = table_path(name, self.revision)
+        return next(file for file in self.files if file.path == path)
+
+
+def table_path(name: str, revision: int) -> str:
+    """Where a table lies: ``index.parquet``, and ``index.000001.parquet`` after the first change.
+
+    A change writes its tables under new names, so that a reader sees the old dataset or the new one, whole.
+    """
+    return f"{name}.parquet" if revision == 0 else f"{name}.{revision:06d}.parquet"
 
 
 def count_states(states: list[str]) -> dict[str, int]:

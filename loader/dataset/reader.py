@@ -6,7 +6,9 @@ from functools import cached_property
 import pyarrow as pa
 
 from loader.dataset.manifest import Manifest, read_manifest, sha256
-from loader.dataset.tables import from_parquet
+from loader.dataset.schema import PLACEMENT, Row
+from loader.dataset.shard import Sample, ShardRecord
+from loader.dataset.tables import from_parquet, to_rows
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, open_storage
 
@@ -30,18 +32,62 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Fixes the whole content: the sha256 of ``index.parquet``."""
+        """Fixes the whole content: the sha256 of the index."""
         return self.manifest.index_sha256
 
     @cached_property
     def index(self) -> pa.Table:
         """``index.parquet``: one row per sample, sorted by key (columns: ``loader.dataset.schema.INDEX``)."""
-        return self._table("index.parquet")
+        return self._table("index")
 
     @cached_property
     def accounting(self) -> pa.Table:
         """``accounting.parquet``: one row per span (columns: ``loader.dataset.schema.ACCOUNTING``)."""
-        return self._table("accounting.parquet")
+        return self._table("accounting")
+
+    @cached_property
+    def scores(self) -> pa.Table:
+        """``scores.parquet``: one row per clip that was cut (columns: ``loader.dataset.schema.SCORES``)."""
+        return self._table("scores")
+
+    @cached_property
+    def row_numbers(self) -> dict[str, int]:
+        """Row of the index by key."""
+        return {key: number for number, key in enumerate(self.index.column("key").to_pylist())}
+
+    def row(self, row_number: int) -> Row:
+        """One row of the index, maps as dicts."""
+        return to_rows(self.index.slice(row_number, 1))[0]
+
+    def shards(self) -> list[ShardRecord]:
+        """Every shard with its index rows, in the order of the manifest and of the tars."""
+        rows: dict[str, list[Row]] = {}
+        for row in to_rows(self.index.sort_by([("shard", "ascending"), ("offset", "ascending")])):
+            rows.setdefault(row["shard"], []).append(row)
+        return [
+            ShardRecord(entry.path, entry.size, entry.sha256, rows.get(entry.path, []))
+            for entry in self.manifest.shards
+        ]
+
+    def sample(self, row_number: int) -> Sample:
+        """The whole sample in row ``row_number``, by one range read, to be written into another shard.
+
+        Raises:
+            RunError: its bytes are not those the index promises.
+        """
+        row = self.row(row_number)
+        region = self.storage.read(row["shard"], row["offset"], row["size"])
+        if sha256(region) != row["sample_sha256"]:
+            raise RunError(
+                f"{self.storage.uri(row['shard'])}: sample {row['key']} is damaged; run `reelweave verify`"
+            )
+        content = {}
+        for member in row["members"]:
+            start = member["offset"] - row["offset"]
+            content[member["suffix"]] = region[start : start + member["size"]]
+        own = {name: value for name, value in row.items() if name not in PLACEMENT}
+        embeddings = {suffix: content[suffix] for suffix in row["embeddings"]}
+        return Sample(own, content["mp4"], embeddings)
 
     def read_member(self, row_number: int, suffix: str) -> bytes:
         """The content of one member of the sample in row ``row_number`` of the index, by one range read.
@@ -49,7 +95,7 @@ class Dataset:
         Raises:
             RunError: the sample has no such member, or its shard ends before it.
         """
-        row = self.index.slice(row_number, 1).to_pylist()[0]
+        row = self.row(row_number)
         for member in row["members"]:
             if member["suffix"] == suffix:
                 data = self.storage.read(row["shard"], member["offset"], member["size"])
@@ -60,8 +106,9 @@ class Dataset:
                 return data
         raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
 
-    def _table(self, path: str) -> pa.Table:
-        entry = next(file for file in self.manifest.files if file.path == path)
+    def _table(self, name: str) -> pa.Table:
+        entry = self.manifest.table(name)
+        path = entry.path
         if entry.size > MAX_TABLE_BYTES:
             raise RunError(f"{self.storage.uri(path)} has {entry.size} bytes, more than fits in memory")
         data = self.storage.read(path)

@@ -1,10 +1,10 @@
-"""Tables of the dataset contract: one row per sample, one row per span (DESIGN section 4)."""
+"""Tables of the dataset contract: one row per sample, per span, per scored clip (DESIGN section 4)."""
 
 from typing import Any
 
 import pyarrow as pa
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 INDEX = pa.schema(
     [
@@ -35,13 +35,24 @@ INDEX = pa.schema(
         pa.field("caption", pa.string(), nullable=False),
         pa.field(
             "caption_source", pa.string(), nullable=False
-        ),  # "sidecar:NAME.txt", "container:title", "none"
+        ),  # "sidecar:NAME.txt", "container:title", "model:NAME", "none"
+        # Of a model's caption: model, prompt_sha256, frame times, seed, tokens.
+        pa.field("caption_provenance", pa.map_(pa.string(), pa.string()), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("source_sha256", pa.string(), nullable=False),
+        # What the input list said of the source, by column: licence, source, ...
+        pa.field("attributes", pa.map_(pa.string(), pa.string()), nullable=False),
         pa.field("start_s", pa.float64(), nullable=False),
         pa.field("end_s", pa.float64(), nullable=False),
         pa.field("scores", pa.map_(pa.string(), pa.float64()), nullable=False),
+        pa.field("audio", pa.string(), nullable=False),  # codec of the sound track, or "none"
+        pa.field("split", pa.string(), nullable=False),  # "train" or "val"; all clips of a source in one
+        pa.field(
+            "bin", pa.string(), nullable=False
+        ),  # group of shapes that share shards, "all" without grouping
         pa.field("sha256", pa.string(), nullable=False),  # of the clip, KEY.mp4
+        # sha256 by suffix ("video.npy", "text.npy") of the embeddings beside the clip.
+        pa.field("embeddings", pa.map_(pa.string(), pa.string()), nullable=False),
         # Of all the sample's bytes in its shard, headers and padding too: names the key of any flipped byte.
         pa.field("sample_sha256", pa.string(), nullable=False),
     ]
@@ -63,6 +74,30 @@ ACCOUNTING = pa.schema(
         pa.field("duplicate_of", pa.string()),
     ]
 )
+
+SCORES = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("start_s", pa.float64(), nullable=False),
+        pa.field("end_s", pa.float64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("scores", pa.map_(pa.string(), pa.float64()), nullable=False),
+    ]
+)
+"""Every clip that was cut, kept or not, so that thresholds can be tried without decoding anything."""
+
+TABLES = {"index": INDEX, "accounting": ACCOUNTING, "scores": SCORES}
+
+OPTIONAL: dict[str, Any] = {
+    "caption_provenance": {},
+    "attributes": {},
+    "audio": "none",
+    "split": "train",
+    "bin": "all",
+    "embeddings": {},
+}
+"""Index columns a writer may leave out, and what then stands there."""
 
 PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256")
 """Index columns known only once a sample lies in a shard; all others travel in KEY.json as well."""

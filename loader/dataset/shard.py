@@ -5,7 +5,7 @@ import io
 import json
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.schema import INDEX, MEMBER_ORDER, PLACEMENT, Row
+from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
 from loader.errors import RunError
 from loader.storage.base import Storage
 
@@ -26,24 +26,27 @@ class Sample:
     """A clip on its way into a shard.
 
     Attributes:
-        row: the index columns except the placement, which follows from writing.
+        row: the index columns except the placement, which follows from writing, and ``embeddings``;
+            those of ``schema.OPTIONAL`` may be missing.
         clip: the encoded clip, KEY.mp4.
-        embeddings: by suffix, "text.npy" or "video.npy"; float16 or float32, any shape.
+        embeddings: by suffix, "text.npy" or "video.npy": an array (float16 or float32, any shape), or the
+            bytes of its .npy file.
     """
 
     row: Row
     clip: bytes
-    embeddings: dict[str, NDArray[Any]] = field(default_factory=dict)
+    embeddings: Mapping[str, NDArray[Any] | bytes] = field(default_factory=dict)
 
-    def members(self) -> list[tuple[str, bytes]]:
-        """(suffix, content) in the order they lie in the tar."""
-        content = {
-            "json": _readable_row(self.row),
-            "txt": self.row["caption"].encode(),
-            "mp4": self.clip,
-            **{suffix: _npy(array) for suffix, array in self.embeddings.items()},
+    def finished(self) -> tuple[Row, list[tuple[str, bytes]]]:
+        """The whole row but its placement, and (suffix, content) in the order they lie in the tar."""
+        arrays = {
+            suffix: array if isinstance(array, bytes) else npy_bytes(array)
+            for suffix, array in self.embeddings.items()
         }
-        return [(suffix, content[suffix]) for suffix in MEMBER_ORDER if suffix in content]
+        digests = {suffix: hashlib.sha256(data).hexdigest() for suffix, data in arrays.items()}
+        row = {**OPTIONAL, **self.row, "embeddings": digests}
+        content = {"json": _readable_row(row), "txt": row["caption"].encode(), "mp4": self.clip, **arrays}
+        return row, [(suffix, content[suffix]) for suffix in MEMBER_ORDER if suffix in content]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class ShardRecord:
     size: int
     sha256: str
     rows: list[Row]
+
+    @property
+    def split(self) -> str:
+        """Of all its samples; "train" for an empty shard."""
+        return str(self.rows[0]["split"]) if self.rows else "train"
 
 
 def shard_path(number: int) -> str:
@@ -95,7 +103,8 @@ def _add(writer: Any, path: str, sample: Sample) -> Row:
     key = sample.row["key"]
     start = writer.tarstream.offset
     members = []
-    for suffix, content in sample.members():
+    row, contents = sample.finished()
+    for suffix, content in contents:
         if len(content) > MAX_MEMBER_BYTES:
             raise RunError(
                 f"{key}.{suffix} has {len(content)} bytes; a tar member holds 8 GiB: cut shorter clips"
@@ -106,7 +115,7 @@ def _add(writer: Any, path: str, sample: Sample) -> Row:
         # TarWriter sorts the members of one call by name; one call per member keeps the contract's order.
         writer.write({"__key__": key, suffix: content})
     size = writer.tarstream.offset - start
-    return {**sample.row, "shard": path, "offset": start, "size": size, "members": members}
+    return {**row, "shard": path, "offset": start, "size": size, "members": members}
 
 
 def _hash_samples(local: Path, rows: list[Row]) -> str:
@@ -122,11 +131,17 @@ def _hash_samples(local: Path, rows: list[Row]) -> str:
 
 
 def _readable_row(row: Row) -> bytes:
-    ordered = {name: row[name] for name in INDEX.names if name not in PLACEMENT}
+    # Maps sorted, as they come back from the index: a sample written again has the same bytes.
+    ordered = {
+        name: dict(sorted(row[name].items())) if isinstance(row[name], dict) else row[name]
+        for name in INDEX.names
+        if name not in PLACEMENT
+    }
     return json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _npy(array: NDArray[Any]) -> bytes:
+def npy_bytes(array: NDArray[Any]) -> bytes:
+    """The bytes of an array's .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()

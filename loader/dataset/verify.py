@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import BinaryIO
 
-from loader.dataset.manifest import Manifest, count_states, read_manifest
-from loader.dataset.schema import ACCOUNTING, INDEX, PLACEMENT, STATES, Row
+from loader.dataset.manifest import Manifest, count_states, read_manifest, table_path
+from loader.dataset.schema import PLACEMENT, STATES, TABLES, Row
 from loader.dataset.shard import TAR_BLOCK, idx_bytes
 from loader.dataset.tables import from_parquet, to_rows
 from loader.storage.base import Storage
@@ -49,6 +49,7 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
     """
     manifest = read_manifest(storage)
     result = Verification()
+    names = {table_path(name, manifest.revision): name for name in TABLES}
     tables: dict[str, list[Row]] = {}
     for entry in manifest.files:
         progress(entry.path)
@@ -59,22 +60,21 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
             continue
         if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
             result.problems.append(f"{entry.path} is damaged: its checksum is not the manifest's")
-        elif entry.path in ("index.parquet", "accounting.parquet"):
-            schema = INDEX if entry.path == "index.parquet" else ACCOUNTING
+        elif name := names.get(entry.path):
             table = from_parquet(data)
-            if not table.schema.equals(schema):
+            if not table.schema.equals(TABLES[name]):
                 result.problems.append(
                     f"{entry.path} has other columns than this format: {table.schema.names}"
                 )
             else:
-                tables[entry.path] = to_rows(table)
-    if "index.parquet" in tables:
-        index = tables["index.parquet"]
+                tables[name] = to_rows(table)
+    if "index" in tables:
+        index = tables["index"]
         result.samples = len(index)
         result.problems += _check_index(manifest, index)
         _check_shards(storage, manifest, index, progress, result)
-        if "accounting.parquet" in tables:
-            result.problems += _check_accounting(manifest, index, tables["accounting.parquet"])
+        if "accounting" in tables:
+            result.problems += _check_accounting(manifest, index, tables["accounting"])
     return result
 
 
@@ -170,6 +170,9 @@ def _check_members(path: str, region: bytes, row: Row) -> Iterator[str]:
             yield f"{path}: {name} is not the clip whose sha256 index.parquet holds"
         if member["suffix"] == "txt" and content != row["caption"].encode():
             yield f"{path}: {name} is not the caption of index.parquet"
+        digest = row["embeddings"].get(member["suffix"])
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            yield f"{path}: {name} is not the embedding whose sha256 index.parquet holds"
         if member["suffix"] == "json" and json.loads(content) != {
             column: value for column, value in row.items() if column not in PLACEMENT
         }:

@@ -1,7 +1,8 @@
-"""Publishing a dataset: tables and sidecars first, the manifest last."""
+"""Publishing a dataset or a change of one: tables and sidecars first, the manifest last."""
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,75 +11,153 @@ from loader.dataset.manifest import (
     MANIFEST,
     FileEntry,
     Manifest,
+    Removal,
     ShardEntry,
     Totals,
     count_states,
+    read_manifest,
     sha256,
+    table_path,
 )
-from loader.dataset.schema import ACCOUNTING, INDEX, Row
+from loader.dataset.schema import TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, shard_path, write_shard
 from loader.dataset.tables import to_parquet
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 
+SIDECARS = ".nv-meta/"
 
-def publish(
-    storage: Storage,
-    shards: list[ShardRecord],
-    accounting: list[Row],
-    config: dict[str, Any],
-    versions: dict[str, str],
-) -> Manifest:
-    """Makes written shards a dataset: index, accounting, sidecars, then ``manifest.json``.
 
-    Args:
-        storage: where the shards lie already.
-        shards: in shard order.
-        accounting: rows of ``accounting.parquet``.
+@dataclass(frozen=True)
+class Content:
+    """Everything a dataset says beside its shards.
+
+    Attributes:
+        accounting: rows of the table ``accounting``.
+        scores: rows of the table ``scores``.
         config: the whole resolved configuration the dataset was made with.
         versions: of code and models, by name.
+        removals: what was taken down, in order.
+    """
+
+    accounting: list[Row]
+    scores: list[Row] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    removals: list[Removal] = field(default_factory=list)
+
+
+def publish(
+    storage: Storage, shards: list[ShardRecord], content: Content, previous: Manifest | None = None
+) -> Manifest:
+    """Makes written shards a dataset, or the next revision of one: tables first, then ``manifest.json``.
+
+    The manifest is created, or exchanged for the previous one, in a single conditional write; until then
+    readers see the old state, from then on the new one.
+
+    Args:
+        storage: where the shards lie already; new ones under names no earlier revision used.
+        shards: all of the dataset, in order.
+        content: what it says of them.
+        previous: the manifest this one replaces, as read; None for a new dataset.
 
     Raises:
-        RunError: two samples share a key, or another writer published a dataset here.
+        RunError: two samples share a key, or somebody else published here in the meantime.
     """
+    if previous is not None and read_manifest(storage) != previous:
+        raise _changed_meanwhile(storage)
+    manifest, contents = _composed(shards, content, 0 if previous is None else previous.revision + 1)
+    if previous is not None and _same(manifest, previous):
+        settle(storage, previous, shards)
+        return previous
+    fixed = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
+    for path, data in contents.items():
+        # Sidecars keep their names; those of an older revision stay until the new manifest stands.
+        if previous is None or path not in fixed:
+            storage.write(path, data)
+    data = manifest.to_bytes()
+    if previous is None:
+        if not storage.create(MANIFEST, data) and storage.read(MANIFEST) != data:
+            raise RunError(f"{storage.root} already holds another dataset; choose another place")
+        return manifest
+    info = storage.stat(MANIFEST)
+    if (
+        info is None
+        or read_manifest(storage) != previous
+        or not storage.replace(MANIFEST, data, info.version)
+    ):
+        raise RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
+    settle(storage, manifest, shards)
+    return manifest
+
+
+def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
+    """Finishes a change whose manifest stands: sidecars as it lists them, nothing left of older revisions."""
+    for path, data in energon_files(shards).items():
+        entry = next(file for file in manifest.files if file.path == path)
+        found = storage.stat(path)
+        if found is None or found.size != entry.size or sha256(storage.read(path)) != entry.sha256:
+            storage.write(path, data)
+    listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
+    for prefix in ("shards/", *(f"{name}." for name in TABLES)):
+        for item in list(storage.list(prefix)):
+            if item.path not in listed:
+                storage.delete(item.path)
+
+
+def _changed_meanwhile(storage: Storage) -> RunError:
+    return RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
+
+
+def _same(one: Manifest, other: Manifest) -> bool:
+    """Whether two manifests say the same but for the revision and the names that follow from it."""
+
+    def essence(manifest: Manifest) -> dict[str, Any]:
+        body = manifest.model_dump(exclude={"revision", "files"})
+        tables = {name: manifest.table(name).sha256 for name in TABLES}
+        return {**body, "tables": tables}
+
+    return essence(one) == essence(other)
+
+
+def _composed(
+    shards: list[ShardRecord], content: Content, revision: int
+) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest, and path to content of every file but the shards, their ``.idx`` and itself."""
     rows = sorted((row for shard in shards for row in shard.rows), key=lambda row: row["key"])
     for one, other in itertools.pairwise(rows):
         if one["key"] == other["key"]:
             raise RunError(f"key {one['key']} occurs twice, in {one['shard']} and {other['shard']}")
+    tables = {"index": rows, "accounting": content.accounting, "scores": content.scores}
     contents = {
-        "index.parquet": to_parquet(rows, INDEX),
-        "accounting.parquet": to_parquet(accounting, ACCOUNTING),
+        **{table_path(name, revision): to_parquet(tables[name], schema) for name, schema in TABLES.items()},
         **energon_files(shards),
     }
-    for path, data in contents.items():
-        storage.write(path, data)
     files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
     for shard in shards:
         end = shard.rows[-1]["offset"] + shard.rows[-1]["size"] if shard.rows else 0
         idx = idx_bytes([row["offset"] for row in shard.rows], end)
         files.append(FileEntry(path=f"{shard.path}.idx", size=len(idx), sha256=sha256(idx)))
+    clips = [member for row in rows for member in row["members"] if member["suffix"] == "mp4"]
     manifest = Manifest(
+        revision=revision,
         totals=Totals(
             samples=len(rows),
-            sources=len({row["source"] for row in accounting}),
+            sources=len({row["source"] for row in content.accounting}),
             duration_s=sum(row["duration_s"] for row in rows),
-            clip_bytes=sum(
-                member["size"] for row in rows for member in row["members"] if member["suffix"] == "mp4"
-            ),
-            accounting=count_states([row["state"] for row in accounting]),
+            clip_bytes=sum(member["size"] for member in clips),
+            accounting=count_states([row["state"] for row in content.accounting]),
         ),
         shards=[
             ShardEntry(path=shard.path, size=shard.size, sha256=shard.sha256, samples=len(shard.rows))
             for shard in shards
         ],
         files=files,
-        config=config,
-        versions=versions,
+        config=content.config,
+        versions=content.versions,
+        removals=content.removals,
     )
-    data = manifest.to_bytes()
-    if not storage.create(MANIFEST, data) and storage.read(MANIFEST) != data:
-        raise RunError(f"{storage.root} already holds another dataset; choose another place")
-    return manifest
+    return manifest, contents
 
 
 class DatasetWriter:
@@ -137,7 +216,8 @@ class DatasetWriter:
         if kind is not None:
             return
         self._flush()
-        publish(self._storage, self._shards, self._accounting, self._config, self._versions)
+        content = Content(self._accounting, config=self._config, versions=self._versions)
+        publish(self._storage, self._shards, content)
 
     def _flush(self) -> None:
         if self._pending:
