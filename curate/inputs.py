@@ -1,17 +1,19 @@
-"""From what a person typed to the sources it means: files, folders, S3 prefixes and lists."""
+"""From what a person typed to the sources it means: files, folders, S3 prefixes, web addresses and lists."""
 
-import csv
-import io
-import json
+import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any
+from urllib.parse import urljoin
 
+from curate.lists import LIST_SUFFIXES, PATH_COLUMNS, Entry, read_list
 from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object, open_storage
+from loader.storage import Storage, StorageConfig, WebError, open_object, open_storage, public_url
 from loader.storage.base import ObjectInfo
+
+__all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list_sources", "shown"]
 
 VIDEO_SUFFIXES = frozenset(
     (
@@ -19,11 +21,12 @@ VIDEO_SUFFIXES = frozenset(
         *(".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".rm", ".ts", ".webm", ".wmv", ".y4m"),
     )
 )
-LIST_SUFFIXES = frozenset((".txt", ".csv", ".jsonl", ".parquet"))
-PATH_COLUMNS = ("path", "video", "source", "url")
 MAX_LIST_BYTES = 4 * 2**30
 
-_REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_WEB = ("http://", "https://")
+_ASKED_AT_ONCE = 32
+_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,13 @@ class SourceRef:
     """A source before anything of it is read.
 
     Attributes:
-        uri: as the person's input spells it; goes into the accounting.
-        size: bytes.
+        uri: as the person's input spells it, without what must not be shown; goes into the accounting.
+        size: bytes; 0 when a web server does not tell.
         version: changes whenever the bytes may have changed.
         caption: from the list that named the source, or None.
         fault: why it cannot even be looked for, or None.
+        attributes: what else the list says of it, such as "licence".
+        address: where to open it when that holds a password or a signature; never stored. Else "".
     """
 
     uri: str
@@ -43,46 +48,62 @@ class SourceRef:
     version: str
     caption: str | None = None
     fault: str | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+    address: str = field(default="", repr=False)
+
+    @property
+    def location(self) -> str:
+        """What to open."""
+        return self.address or self.uri
 
 
 def list_sources(inputs: Iterable[str], config: StorageConfig) -> list[SourceRef]:
     """All sources the inputs mean, sorted by URI, each once.
 
     A folder or prefix means the files below it whose name ends like a video's; a ``.txt``, ``.csv``,
-    ``.jsonl`` or ``.parquet`` file is a list of paths (relative ones count from the list's own place) with
-    an optional caption column; any other file is a source, whatever its name. A source in a list that does not
-    exist is kept: it will fail in the accounting, not stop the run.
+    ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses (relative ones count from the list's
+    own place), see `curate.lists`; any other file is a source, whatever its name. A source in a list that
+    does not exist is kept: it will fail in the accounting, not stop the run.
 
     Raises:
         UsageError: an input does not exist, a list cannot be read, or there is no source at all.
+        RunError: a storage failed, or a web address among the inputs cannot be read.
     """
+    inputs = list(inputs)
     sources: dict[str, SourceRef] = {}
     for text in inputs:
         for source in _expand(text, config):
             sources.setdefault(source.uri, source)
     if not sources:
         raise UsageError(
-            f"no video found in {', '.join(inputs)}; looked for names ending in {' '.join(sorted(VIDEO_SUFFIXES))}"
+            f"no video found in {', '.join(map(shown, inputs))}; looked for names ending in"
+            f" {' '.join(sorted(VIDEO_SUFFIXES))}"
         )
     return sorted(sources.values(), key=lambda source: source.uri)
 
 
+def shown(text: str) -> str:
+    """An input as it may be printed and stored: a web address without user, password and signature."""
+    return public_url(text) if _is_web(text) else text
+
+
+def _is_web(text: str) -> bool:
+    return text.lower().startswith(_WEB)
+
+
 def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
-    if text.startswith(("http://", "https://")):
-        raise UsageError(
-            f"{text}: web addresses are not read yet; give a file, a folder, an s3:// prefix or a list"
-        )
-    base = text.rstrip("/")
-    info = _stat(text, config)
+    finder = _Finder(config)
+    info = finder.stat(text)
     if info is not None:
-        suffix = PurePosixPath(info.path).suffix.lower()
-        if suffix in LIST_SUFFIXES:
-            yield from _read_list(text, config)
+        if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
+            yield from _read_list(text, info, config)
         else:
             yield _named(text, info)
         return
+    if _is_web(text):
+        raise UsageError(f"input {shown(text)} does not exist; check the address")
     storage = open_storage(text, config)
-    base = storage.root if text.startswith("file:") else base
+    base = storage.root if text.startswith("file:") else text.rstrip("/")
     found = False
     for item in storage.list():
         found = True
@@ -90,7 +111,8 @@ def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
             yield _named(f"{base}/{item.path}", item)
     if not found:
         raise UsageError(
-            f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix or a list"
+            f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
+            " or a list"
         )
 
 
@@ -100,92 +122,86 @@ def _named(uri: str, info: ObjectInfo) -> SourceRef:
     except UnicodeEncodeError:
         readable = uri.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return SourceRef(readable, info.size, info.version, fault="has a name that is no UTF-8; rename it")
-    return SourceRef(uri, info.size, info.version)
+    public = shown(uri)
+    return SourceRef(public, info.size, info.version, address="" if public == uri else uri)
 
 
 def _hidden(path: str) -> bool:
     return any(part.startswith(".") for part in path.split("/"))
 
 
-def _stat(uri: str, config: StorageConfig) -> ObjectInfo | None:
-    if uri in (".", "..") or uri.endswith(("/", "/..")):
-        return None
-    try:
-        storage, name = open_object(uri, config)
-    except UsageError:
-        return None
-    return storage.stat(name)
+class _Finder:
+    """Looks for single objects; folders they share are opened once."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self._config = config
+        self._local: dict[str, Storage] = {}
+
+    def stat(self, uri: str) -> ObjectInfo | None:
+        """None for what is no object, or does not exist.
+
+        Raises:
+            UsageError: a web address that cannot be one of an object.
+        """
+        if _is_web(uri):
+            storage, name = open_object(uri, self._config)
+            return storage.stat(name)
+        if uri in (".", "..") or uri.endswith(("/", "/..")):
+            return None
+        try:
+            if _SCHEME.match(uri):
+                storage, name = open_object(uri, self._config)
+                return storage.stat(name)
+            folder, _, name = uri.rpartition("/")
+            if folder not in self._local:
+                if len(self._local) >= _BATCH:
+                    self._local.clear()
+                self._local[folder] = open_object(uri, self._config)[0]
+            return self._local[folder].stat(name)
+        except UsageError:
+            return None
 
 
-def _read_list(uri: str, config: StorageConfig) -> Iterator[SourceRef]:
+def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
+    """Its sources in order; those of remote places are asked for side by side."""
+    if info.size > MAX_LIST_BYTES:
+        raise UsageError(f"list {shown(uri)} has {info.size} bytes, more than {MAX_LIST_BYTES}; split it")
+    finder = _Finder(config)
     storage, name = open_object(uri, config)
-    info = storage.stat(name)
-    if info is not None and info.size > MAX_LIST_BYTES:
-        raise UsageError(f"list {uri} has {info.size} bytes, more than {MAX_LIST_BYTES}; split it")
-    folder = uri.rsplit("/", 1)[0] + "/" if "/" in uri else ""
-    for path, caption in _list_entries(uri, storage.read(name)):
-        if path.startswith(("http://", "https://")):
-            raise UsageError(
-                f"list {uri} names {path}: web addresses are not read yet; give files or s3:// objects"
-            )
-        full = path if path.startswith("/") or _REMOTE.match(path) else folder + path
-        found = _stat(full, config)
-        if found is None:
-            yield SourceRef(full, 0, "", caption, fault="does not exist")
-        else:
-            yield replace(_named(full, found), caption=caption or None)
+    with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        entries = read_list(file, storage.uri(name) if _is_web(uri) else uri)
+        while batch := list(itertools.islice(entries, _BATCH)):
+            places = [_place(uri, entry.path) for entry in batch]
+            remote = any(_SCHEME.match(place) for place in places)
+            found = (pool.map if remote else map)(lambda place: _look(uri, place, finder), places)
+            for entry, source in zip(batch, found, strict=True):
+                yield _said(source, entry)
 
 
-def _list_entries(uri: str, data: bytes) -> Iterator[tuple[str, str | None]]:
-    """(path, caption) of each entry of a list."""
-    suffix = PurePosixPath(uri).suffix.lower()
-    if suffix == ".parquet":
-        yield from _from_records(uri, _parquet_records(uri, data))
-        return
+def _place(list_uri: str, path: str) -> str:
+    if _SCHEME.match(path):
+        return path
+    if _is_web(list_uri):
+        return urljoin(list_uri.partition("#")[0].partition("?")[0], path)
+    return path if path.startswith("/") else list_uri[: list_uri.rfind("/") + 1] + path
+
+
+def _look(list_uri: str, place: str, finder: _Finder) -> SourceRef:
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"list {uri} is no UTF-8 text (byte {error.start}); save it as UTF-8") from error
-    if suffix == ".txt":
-        for line in text.splitlines():
-            if line.strip() and not line.startswith("#"):
-                yield line.strip(), None
-    elif suffix == ".csv":
-        yield from _from_records(uri, csv.DictReader(io.StringIO(text)))
-    else:
-        yield from _from_records(uri, _jsonl_records(uri, text))
+        scheme = _SCHEME.match(place)
+        if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
+            return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")
+        if _is_web(list_uri) and scheme and scheme[1].lower() == "file":
+            return _lost(place, "is a file of this machine, which a list from the web may not name")
+        found = finder.stat(place)
+    except (UsageError, WebError) as error:
+        return _lost(place, str(error))
+    return _lost(place, "does not exist") if found is None else _named(place, found)
 
 
-def _jsonl_records(uri: str, text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise UsageError(f"list {uri}, line {number} is no JSON: {error}") from error
-            if not isinstance(record, dict):
-                raise UsageError(f'list {uri}, line {number} is no object like {{"path": "..."}}')
-            yield record
+def _lost(place: str, fault: str) -> SourceRef:
+    return SourceRef(shown(place), 0, "", fault=fault)
 
 
-def _parquet_records(uri: str, data: bytes) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"list {uri} is no readable parquet file: {error}") from error
-    columns = [name for name in table.column_names if name in (*PATH_COLUMNS, "caption")]
-    yield from table.select(columns).to_pylist()
-
-
-def _from_records(uri: str, records: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str | None]]:
-    for number, record in enumerate(records, 1):
-        path = next((record[name] for name in PATH_COLUMNS if record.get(name)), None)
-        if not isinstance(path, str):
-            raise UsageError(
-                f"list {uri}, entry {number} has no path; name the column one of {', '.join(PATH_COLUMNS)}"
-            )
-        caption = record.get("caption")
-        yield path, caption if isinstance(caption, str) else None
+def _said(source: SourceRef, entry: Entry) -> SourceRef:
+    return replace(source, caption=entry.caption, attributes=entry.attributes)

@@ -54,12 +54,19 @@ class Finisher:
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """The finished picture of one decoded frame; time stamps are left to the caller."""
-        description = (frame.width, frame.height, frame.format.name, frame.color_trc, _clockwise(frame))
-        chain = self._chain(frame)
-        if not chain:
+        kind = (
+            frame.width,
+            frame.height,
+            frame.format.name,
+            frame.color_trc,
+            frame.color_range,
+            frame.rotation,
+        )
+        if kind != self._made_for:
+            chain = self._chain(frame)
+            self._graph, self._made_for = _build(frame, chain) if chain else None, kind
+        if self._graph is None:
             return frame
-        if self._graph is None or description != self._made_for:
-            self._graph, self._made_for = _build(frame, chain), description
         self._graph.push(frame)
         finished = self._graph.pull()
         assert isinstance(finished, VideoFrame)
@@ -115,6 +122,7 @@ def _clockwise(frame: VideoFrame) -> int:
 
 def _build(frame: VideoFrame, chain: list[str]) -> Graph:
     graph = Graph()
+    graph.threads = 1  # sources run side by side instead
     source = graph.add_buffer(
         width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
     )

@@ -7,6 +7,7 @@ from typing import BinaryIO
 import av
 from av.container import InputContainer
 from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
 # Playlists and image sequences name other files to read; raw video may not.
@@ -14,6 +15,7 @@ CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,mxf,yuv4mpegpipe,gif,"
     "h264,hevc,ivf,dv,rm"
 )
+MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
 
@@ -22,15 +24,25 @@ class SourceError(Exception):
 
 
 @contextmanager
-def open_video(file: BinaryIO) -> Iterator[tuple[InputContainer, VideoStream]]:
+def open_video(
+    file: BinaryIO, *, max_pixels: int = MAX_PIXELS, motion_vectors: bool = False
+) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The container in ``file`` and its picture stream, closed on exit.
+
+    Args:
+        file: seekable, at its start.
+        max_pixels: of one picture; the decoder refuses larger ones before it takes memory for them.
+        motion_vectors: whether frames carry the codec's motion vectors as side data, where it has any.
 
     Raises:
         SourceError: no container can be read, or it holds no picture stream.
     """
     try:
         container = av.open(
-            file, mode="r", options={"format_whitelist": CONTAINERS}, buffer_size=_IO_BUFFER_BYTES
+            file,
+            mode="r",
+            options={"format_whitelist": CONTAINERS, "max_pixels": str(max_pixels)},
+            buffer_size=_IO_BUFFER_BYTES,
         )
     except (av.error.FFmpegError, OSError, ValueError) as error:
         file.seek(0, 2)
@@ -45,6 +57,8 @@ def open_video(file: BinaryIO) -> Iterator[tuple[InputContainer, VideoStream]]:
         # One thread decodes the same way every time, damaged streams too; sources run side by side instead.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1
+        options = {"max_pixels": str(max_pixels)}
+        stream.codec_context.options = options | ({"flags2": "+export_mvs"} if motion_vectors else {})
         yield container, stream
 
 
@@ -57,11 +71,19 @@ def _choose_picture(container: InputContainer) -> VideoStream:
     ]
     if not candidates:
         raise SourceError("has no video stream")
+    known = [stream for stream in candidates if _has_decoder(stream)]
+    if not known:
+        raise SourceError("has a video stream of a codec that is not known here")
     return max(
-        candidates,
+        known,
         key=lambda stream: (
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,
             -stream.index,
         ),
     )
+
+
+def _has_decoder(stream: VideoStream) -> bool:
+    context: VideoCodecContext | None = stream.codec_context
+    return context is not None

@@ -1,6 +1,8 @@
 """When each frame of a source is shown, and at which constant rate its clips shall run."""
 
 import itertools
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,6 +13,10 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
+
+from curate.interlace import deinterlaced
+from curate.probe import ProbeConfig, check_frame, check_size
+from curate.source import SourceError
 
 STANDARD_RATES = tuple(
     Fraction(rate)
@@ -41,12 +47,14 @@ class Timeline:
         rate: frames per second for clips of this source.
         constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for one.
         damage: sorted, apart from each other.
+        deinterlace: whether frames hold two fields of which clips shall show a full picture.
     """
 
     times_s: NDArray[np.float64]
     rate: Fraction
     constant: bool
     damage: tuple[Damage, ...]
+    deinterlace: bool = False
 
     @property
     def frames(self) -> int:
@@ -59,23 +67,89 @@ class Decoder:
 
     A frame that depends on a lost one looks wrong although it decodes; so damage lasts from the first
     frame that had not been shown when the error came until the next key frame.
+
+    Args:
+        container: opened.
+        stream: of it.
+        limits: that every frame must keep, whatever the header said; None for a source that was seen before.
+        deinterlace: whether interlaced frames become full pictures; one frame comes out for each.
     """
 
-    def __init__(self, container: InputContainer, stream: VideoStream) -> None:
+    def __init__(
+        self,
+        container: InputContainer,
+        stream: VideoStream,
+        limits: ProbeConfig | None = None,
+        *,
+        deinterlace: bool = False,
+    ) -> None:
         self._container = container
         self._stream = stream
+        self._limits = limits
+        self._deinterlace = deinterlace
         self._shown = 0
+        self._interlaced = 0
         self._errors = 0
         self._broken_since: int | None = None
         self._damage: list[Damage] = []
 
     def frames(self) -> Iterator[VideoFrame]:
-        """Every frame that decodes, damaged ones too, so that numbers agree between passes."""
+        """Every frame that decodes, damaged ones too, so that numbers agree between passes.
+
+        Raises:
+            SourceError: a limit is broken.
+        """
+        decoded = self._decoded() if self._limits is None else self._limited(self._limits)
+        return deinterlaced(decoded) if self._deinterlace else decoded
+
+    @property
+    def interlaced(self) -> bool:
+        """Whether one of the frames so far was interlaced."""
+        return self._interlaced > 0
+
+    def _decoded(self) -> Iterator[VideoFrame]:
+        for frames in self._packets():
+            yield from frames
+
+    def _limited(self, limits: ProbeConfig) -> Iterator[VideoFrame]:
+        spent_s, began_s = 0.0, time.thread_time()
+        latest: float | None = None
+        seen: tuple[object, ...] = ()
+        for frames in self._packets():
+            spent_s += time.thread_time() - began_s
+            if spent_s > limits.max_decode_s:
+                raise SourceError(
+                    f"takes more than probe.max_decode_s = {limits.max_decode_s:g} s to decode;"
+                    f" {self._shown} frames came in that time"
+                )
+            for frame in frames:
+                kind = (frame.width, frame.height, frame.color_trc, frame.interlaced_frame)
+                if kind != seen:
+                    check_frame(frame, limits)
+                    seen = kind
+                if self._shown > limits.max_frames:
+                    raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
+                if (pts := frame.pts) is not None:
+                    if latest is None:
+                        latest = pts + limits.max_duration_s / float(self._stream.time_base or math.inf)
+                    elif pts > latest:
+                        raise SourceError(
+                            f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}"
+                        )
+                yield frame
+            began_s = time.thread_time()
+
+    def _packets(self) -> Iterator[list[VideoFrame]]:
+        """The frames that each packet lets out."""
         try:
             for packet in self._container.demux(self._stream):
                 try:
                     decoded = packet.decode()
                 except av.error.FFmpegError:
+                    if self._limits is not None:
+                        # A decoder refuses a picture too large for memory with an error like any other.
+                        context = self._stream.codec_context
+                        check_size(context.width, context.height, self._limits)
                     self._break()
                     continue
                 for frame in decoded:
@@ -83,8 +157,9 @@ class Decoder:
                         self._mend()
                     elif frame.is_corrupt:
                         self._break()
+                    self._interlaced += frame.interlaced_frame
                     self._shown += 1
-                    yield frame
+                yield decoded
         except (av.error.FFmpegError, OSError):
             self._break()
 
@@ -113,6 +188,7 @@ def timeline(
     stated_rate: Fraction | None,
     damage: tuple[Damage, ...],
     max_fps: float,
+    deinterlace: bool = False,
 ) -> Timeline:
     """The timeline of frames in shown order.
 
@@ -124,19 +200,20 @@ def timeline(
         stated_rate: of the container, frames per second.
         damage: as the decoder saw it.
         max_fps: upper limit of the rate chosen for sources of variable frame rate.
+        deinterlace: as of `Timeline`.
     """
     count = len(pts)
     known = [tick for tick in pts if tick is not None]
     if len(known) < count or any(b <= a for a, b in itertools.pairwise(known)):
         rate = stated_rate or Fraction(25)
-        return Timeline(np.arange(count + 1) / float(rate), rate, True, damage)
+        return Timeline(np.arange(count + 1) / float(rate), rate, True, damage, deinterlace)
     times_s: NDArray[np.float64] = (np.array(known, dtype=np.float64) - known[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
     last_s = 1 / float(rate)
     if not constant and last_duration:
         last_s = float(last_duration * time_base)
-    return Timeline(np.append(times_s, times_s[-1] + last_s), rate, constant, damage)
+    return Timeline(np.append(times_s, times_s[-1] + last_s), rate, constant, damage, deinterlace)
 
 
 def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:

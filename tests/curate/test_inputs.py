@@ -2,18 +2,21 @@
 
 import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.inputs import list_sources
+from curate.inputs import SourceRef, list_sources, shown
 from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
+from loader.storage import StorageConfig, WebError, open_object, open_storage
+from tests.httpserver import WebServer, web_server
 from tests.s3server import s3_server
 
-CONFIG = StorageConfig()
+CONFIG = StorageConfig(max_attempts=2, backoff_base_s=0.001)
 
 
 @pytest.fixture
@@ -83,7 +86,11 @@ def test_a_listed_file_that_does_not_exist_is_kept_with_its_fault(folder: Path) 
         ("list.csv", "name\nx\n", "entry 1 has no path"),
         ("list.txt", b"\xff\xfe\x00", "UTF-8"),
         ("list.parquet", b"PAR1 but not", "parquet"),
-        ("list.txt", "https://example.org/a.mp4\n", "web addresses"),
+        ("list.jsonl", '{"path": 3}\n', "entry 1 has no path"),
+        ("list.csv", "path,caption\na.mp4,a boat, slowly\n", "line 2 has more cells"),
+        ("list.csv", "path\n" + "x" * 200_000, "line 2 is no CSV"),
+        ("list.txt", "a.mp4\n" + "x" * 2_000_000, "line 2 has more than"),
+        ("list.txt", "a.mp4\n\xff".encode("latin-1"), "line 2 is no UTF-8"),
     ],
 )
 def test_a_wrong_list_is_refused_naming_the_place(
@@ -128,3 +135,163 @@ def test_an_s3_prefix_means_the_videos_below_it(monkeypatch: pytest.MonkeyPatch)
             storage.write(name, b"x")
         found = [source.uri for source in list_sources(["s3://raw/day one/"], config)]
     assert found == ["s3://raw/day one/a.mp4", "s3://raw/day one/deep/b #1.mov"]
+
+
+def listed(path: Path) -> dict[str, SourceRef]:
+    return {source.uri.rsplit("/", 1)[-1]: source for source in list_sources([str(path)], CONFIG)}
+
+
+def test_a_list_carries_licence_and_all_further_columns(folder: Path) -> None:
+    rows = [
+        {
+            "path": "b.mp4",
+            "License": "CC-BY 4.0",
+            "source": "harbour",
+            "year": 2024,
+            "score": 0.5,
+            "ok": True,
+        },
+        {"path": "a.MKV", "License": "", "source": None, "year": None, "score": float("nan"), "ok": False},
+    ]
+    said = {"licence": "CC-BY 4.0", "source": "harbour", "year": "2024", "score": "0.5", "ok": "true"}
+    (folder / "l.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "l.parquet")
+    (folder / "l.csv").write_text(
+        "path,License,source,year,score,ok\nb.mp4,CC-BY 4.0,harbour,2024,0.5,true\n"
+    )
+    for name in ("l.jsonl", "l.parquet", "l.csv"):
+        assert listed(folder / name)["b.mp4"].attributes == said
+    assert listed(folder / "l.jsonl")["a.MKV"].attributes == {"ok": "false"}
+
+
+def test_the_first_path_column_that_is_filled_is_the_path(folder: Path) -> None:
+    (folder / "l.csv").write_text("Source,URL, Video ,Caption\nharbour,,b.mp4,A boat\na.MKV,,,\n")
+    found = listed(folder / "l.csv")
+    assert found["b.mp4"].attributes == {"Source": "harbour"}
+    assert found["b.mp4"].caption == "A boat"
+    assert found["a.MKV"].fault is None
+
+
+def test_attributes_are_bounded(folder: Path) -> None:
+    row = {
+        "path": "b.mp4",
+        "tags": ["a", "b"],
+        "vector": list(range(5000)),
+        "text": "x" * 10_000,
+        "n" * 200: "y",
+    }
+    row |= {f"column{number:03}": "z" for number in range(100)}
+    (folder / "l.jsonl").write_text(json.dumps(row) + "\n")
+    found = listed(folder / "l.jsonl")["b.mp4"].attributes
+    assert len(found) == 64
+    assert found["tags"] == '["a", "b"]'
+    assert len(found["text"]) == 4000
+    assert "vector" not in found
+    assert "n" * 200 not in found
+
+
+def test_bytes_and_vectors_of_a_parquet_list_are_left_out(folder: Path) -> None:
+    row = {"path": "b.mp4", "thumbnail": b"\xff\xd8", "vector": [0.5, 0.25], "tags": ["sea"], "at": {"x": 1}}
+    pq.write_table(pa.Table.from_pylist([row]), folder / "l.parquet")
+    assert listed(folder / "l.parquet")["b.mp4"].attributes == {"tags": '["sea"]'}
+
+
+def test_half_a_character_in_a_list_becomes_a_question_mark(folder: Path) -> None:
+    (folder / "l.jsonl").write_text('{"path": "b.mp4", "caption": "a \\ud800 boat", "k": "\\udfff"}\n')
+    found = listed(folder / "l.jsonl")["b.mp4"]
+    assert (found.caption, found.attributes) == ("a ? boat", {"k": "?"})
+
+
+def test_a_kind_of_address_that_is_not_read_is_a_fault_of_that_source(folder: Path) -> None:
+    (folder / "l.txt").write_text("ftp://host/x.mp4\nhttp://host:port/y.mp4\nb.mp4\n")
+    faults = {name: source.fault for name, source in listed(folder / "l.txt").items()}
+    assert "kind that is not read (ftp)" in str(faults["x.mp4"])
+    assert "is no web address" in str(faults["y.mp4"])
+    assert faults["b.mp4"] is None
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with web_server() as server:
+        server.files["/raw/a b.mp4"] = b"video"
+        server.files["/raw/deep/c.mp4"] = b"longer video"
+        yield server
+
+
+def test_a_web_address_is_a_source(web: WebServer) -> None:
+    (found,) = list_sources([f"{web.url}/raw/a%20b.mp4"], CONFIG)
+    assert (found.uri, found.size, found.fault, found.address) == (f"{web.url}/raw/a%20b.mp4", 5, None, "")
+    assert found.version
+
+
+def test_a_list_names_web_addresses_with_their_columns(web: WebServer, folder: Path) -> None:
+    (folder / "l.csv").write_text(
+        f"url,caption,licence\n{web.url}/raw/a%20b.mp4,A boat,CC0\n{web.url}/gone.mp4,,\nb.mp4,,\n"
+    )
+    found = listed(folder / "l.csv")
+    assert found["a%20b.mp4"].caption == "A boat"
+    assert found["a%20b.mp4"].attributes == {"licence": "CC0"}
+    assert found["gone.mp4"].fault == "does not exist"
+    assert found["b.mp4"].size == 5
+
+
+def test_a_list_on_the_web_names_places_relative_to_itself(web: WebServer) -> None:
+    web.files["/raw/list.txt"] = f"a%20b.mp4\ndeep/c.mp4\n{web.url}/raw/deep/c.mp4\n".encode()
+    found = list_sources([f"{web.url}/raw/list.txt?token=secret"], CONFIG)
+    assert [source.uri for source in found] == [f"{web.url}/raw/a%20b.mp4", f"{web.url}/raw/deep/c.mp4"]
+    assert [source.size for source in found] == [5, 12]
+
+
+def test_a_list_on_the_web_cannot_name_files_of_this_machine(web: WebServer, folder: Path) -> None:
+    web.files["/l.txt"] = f"file://{folder}/b.mp4\n{folder}/b.mp4\n../../..{folder}/b.mp4\n".encode()
+    found = list_sources([f"{web.url}/l.txt"], CONFIG)
+    assert len(found) == 2
+    assert all(source.fault for source in found)
+
+
+def test_what_lets_one_in_is_kept_apart_from_what_is_shown(web: WebServer, folder: Path) -> None:
+    secret = web.url.replace("http://", "http://me:hidden@") + "/raw/a%20b.mp4?id=7&Signature=hidden"
+    (folder / "l.txt").write_text(secret + "\n")
+    for given in (secret, str(folder / "l.txt")):
+        (found,) = list_sources([given], CONFIG)
+        assert found.uri == f"{web.url}/raw/a%20b.mp4?id=7"
+        assert "hidden" not in repr(found)
+        storage, name = open_object(found.location, CONFIG)
+        assert storage.read(name) == b"video"
+    assert shown(secret) == found.uri
+    assert "hidden" not in shown(secret)
+    assert shown("raw/what?.mp4") == "raw/what?.mp4"
+
+
+def test_a_server_that_denies_access_fails_its_sources_of_a_list_only(web: WebServer, folder: Path) -> None:
+    def deny(handler) -> bool:
+        if handler.path.startswith("/private"):
+            handler.answer(403, b"")
+            return True
+        return False
+
+    web.script = deny
+    (folder / "l.txt").write_text(f"{web.url}/private/x.mp4\n{web.url}/raw/a%20b.mp4\n")
+    found = listed(folder / "l.txt")
+    assert "access was denied" in str(found["x.mp4"].fault)
+    assert found["a%20b.mp4"].fault is None
+    with pytest.raises(WebError, match="access was denied"):
+        list_sources([f"{web.url}/private/x.mp4"], CONFIG)
+
+
+def test_a_web_address_that_does_not_exist_is_refused(web: WebServer) -> None:
+    with pytest.raises(UsageError, match=r"gone\.mp4 does not exist"):
+        list_sources([f"{web.url}/gone.mp4?token=hidden"], CONFIG)
+
+
+def test_many_addresses_are_asked_for_side_by_side(web: WebServer, folder: Path) -> None:
+    def slow(handler) -> bool:
+        time.sleep(0.1)
+        return False
+
+    web.script = slow
+    web.files |= {f"/{number}.mp4": b"x" for number in range(64)}
+    (folder / "l.txt").write_text("".join(f"{web.url}/{number}.mp4\n" for number in range(64)))
+    began = time.monotonic()
+    assert [source.fault for source in list_sources([str(folder / "l.txt")], CONFIG)] == [None] * 64
+    assert time.monotonic() - began < 4.0

@@ -89,3 +89,9 @@ def test_clean_runs_leave_damage_out() -> None:
     damage = (Damage(0, 2, ""), Damage(5, 6, ""), Damage(9, 10, ""))
     assert clean_runs(10, damage) == [(2, 5), (6, 9)]
     assert clean_runs(3, ()) == [(0, 3)]
+
+
+@pytest.mark.parametrize("pts", [[0, 3600, 7200], [0, None, 2]])
+def test_a_timeline_remembers_that_its_frames_hold_two_fields(pts) -> None:
+    assert timeline(pts, Fraction(1, 90000), None, Fraction(25), (), 60.0, deinterlace=True).deinterlace
+    assert not line(pts, stated=Fraction(25)).deinterlace

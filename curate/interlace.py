@@ -1,0 +1,67 @@
+"""Full pictures from interlaced frames, one for each."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import av
+from av.filter import Graph
+from av.video.frame import VideoFrame
+
+_SMALLEST = 4  # pixels; the filter needs some lines above and below
+
+
+def deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
+    """The same number of frames in the same order, those marked as interlaced as full pictures.
+
+    Each shows the moment of its first field (bwdif, which looks at one frame before and one after). Frames
+    before the first interlaced one pass untouched and at once; from then on one frame is held back. Time
+    stamps stay as they are.
+    """
+    graph: Graph | None = None
+    made_for: tuple[object, ...] = ()
+    waiting: deque[VideoFrame] = deque()
+    for frame in frames:
+        kind = (frame.width, frame.height, frame.format.name)
+        if graph is not None and kind != made_for:
+            yield from _pulled(graph, None, waiting)
+            graph = None
+        if graph is None:
+            if not frame.interlaced_frame or min(frame.width, frame.height) < _SMALLEST:
+                yield frame
+                continue
+            graph, made_for = _build(frame), kind
+        waiting.append(frame)
+        yield from _pulled(graph, frame, waiting)
+    if graph is not None:
+        yield from _pulled(graph, None, waiting)
+
+
+def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) -> Iterator[VideoFrame]:
+    """Hands a frame over, or None for the end, and yields what comes out with its own time stamps."""
+    graph.push(frame)
+    while True:
+        try:
+            finished = graph.pull()
+        except (BlockingIOError, av.error.EOFError):
+            return
+        assert isinstance(finished, VideoFrame)
+        original = waiting.popleft()
+        # The filter counts in half ticks, for those who want a picture of each field.
+        finished.pts, finished.time_base = original.pts, original.time_base
+        finished.duration = original.duration
+        yield finished
+
+
+def _build(frame: VideoFrame) -> Graph:
+    graph = Graph()
+    graph.threads = 1
+    nodes = [
+        graph.add_buffer(
+            width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+        ),
+        graph.add("bwdif", "mode=send_frame:parity=auto:deint=interlaced"),
+        graph.add("buffersink"),
+    ]
+    graph.link_nodes(*nodes)
+    graph.configure()
+    return graph

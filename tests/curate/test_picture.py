@@ -1,0 +1,221 @@
+"""Finished pictures: upright, square pixels, 8-bit 4:2:0 SDR; and full pictures of interlaced frames."""
+
+import io
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from av.video.frame import VideoFrame
+
+from curate.interlace import deinterlaced
+from curate.picture import Geometry, finisher, geometry
+from curate.source import open_video
+from curate.timeline import Decoder
+from tests.media import numbered_frame, read_number
+
+SIZE = (160, 128)
+
+
+def plain(number: int, pix_fmt: str = "yuv420p", size: tuple[int, int] = SIZE) -> VideoFrame:
+    frame = VideoFrame.from_ndarray(numbered_frame(number, *size), "rgb24").reformat(format=pix_fmt)
+    frame.pts, frame.time_base = number, Fraction(1, 25)
+    return frame
+
+
+def number_of(frame: VideoFrame) -> int:
+    return read_number(frame.to_ndarray(format="rgb24"))
+
+
+def grey(value: int, **properties: int) -> VideoFrame:
+    frame = VideoFrame.from_ndarray(np.full((96, 64), value, np.uint8), "gray").reformat(format="yuv420p")
+    for plane, level in zip(frame.planes, (value, 128, 128), strict=True):
+        plane.update(bytes([level]) * plane.buffer_size)
+    for name, of in properties.items():
+        setattr(frame, name, of)
+    frame.time_base = Fraction(1, 25)
+    return frame
+
+
+def luma(frame: VideoFrame) -> int:
+    return int(frame.to_ndarray()[0, 0])
+
+
+def test_a_finished_frame_passes_untouched() -> None:
+    with finisher(Geometry(*SIZE)) as pictures:
+        frame = plain(3)
+        assert pictures.finish(frame) is frame
+
+
+@pytest.mark.parametrize("pix_fmt", ["yuv444p", "yuv422p10le", "rgb24", "yuv420p10le", "nv12"])
+def test_other_formats_become_8_bit_420(pix_fmt: str) -> None:
+    with finisher(Geometry(*SIZE)) as pictures:
+        for number in range(5):
+            finished = pictures.finish(plain(number, pix_fmt))
+            assert finished.format.name == "yuv420p"
+            assert number_of(finished) == number
+
+
+@pytest.mark.parametrize(
+    ("size", "aspect", "expected"),
+    [
+        ((720, 576), Fraction(64, 45), (1024, 576)),
+        ((161, 129), None, (160, 128)),
+        ((160, 128), Fraction(0), (160, 128)),
+        ((1, 1), None, (2, 2)),
+    ],
+)
+def test_the_size_of_a_clip_has_square_pixels_and_is_even(
+    size: tuple[int, int], aspect: Fraction | None, expected: tuple[int, int]
+) -> None:
+    assert geometry(VideoFrame(*size, "yuv420p"), aspect) == Geometry(*expected)
+
+
+def test_a_source_that_changes_its_size_and_format_keeps_the_first_size() -> None:
+    with finisher(Geometry(*SIZE)) as pictures:
+        for number, (size, pix_fmt) in enumerate(
+            [(SIZE, "yuv420p"), ((320, 256), "yuv444p"), (SIZE, "nv12")]
+        ):
+            finished = pictures.finish(plain(number, pix_fmt, size))
+            assert (finished.width, finished.height) == SIZE
+            assert number_of(finished) == number
+
+
+def test_full_range_becomes_limited_range_even_in_the_middle_of_a_source() -> None:
+    with finisher(Geometry(64, 96)) as pictures:
+        assert luma(pictures.finish(grey(200, color_range=1))) == 200
+        assert luma(pictures.finish(grey(255, color_range=2))) == pytest.approx(235, abs=1)
+        assert luma(pictures.finish(grey(200, color_range=1))) == 200
+
+
+def test_hdr_becomes_sdr_and_says_so() -> None:
+    with finisher(Geometry(64, 96)) as pictures:
+        shown = [
+            pictures.finish(grey(value, color_trc=16, colorspace=9, color_primaries=9, color_range=1))
+            for value in (60, 120, 143, 200)
+        ]
+    assert all(frame.color_trc == 1 for frame in shown)
+    values = [luma(frame) for frame in shown]
+    assert values == sorted(values)
+    assert values[2] > 150  # PQ code 143 of limited range is about 200 nits, SDR's white
+
+
+def woven(frames: int, size: tuple[int, int] = SIZE) -> Iterator[np.ndarray]:
+    """Pictures of two fields: lines 0, 2, .. show number 2k and lines 1, 3, .. show number 2k + 1."""
+    for number in range(frames):
+        picture = numbered_frame(2 * number, *size)
+        picture[1::2] = numbered_frame(2 * number + 1, *size)[1::2]
+        yield picture
+
+
+def interlaced(codec: str, form: str, frames: int = 20, size: tuple[int, int] = SIZE) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format=form) as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        stream.codec_context.thread_count = 1
+        quality = {"crf": "8"} if codec == "libx264" else {"qscale": "2"}
+        stream.options = {"flags": "+ildct+ilme", **quality}
+        for number, picture in enumerate(woven(frames, size)):
+            frame = VideoFrame.from_ndarray(picture, "rgb24").reformat(
+                format="yuv420p", interpolation="POINT"
+            )
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def decoded(data: bytes, *, deinterlace: bool) -> tuple[list[VideoFrame], bool]:
+    with open_video(io.BytesIO(data)) as (container, stream):
+        decoder = Decoder(container, stream, deinterlace=deinterlace)
+        return list(decoder.frames()), decoder.interlaced
+
+
+def comb(frame: VideoFrame) -> float:
+    """How much more neighbouring lines differ than those two apart, grey levels."""
+    picture = frame.to_ndarray(format="gray").astype(float)
+    return float(np.abs(picture[1:-1] - picture[2:]).mean() - np.abs(picture[:-2] - picture[2:]).mean())
+
+
+@pytest.mark.parametrize(("codec", "form"), [("libx264", "mp4"), ("mpeg2video", "mpegts")])
+def test_each_interlaced_frame_gives_one_full_picture_with_its_own_time(codec: str, form: str) -> None:
+    data = interlaced(codec, form)
+    frames, said = decoded(data, deinterlace=False)
+    full, _ = decoded(data, deinterlace=True)
+    assert said
+    assert all(frame.interlaced_frame for frame in frames)
+    assert not any(frame.interlaced_frame for frame in full)
+    assert [(frame.pts, frame.time_base) for frame in full] == [
+        (frame.pts, frame.time_base) for frame in frames
+    ]
+    numbers = [number_of(frame) for frame in full]
+    assert numbers == list(range(numbers[0], numbers[0] + 40, 2))
+
+
+def test_the_comb_of_moving_fields_is_gone() -> None:
+    picture = np.zeros((128, 160, 3), np.uint8) + 60
+    frames = []
+    for number in range(6):
+        woven_picture = picture.copy()
+        woven_picture[0::2, 20 + 8 * number : 60 + 8 * number] = 200
+        woven_picture[1::2, 24 + 8 * number : 64 + 8 * number] = 200
+        frame = VideoFrame.from_ndarray(woven_picture, "rgb24").reformat(format="yuv444p")
+        frame.pts, frame.time_base = number, Fraction(1, 25)
+        frames.append(frame)
+    data = io.BytesIO()
+    with av.open(data, "w", format="mpegts") as container:
+        stream = container.add_stream("mpeg2video", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 160, 128, "yuv422p"
+        stream.options = {"flags": "+ildct+ilme", "qscale": "1"}
+        stream.codec_context.thread_count = 1
+        for frame in frames:
+            container.mux(stream.encode(frame.reformat(format="yuv422p")))
+        container.mux(stream.encode(None))
+    before, _ = decoded(data.getvalue(), deinterlace=False)
+    after, _ = decoded(data.getvalue(), deinterlace=True)
+    assert len(after) == len(before) == 6
+    assert min(comb(frame) for frame in before) > 3
+    assert max(comb(frame) for frame in after[1:-1]) < 0.5
+
+
+def test_progressive_frames_pass_deinterlacing_untouched() -> None:
+    frames = [plain(number) for number in range(5)]
+    assert all(out is frame for out, frame in zip(deinterlaced(frames), frames, strict=True))
+
+
+def test_frames_of_changing_kind_keep_their_order_and_number() -> None:
+    fields, _ = decoded(interlaced("libx264", "mp4", 6), deinterlace=False)
+    large, _ = decoded(interlaced("mpeg2video", "mpegts", 5, (320, 256)), deinterlace=False)
+    mixed = [plain(0), *fields, plain(3), plain(4), *large, *fields[:1], plain(7)]
+    out = list(deinterlaced(mixed))
+    assert [(frame.width, frame.pts) for frame in out] == [(frame.width, frame.pts) for frame in mixed]
+    assert not any(frame.interlaced_frame for frame in out)
+    assert [number_of(out[place]) for place in (0, 7, 8, -1)] == [0, 3, 4, 7]
+
+
+def test_the_end_of_the_input_costs_no_frame() -> None:
+    fields, _ = decoded(interlaced("libx264", "mp4", 3), deinterlace=False)
+    for count in (1, 2, 3):
+        assert len(list(deinterlaced(fields[:count]))) == count
+
+
+def test_deinterlacing_and_turning_work_together(tmp_path: Path) -> None:
+    path = tmp_path / "turned.mp4"
+    with av.open(io.BytesIO(interlaced("libx264", "mp4", 4))) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        stream.set_display_rotation(-90)
+        for packet in source.demux(source.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    frames, _ = decoded(path.read_bytes(), deinterlace=True)
+    assert geometry(frames[0], None) == Geometry(128, 160)
+    with finisher(Geometry(128, 160)) as pictures:
+        finished = [pictures.finish(frame) for frame in frames]
+    assert {(frame.width, frame.height) for frame in finished} == {(128, 160)}
+    upright = [np.rot90(frame.to_ndarray(format="rgb24")) for frame in finished]
+    numbers = [read_number(np.ascontiguousarray(picture)) for picture in upright]
+    assert numbers == list(range(numbers[0], numbers[0] + 8, 2))
