@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from curate.shots import ShotDetector, Transition
+from curate.shots.scale import Scaler
 from loader.errors import RunError, UsageError
 
 TOLERANCE = 1
@@ -228,12 +229,12 @@ def analysis_frames(path: Path, size: tuple[int, int]) -> Iterator[NDArray[np.ui
     """All frames of a video in shown order, squeezed to (width, height), [height, width, 3] RGB."""
     import av
 
+    scale = Scaler(size)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
-            small = frame.reformat(*size, format="rgb24", interpolation="AREA")
-            yield np.asarray(small.to_ndarray(), np.uint8)
+            yield scale(frame)
 
 
 def _finds(report: Transition, transition: TrueTransition) -> bool:

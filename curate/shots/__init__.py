@@ -1,5 +1,6 @@
 """Shot detection: a small interface and the detectors behind it."""
 
+from curate.shots.choice import ShotConfig, make_detector
 from curate.shots.colour import ColourDetector, ColourDetectorConfig
 from curate.shots.types import Piece, ShotDetector, Transition, pieces
 
@@ -7,7 +8,9 @@ __all__ = [
     "ColourDetector",
     "ColourDetectorConfig",
     "Piece",
+    "ShotConfig",
     "ShotDetector",
     "Transition",
+    "make_detector",
     "pieces",
 ]

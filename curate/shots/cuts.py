@@ -4,7 +4,12 @@ from itertools import product
 
 import numpy as np
 
-from curate.shots.features import Features, colour_difference, structure_difference
+from curate.shots.features import (
+    Features,
+    colour_difference,
+    structure_difference,
+    unshifted_difference,
+)
 from curate.shots.history import History
 
 REACH = 4
@@ -21,14 +26,28 @@ def unlikeness(before: list[Features], after: list[Features], colour_weight: flo
     return structure + colour_weight * colour
 
 
-def cut_score(history: History, frame: int, colour_weight: float, motion_weight: float) -> float:
-    """How far a cut right before `frame` stands out, from below 0 to 1 + colour_weight.
+def cut_score(
+    history: History, frame: int, colour_weight: float, motion_weight: float, above: float
+) -> float | None:
+    """How far a cut right before `frame` stands out, from below 0 to 1 + colour_weight; None up to `above`.
 
     The most alike of the pictures up to REACH frames before and after are compared, so that flashes and broken
     frames find the old scene again, less a share of the usual step between neighbours on the calmer side.
     """
+    # No score is above the unlikeness of any one pair: most frames need no closer look.
+    if history.step_bound(frame) + colour_weight <= above:
+        return None
     before = [history[frame - 1 - offset] for offset in _OFFSETS if frame - 1 - offset >= history.first]
     after = [history[frame + offset] for offset in _OFFSETS if frame + offset < history.end]
+    pairs = list(product(before, after))
+    colour = colour_weight * min(colour_difference(a, b) for a, b in pairs)
+    if min(unshifted_difference(a, b) for a, b in pairs) + colour <= above:
+        return None
+    unlike = float("inf")
+    for a, b in pairs:
+        unlike = min(unlike, structure_difference(a, b) + colour)
+        if unlike <= above:
+            return None
     motions = [
         float(np.mean(steps))
         for steps in (
@@ -37,4 +56,5 @@ def cut_score(history: History, frame: int, colour_weight: float, motion_weight:
         )
         if steps
     ]
-    return unlikeness(before, after, colour_weight) - motion_weight * min(motions, default=0.0)
+    score = unlike - motion_weight * min(motions, default=0.0)
+    return score if score > above else None

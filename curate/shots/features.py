@@ -6,87 +6,131 @@ distributions of the four quarters of the picture: blind to motion inside a quar
 in structure or in colour; pictures of two shots hardly ever do in either.
 """
 
-from typing import NamedTuple
+import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 64, 36
+STRUCTURE_FLOOR = 4.0
+"""Grey levels squared: the energy of coding noise in a flat picture."""
 
 Floats = NDArray[np.float32]
 
 _MAX_SHIFT = (8, 12)  # rows, columns: about a fifth of the picture
 _HIGH_PASS_RADIUS = 3
-_STRUCTURE_FLOOR = 4.0  # grey levels squared: the energy of coding noise in a flat picture
 _BAR_LUMA = 16.0  # darker borders are letterbox or pillarbox bars
 _COLOUR_BINS = 32
+_BIN_WIDTH = 256 // _COLOUR_BINS
 _COLOUR_SATURATION = 25.0  # grey levels of mean distance at which two colour distributions count as unlike
 
-_YCC = np.array([[0.299, 0.587, 0.114], [-0.299, -0.587, 0.886], [0.701, -0.587, -0.114]], np.float32).T
-_LOWEST = np.array([[0.0, -128.0, -128.0]], np.float32)
 _ROWS, _COLUMNS = np.mgrid[:HEIGHT, :WIDTH]
-_QUARTER = ((_ROWS >= HEIGHT // 2) * 2 + (_COLUMNS >= WIDTH // 2)).reshape(-1, 1)
-_FIRST_BIN = (_QUARTER * 3 + np.arange(3)) * _COLOUR_BINS  # [pixels, 3]
+_QUARTER = (_ROWS >= HEIGHT // 2) * 2 + (_COLUMNS >= WIDTH // 2)
+_FIRST_BIN = (_QUARTER * 3 + np.arange(3)[:, None, None]) * _COLOUR_BINS  # [channel, row, column]
 
 
-class Features(NamedTuple):
+def _inverse(shifts: NDArray[np.intp], size: int, weights: NDArray[np.float64]) -> NDArray[np.complex64]:
+    """The rows of the inverse Fourier transform for these shifts, [shift, frequency]."""
+    turns = np.outer(shifts, np.arange(len(weights))) / size
+    rows: NDArray[np.complex64] = (np.exp(2j * np.pi * turns) * weights / size).astype(np.complex64)
+    return rows
+
+
+# Only the correlations at small shifts are wanted: two small products are cheaper than the whole transform.
+_INVERSE_ROWS = _inverse(np.arange(-_MAX_SHIFT[0], _MAX_SHIFT[0] + 1), HEIGHT, np.ones(HEIGHT))
+_INVERSE_COLUMNS = _inverse(
+    np.arange(-_MAX_SHIFT[1], _MAX_SHIFT[1] + 1),
+    WIDTH,
+    np.r_[1, np.full(WIDTH // 2 - 1, 2), 1],  # each column of a half spectrum stands for its mirror image too
+).T.copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
     """The features of one frame.
 
     Attributes:
         contrast: Standard deviation of the luminance, grey levels.
         energy: Mean square of the high-passed luminance, grey levels squared, floor included.
-        spectrum: Fourier transform of the high-passed luminance, scaled so that the correlation of a picture
-            with itself is 1 less its share of the floor; [HEIGHT, WIDTH // 2 + 1] complex64.
-        fine: High-passed luminance, scaled like the spectrum, [HEIGHT * WIDTH].
+        fine: High-passed luminance, scaled so that the correlation of a picture with itself is 1 less its share
+            of the floor, [HEIGHT * WIDTH].
         layout: Luminance at half size less its mean, [HEIGHT // 2 * WIDTH // 2].
         colours: Cumulative distributions of Y, B - Y, R - Y in each quarter, [12 * bins], in grey levels per bin.
     """
 
     contrast: float
     energy: float
-    spectrum: NDArray[np.complex64]
     fine: Floats
     layout: Floats
     colours: Floats
 
-
-def features(frame: NDArray[np.uint8]) -> Features:
-    """Features of a frame, [HEIGHT, WIDTH, 3] RGB."""
-    ycc = frame.reshape(-1, 3).astype(np.float32) @ _YCC
-    raw = ycc[:, 0].reshape(HEIGHT, WIDTH)
-    luma = without_bars(raw)
-    fine = high_pass(luma)
-    energy = float(np.mean(fine * fine)) + _STRUCTURE_FLOOR
-    fine /= np.sqrt(energy * fine.size)
-    layout = raw.reshape(HEIGHT // 2, 2, WIDTH // 2, 2).mean(axis=(1, 3)).ravel()
-    width = 256 // _COLOUR_BINS
-    bins = ((ycc - _LOWEST) / width).astype(np.intp).clip(0, _COLOUR_BINS - 1)
-    counts = np.bincount((bins + _FIRST_BIN).ravel(), minlength=12 * _COLOUR_BINS)
-    shares = counts.reshape(12, _COLOUR_BINS) * (4 / (WIDTH * HEIGHT))
-    return Features(
-        contrast=float(raw.std()),
-        energy=energy,
-        spectrum=np.fft.rfft2(fine).astype(np.complex64),
-        fine=fine.ravel(),
-        layout=layout - layout.mean(),
-        colours=(shares.cumsum(axis=1) * width).astype(np.float32).ravel(),
-    )
+    @cached_property
+    def spectrum(self) -> NDArray[np.complex64]:
+        """Fourier transform of `fine`, [HEIGHT, WIDTH // 2 + 1]; few frames are ever asked for it."""
+        return np.fft.rfft2(self.fine.reshape(HEIGHT, WIDTH)).astype(np.complex64)
 
 
-def without_bars(luma_HW: Floats) -> Floats:
+def features(frames: NDArray[np.uint8]) -> list[Features]:
+    """Features of each of the frames, [n, HEIGHT, WIDTH, 3] RGB; the work is shared, the results are not."""
+    # In thousandths of a grey level all sums are whole numbers, exact in float32.
+    red, green, blue = np.ascontiguousarray(frames.transpose(3, 0, 1, 2), np.float32)
+    thousandths = 299 * red + 587 * green + 114 * blue
+    raw = thousandths * np.float32(0.001)
+    fine = high_pass(without_bars(raw))
+    energy = np.einsum("nhw,nhw->n", fine, fine) / (HEIGHT * WIDTH) + np.float32(STRUCTURE_FLOOR)
+    fine /= np.sqrt(energy * (HEIGHT * WIDTH))[:, None, None]
+    halved = raw[:, ::2] + raw[:, 1::2]
+    layout = ((halved[:, :, ::2] + halved[:, :, 1::2]) * np.float32(0.25)).reshape(len(frames), -1)
+    layout -= layout.mean(axis=1, keepdims=True)
+    chroma = [1000 * colour - thousandths for colour in (blue, red)]
+    colours = _cumulative([thousandths, *(each + np.float32(128_000) for each in chroma)])
+    contrast = raw.reshape(len(frames), -1).std(axis=1)
+    fine = fine.reshape(len(frames), -1)
+    return [
+        Features(float(contrast[n]), float(energy[n]), fine[n], layout[n], colours[n])
+        for n in range(len(frames))
+    ]
+
+
+def _cumulative(channels: list[Floats]) -> Floats:
+    """Cumulative distributions of three channels, each [n, HEIGHT, WIDTH] in thousandths, in each quarter."""
+    count = len(channels[0])
+    bins = np.stack(channels, axis=1)
+    bins += 0.5  # no whole number lies on the edge of a bin now, so that rounding moves none
+    bins *= np.float32(0.001 / _BIN_WIDTH)
+    np.clip(bins, 0, _COLOUR_BINS - 1, out=bins)
+    places = bins.astype(np.intp)
+    places += _FIRST_BIN
+    places += np.arange(count)[:, None, None, None] * (12 * _COLOUR_BINS)
+    counts = np.bincount(places.ravel(), minlength=count * 12 * _COLOUR_BINS)
+    shares = counts.reshape(count, 12, _COLOUR_BINS).cumsum(axis=2) * (4 * _BIN_WIDTH / (WIDTH * HEIGHT))
+    return shares.astype(np.float32).reshape(count, -1)
+
+
+def without_bars(luma_NHW: Floats) -> Floats:
     """Replace black bars at the border by the nearest picture row or column.
 
     Their edges would be the strongest structure of every shot, and the same in all of them. One more row or
     column goes with each bar, because scaling smears its edge.
     """
-    lit = luma_HW > _BAR_LUMA
-    rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))
+    lit = luma_NHW > _BAR_LUMA
+    rows, columns = np.asarray(lit.any(axis=2)), np.asarray(lit.any(axis=1))
+    whole = rows[:, 0] & rows[:, -1] & columns[:, 0] & columns[:, -1]
+    if whole.all():
+        return luma_NHW
+    filled = luma_NHW.copy()
+    for n in np.flatnonzero(~whole):
+        filled[n] = _without_bars(luma_NHW[n], np.flatnonzero(rows[n]), np.flatnonzero(columns[n]))
+    return filled
+
+
+def _without_bars(luma_HW: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Floats:
     if len(rows) < HEIGHT // 4 or len(columns) < WIDTH // 8:
         return luma_HW
     top, bottom = _inside(int(rows[0]), int(rows[-1]), HEIGHT - 1)
     left, right = _inside(int(columns[0]), int(columns[-1]), WIDTH - 1)
-    if (top, bottom, left, right) == (0, HEIGHT - 1, 0, WIDTH - 1):
-        return luma_HW
     inner = luma_HW[top : bottom + 1, left : right + 1]
     return np.pad(inner, ((top, HEIGHT - 1 - bottom), (left, WIDTH - 1 - right)), mode="edge")
 
@@ -95,13 +139,16 @@ def _inside(first: int, last: int, end: int) -> tuple[int, int]:
     return (first + 1 if first > 0 else 0), (last - 1 if last < end else end)
 
 
-def high_pass(luma_HW: Floats) -> Floats:
+def high_pass(luma_NHW: Floats) -> Floats:
     """The luminance less its mean over a 7x7 box around each pixel."""
-    radius, size = _HIGH_PASS_RADIUS, 2 * _HIGH_PASS_RADIUS + 1
-    sums = np.pad(luma_HW, radius, mode="edge")
-    sums = np.pad(sums, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
-    boxes = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
-    return luma_HW - boxes / np.float32(size**2)
+    radius = _HIGH_PASS_RADIUS
+    padded = np.pad(luma_NHW, ((0, 0), (radius, radius), (radius, radius)), mode="edge")
+    sums = padded[:, :-1] + padded[:, 1:]
+    sums = sums[:, :-5] + sums[:, 2:-3] + sums[:, 4:-1] + padded[:, 6:]
+    across = sums[:, :, :-1] + sums[:, :, 1:]
+    across = across[:, :, :-5] + across[:, :, 2:-3] + across[:, :, 4:-1] + sums[:, :, 6:]
+    fine: Floats = luma_NHW - across * np.float32(1 / (2 * radius + 1) ** 2)
+    return fine
 
 
 def structure_difference(a: Features, b: Features) -> float:
@@ -109,16 +156,13 @@ def structure_difference(a: Features, b: Features) -> float:
 
     Pictures without structure do not differ: the floor of both counts as structure they share.
     """
-    correlation = np.fft.irfft2(a.spectrum * b.spectrum.conj(), s=(HEIGHT, WIDTH))
-    rows, columns = _MAX_SHIFT
-    by_row = np.maximum(correlation[: rows + 1].max(axis=0), correlation[-rows:].max(axis=0))
-    peak = max(by_row[: columns + 1].max(), by_row[-columns:].max())
-    return float(1 - peak - _STRUCTURE_FLOOR / np.sqrt(a.energy * b.energy))
+    correlation = (_INVERSE_ROWS @ (a.spectrum * b.spectrum.conj()) @ _INVERSE_COLUMNS).real
+    return float(1 - correlation.max() - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
 
 
 def unshifted_difference(a: Features, b: Features) -> float:
     """`structure_difference` without the search over shifts: never less, and quick."""
-    return float(1 - a.fine @ b.fine - _STRUCTURE_FLOOR / np.sqrt(a.energy * b.energy))
+    return float(1 - a.fine @ b.fine - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
 
 
 def colour_difference(a: Features, b: Features) -> float:

@@ -1,13 +1,16 @@
 """The features of the last frames, by frame number."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from curate.shots.features import Features, structure_difference
+from curate.shots.features import Features, structure_difference, unshifted_difference
 
 
 class History:
     """A bounded window over the frames of a video.
+
+    Args:
+        frames: How many frames are held.
 
     Attributes:
         end: One past the last frame seen.
@@ -15,15 +18,14 @@ class History:
 
     def __init__(self, frames: int) -> None:
         self._features: deque[Features] = deque(maxlen=frames)
-        self._steps: deque[float] = deque(maxlen=frames)
+        self._steps: deque[float | None] = deque(maxlen=frames)  # None: nobody has asked yet
         self.end = 0
 
-    def append(self, features: Features) -> None:
-        """Take the next frame; the oldest one falls out when the window is full."""
-        step = structure_difference(self._features[-1], features) if self._features else 0.0
-        self._features.append(features)
-        self._steps.append(step)
-        self.end += 1
+    def extend(self, features: Sequence[Features]) -> None:
+        """Take the next frames; the oldest ones fall out when the window is full."""
+        self._features.extend(features)
+        self._steps.extend([None] * len(features))
+        self.end += len(features)
 
     @property
     def first(self) -> int:
@@ -34,8 +36,18 @@ class History:
         return self._features[frame - self.first]
 
     def step(self, frame: int) -> float:
-        """Difference in structure between a frame and the one before it; 0 for the first frame of a video."""
-        return self._steps[frame - self.first]
+        """Difference in structure between a frame and the one before it; 0 for the oldest frame held."""
+        place = frame - self.first
+        step = self._steps[place]
+        if step is None:
+            step = structure_difference(self._features[place - 1], self._features[place]) if place else 0.0
+            self._steps[place] = step
+        return step
+
+    def step_bound(self, frame: int) -> float:
+        """A cheap number that `step` is never above."""
+        place = frame - self.first
+        return unshifted_difference(self._features[place - 1], self._features[place]) if place else 0.0
 
     def steps(self, frames: Iterable[int]) -> list[float]:
         """The steps of those frames that are held."""

@@ -23,6 +23,11 @@ class Transition:
     kind: Literal["cut", "gradual"]
 
 
+def overlap(a: Transition, b: Transition, margin: int = 0) -> bool:
+    """Whether two transitions share a frame step, or lie less than `margin` frames apart."""
+    return a.start_frame < b.end_frame + margin and b.start_frame < a.end_frame + margin
+
+
 class Piece(NamedTuple):
     """Frames [first, end) of a video."""
 

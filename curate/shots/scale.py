@@ -1,0 +1,35 @@
+"""Decoded frames -> the small pictures that the detectors look at."""
+
+import numpy as np
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+
+
+class Scaler:
+    """Squeezes frames to one size, whatever their aspect; keep one per source.
+
+    It holds on to the tables of the scaler, which `frame.reformat()` builds anew for every frame.
+
+    Args:
+        size: (width, height) of the pictures.
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._width, self._height = size
+        self._reformatter = VideoReformatter()
+
+    def __call__(self, frame: VideoFrame) -> NDArray[np.uint8]:
+        """The frame as [height, width, 3] RGB, each pixel the mean of the area it covers."""
+        small = self._reformatter.reformat(
+            frame, self._width, self._height, "rgb24", interpolation="AREA", threads=1
+        )
+        return np.asarray(small.to_ndarray(), np.uint8)
+
+
+def area_weights(pixels: int, to: int) -> NDArray[np.float32]:
+    """The share of each of `pixels` in each of `to` equal parts of the same line, [to, pixels]; rows add up to 1."""
+    edges = np.arange(to + 1) * (pixels / to)
+    starts = np.arange(pixels)
+    covered = np.minimum(edges[1:, None], starts + 1) - np.maximum(edges[:-1, None], starts)
+    return np.asarray(covered.clip(0) * (to / pixels), np.float32)
