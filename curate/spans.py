@@ -1,11 +1,13 @@
 """From shots to spans: every second of a source belongs to exactly one span."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, Field
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, model_validator
 
 from curate.shots import Transition, pieces
 from curate.timeline import Timeline, clean_runs
@@ -18,9 +20,24 @@ MISSING_MIN_SHARE = 0.02
 class SpanConfig(BaseModel, frozen=True, extra="forbid"):
     """How shots become clip spans."""
 
+    min_clip_s: float = Field(2.0, ge=0, description="shorter shots are filtered")
     max_clip_s: float = Field(
-        10.0, gt=0, description="longer shots are cut into equal parts of at most about this length"
+        10.0, gt=0, description="longer shots are cut into parts of at most about this length"
     )
+    crop_s: float = Field(
+        0.0, ge=0, description="left out at both ends of every shot, where a detector's edge may be off"
+    )
+    long_shots: Literal["equal", "stride"] = Field(
+        "equal", description="equal parts; or parts of max_clip_s and what remains, filtered when too short"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_clip_s > self.max_clip_s:
+            raise ValueError(
+                f"min_clip_s = {self.min_clip_s:g} is above max_clip_s = {self.max_clip_s:g}: no clip could be made"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,9 @@ class Span:
         end_s: when it ends.
         fault: why it can be no clip, or None.
         fault_state: "filtered" or "failed" when there is a fault.
+        stage: that found the fault.
+        score: the number a rule decided on.
+        threshold: what it was compared with.
     """
 
     first: int
@@ -42,6 +62,9 @@ class Span:
     end_s: float
     fault: str | None = None
     fault_state: str = ""
+    stage: str = ""
+    score: float | None = None
+    threshold: float | None = None
 
 
 def spans(
@@ -49,17 +72,18 @@ def spans(
 ) -> list[Span]:
     """Spans that lie side by side from 0 to the end, or to the promised end when the source is cut off.
 
-    Frames inside a gradual transition and damaged frames become spans of their own, with a fault.
+    Frames inside a gradual transition, damaged frames and what is cropped become spans of their own, with a fault.
     """
     times_s = timeline.times_s
     found: list[Span] = []
 
-    def add(first: int, last: int, fault: str | None = None, state: str = "") -> None:
-        found.append(Span(first, last, float(times_s[first]), float(times_s[last]), fault, state))
+    def add(first: int, last: int, fault: str | None = None, state: str = "", stage: str = "") -> None:
+        if first < last:
+            start_s, end_s = float(times_s[first]), float(times_s[last])
+            found.append(Span(first, last, start_s, end_s, fault, state, stage))
 
     for hurt in timeline.damage:
-        if hurt.last > hurt.first:
-            add(hurt.first, hurt.last, hurt.reason, "failed")
+        add(hurt.first, hurt.last, hurt.reason, "failed", "decode")
     runs = clean_runs(timeline.frames, timeline.damage)
     for piece in pieces(transitions, timeline.frames):
         for run_first, run_last in runs:
@@ -67,22 +91,54 @@ def spans(
             if first >= last:
                 continue
             if piece.kind == "transition":
-                add(first, last, "blended frames of a gradual transition", "filtered")
-            else:
-                for part_first, part_last in _parts(timeline, first, last, config.max_clip_s):
-                    add(part_first, part_last)
-    found.sort(key=lambda span: span.first)
+                add(first, last, "blended frames of a gradual transition", "filtered", "shots")
+                continue
+            inner_first, inner_last = _cropped(times_s, first, last, config.crop_s)
+            add(first, inner_first, "cropped at the start of a shot", "filtered", "spans")
+            add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
+            for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
+                add(part_first, part_last)
+    found = [_long_enough(span, config) for span in sorted(found, key=lambda span: span.first)]
     end_s = float(times_s[-1])
     missing_s = (promised_s or 0) - end_s
     if promised_s and missing_s > max(MISSING_MIN_S, MISSING_MIN_SHARE * promised_s):
         fault = f"the file is cut off: it promises {promised_s:.2f} s and holds {end_s:.2f} s"
-        found.append(Span(timeline.frames, timeline.frames, end_s, promised_s, fault, "failed"))
+        found.append(Span(timeline.frames, timeline.frames, end_s, promised_s, fault, "failed", "decode"))
     return found
 
 
-def _parts(timeline: Timeline, first: int, last: int, max_clip_s: float) -> list[tuple[int, int]]:
-    times_s = timeline.times_s
-    parts = max(1, math.ceil((times_s[last] - times_s[first]) / max_clip_s - 1e-9))
-    inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
+def _long_enough(span: Span, config: SpanConfig) -> Span:
+    duration_s = span.end_s - span.start_s
+    # Half a millisecond: ticks of containers are no finer.
+    if span.fault is not None or duration_s >= config.min_clip_s - 0.0005:
+        return span
+    return replace(
+        span,
+        fault=f"{duration_s:.2f} s is shorter than spans.min_clip_s",
+        fault_state="filtered",
+        stage="spans",
+        score=duration_s,
+        threshold=config.min_clip_s,
+    )
+
+
+def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float) -> tuple[int, int]:
+    """The frames of a shot that begin and end at least ``crop_s`` inside it; none when it is too short."""
+    if crop_s == 0:
+        return first, last
+    inside = np.searchsorted(times_s, [times_s[first] + crop_s - 1e-9, times_s[last] - crop_s + 1e-9])
+    inner_first, inner_last = int(inside[0]), int(inside[1]) - 1
+    return (inner_first, inner_last) if inner_first < inner_last else (last, last)
+
+
+def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig) -> list[tuple[int, int]]:
+    if first >= last:
+        return []
+    duration_s = float(times_s[last] - times_s[first])
+    parts = max(1, math.ceil(duration_s / config.max_clip_s - 1e-9))
+    if config.long_shots == "stride":
+        inner_s = times_s[first] + config.max_clip_s * np.arange(1, parts)
+    else:
+        inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
     inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
     return list(pairwise(sorted({first, *(int(bound) for bound in inner), last})))

@@ -1,0 +1,210 @@
+"""The fingerprint of a clip: small grey pictures without bars, and how well two of them agree.
+
+Agreement is local. Two shots of one fixed camera agree everywhere but where something moves, and that is what
+counts: the blocks that agree least decide. A slight crop or scaling is undone by a small search before.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+WIDTH, HEIGHT = 48, 27
+PICTURES_PER_S = 2.0
+
+Floats = NDArray[np.float32]
+Box = tuple[float, float, float]
+"""(left, top, scale) of a crop, as shares of the picture."""
+
+_BAR = 16.0  # darker borders are bars
+_BLOCKS = (8, 6)  # columns, rows
+_FLOOR = 30.0  # grey levels squared: variance that coding noise has too
+_WORST_SHARE = 0.05  # of the blocks; the best of the worst is the agreement
+_FEWER_WORST = 0.25  # while the crop is sought: smoother
+_REFINEMENTS = (0.025, 0.0125, 0.006)  # steps by which a crop is moved and resized
+_SCALES = (1.0, 0.95, 0.9, 0.85)
+_STEPS = (0.0, 0.5, 1.0)  # where a crop may lie, as a share of what is left over
+_LEAST_STILL = 0.45  # below it two pictures are not of one moment, whatever moves alike in them
+_STILL_POWER = 3  # without motion to go by, what stands still must agree all but wholly
+_CHANGE_FLOOR = 2.0  # grey levels squared: change that coding noise makes too
+_COARSE = 0.6  # overall correlation below which a closer look is no use
+
+
+class Match(NamedTuple):
+    """How two clips agree at their best alignment.
+
+    Attributes:
+        agreement: of the least alike blocks, of the least alike pictures; 1 for the same footage.
+        shared: pictures of each that lie side by side.
+    """
+
+    agreement: float
+    shared: int
+
+
+def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The fingerprint of a clip from its pictures.
+
+    Args:
+        pictures: uint8 [n, h, w, 3] RGB, at least PICTURES_PER_S of them a second.
+        times_s: float64 [n], rising.
+
+    Returns:
+        uint8 [m, HEIGHT, WIDTH], PICTURES_PER_S a second: 2.6 KB a second.
+    """
+    due = np.arange(0.0, float(times_s[-1]) + 1e-6, 1 / PICTURES_PER_S)
+    chosen = np.unique(np.searchsorted(times_s, due - 1e-6).clip(0, len(times_s) - 1))
+    return np.stack([_small(pictures[number]) for number in chosen])
+
+
+def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
+    """The best agreement of two fingerprints over shifts in time, crops and scales.
+
+    Args:
+        a: uint8 [n, HEIGHT, WIDTH].
+        b: uint8 [m, HEIGHT, WIDTH].
+        min_shared: pictures that must lie side by side.
+    """
+    coarse = _coarse(a) @ _coarse(b).T  # [n, m]
+    offsets = []
+    for offset in range(min_shared - len(a), len(b) - min_shared + 1):
+        diagonal = np.diagonal(coarse, offset)
+        if len(diagonal) >= min_shared:
+            offsets.append((float(np.median(diagonal)), offset))
+    best = Match(0.0, 0)
+    for likeness, offset in sorted(offsets, reverse=True)[:3]:
+        if likeness < _COARSE:
+            break
+        first = max(0, -offset)
+        shared = min(len(a) - first, len(b) - first - offset)
+        one, other = a[first : first + shared], b[first + offset : first + offset + shared]
+        agreement = max(_best_crop(one, other), _best_crop(other, one))
+        best = max(best, Match(agreement, shared))
+    return best
+
+
+def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
+    """Agreement when ``part`` is a crop of ``whole``: the best of some crops on few pictures, then refined."""
+    few = np.unique(np.linspace(0, len(whole) - 1, min(3, len(whole))).astype(int))
+
+    def value(box: Box) -> float:
+        return float(_agreement(_crop(whole[few], box), part[few], _FEWER_WORST).mean())
+
+    best = max((value(box), box) for box in _boxes())
+    for step in _REFINEMENTS:
+        improved = True
+        while improved:
+            nearby = [(value(box), box) for box in _nearby(best[1], step)]
+            improved = max(nearby)[0] > best[0]
+            best = max(best, *nearby)
+    cropped = _crop(whole, best[1])
+    still = float(np.median(_agreement(cropped, part, _WORST_SHARE)))
+    if still < _LEAST_STILL:
+        return 0.0
+    moving, evidence = _changes_alike(cropped, part.astype(np.float32))
+    return evidence * moving + (1 - evidence) * still**_STILL_POWER
+
+
+def _nearby(box: Box, step: float) -> list[Box]:
+    left, top, scale = box
+    moves = [(step, 0.0, 0.0), (0.0, step, 0.0), (step / 2, step / 2, -step)]
+    found = []
+    for right, down, wider in moves:
+        for sign in (1, -1):
+            size = scale + sign * wider
+            x, y = left + sign * right, top + sign * down
+            if _SCALES[-1] - 0.02 <= size <= 1 and 0 <= x <= 1 - size + 1e-9 and 0 <= y <= 1 - size + 1e-9:
+                found.append((x, y, size))
+    return found or [box]
+
+
+def _agreement(a: Floats, b: NDArray[np.uint8], worst_share: float) -> Floats:
+    """Agreement of pictures [n, HEIGHT, WIDTH] pair by pair, [n]: the best of a share of the worst blocks."""
+    one, other = _blocks(np.asarray(a, np.float32)), _blocks(b.astype(np.float32))
+    one = one - one.mean(axis=-1, keepdims=True)
+    other = other - other.mean(axis=-1, keepdims=True)
+    together = (one * other).mean(axis=-1)
+    apart = ((one * one).mean(axis=-1) + (other * other).mean(axis=-1)) / 2
+    alike = (together + _FLOOR) / (apart + _FLOOR)  # [n, blocks]
+    worst = max(1, round(alike.shape[1] * worst_share))
+    return np.asarray(np.sort(alike, axis=1)[:, worst - 1], np.float32)
+
+
+def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
+    """How far what changes from picture to picture agrees, and how much evidence that is, both at most 1.
+
+    Two stretches of one fixed camera agree in all that stands still; what moves tells them apart. Where hardly
+    anything moves this says nothing, and its evidence is near 0.
+
+    Args:
+        a: float32 [n, HEIGHT, WIDTH].
+        b: the same.
+    """
+    one, other = np.diff(a, axis=0), np.diff(b, axis=0)
+    apart = float((one * one).sum() + (other * other).sum()) / 2
+    moving = float((one * other).sum()) / max(apart, 1e-6)
+    return max(0.0, moving), apart / (apart + _CHANGE_FLOOR * max(1, one.size))
+
+
+def _blocks(pictures: Floats) -> Floats:
+    """[n, HEIGHT, WIDTH] to [n, blocks, pixels]; a row or column that does not fit is left out."""
+    columns, rows = _BLOCKS
+    high, wide = HEIGHT // rows, WIDTH // columns
+    inner = pictures[:, : high * rows, : wide * columns]
+    parts = inner.reshape(len(pictures), rows, high, columns, wide).transpose(0, 1, 3, 2, 4)
+    return np.asarray(parts.reshape(len(pictures), rows * columns, high * wide))
+
+
+@cache
+def _boxes() -> tuple[Box, ...]:
+    """The crops tried first."""
+    boxes = [(0.0, 0.0, 1.0)]
+    for scale in _SCALES[1:]:
+        boxes += [((1 - scale) * x, (1 - scale) * y, scale) for x in _STEPS for y in _STEPS]
+    return tuple(boxes)
+
+
+def _crop(pictures: NDArray[np.uint8], box: Box) -> Floats:
+    """Crops of pictures [n, HEIGHT, WIDTH], scaled up to the same size."""
+    left, top, scale = box
+    if scale == 1:
+        return pictures.astype(np.float32)
+    rows, row_share = _positions(HEIGHT, top, scale)
+    columns, column_share = _positions(WIDTH, left, scale)
+    images = pictures.astype(np.float32)
+    across = (
+        images[:, :, columns] * (1 - column_share)
+        + images[:, :, np.minimum(columns + 1, WIDTH - 1)] * column_share
+    )
+    row_share = row_share[:, None]
+    return np.asarray(
+        across[:, rows] * (1 - row_share) + across[:, np.minimum(rows + 1, HEIGHT - 1)] * row_share
+    )
+
+
+def _positions(size: int, start: float, scale: float) -> tuple[NDArray[np.intp], Floats]:
+    centres = (np.arange(size) + 0.5) * scale + start * size - 0.5
+    low = np.floor(centres).clip(0, size - 1).astype(np.intp)
+    return low, (centres - low).clip(0, 1).astype(np.float32)
+
+
+def _coarse(pictures: NDArray[np.uint8]) -> Floats:
+    """Pictures at a third of their size, mean removed, unit length: [n, 144]."""
+    thirds = (
+        pictures.astype(np.float32).reshape(len(pictures), HEIGHT // 3, 3, WIDTH // 3, 3).mean(axis=(2, 4))
+    )
+    flat = thirds.reshape(len(pictures), -1)
+    flat = flat - flat.mean(axis=1, keepdims=True)
+    return np.asarray(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), _FLOOR))
+
+
+def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """One picture without its bars, grey, WIDTH x HEIGHT."""
+    luma = (picture.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)
+    lit = luma > _BAR
+    rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))
+    if len(rows) >= len(luma) // 3 and len(columns) >= luma.shape[1] // 3:
+        luma = luma[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    return np.asarray(Image.fromarray(luma).resize((WIDTH, HEIGHT), Image.Resampling.BOX))

@@ -1,0 +1,92 @@
+"""A weights-free embedding of pictures: where light and dark lie, which way edges run, a little colour.
+
+Meant for what needs no understanding: stitching, near-duplicates, search by example, and the offline default of
+the dataset's video embeddings. Structure weighs most, so that other encodings, sizes and hues stay near; edges
+are counted in cells and pooled, so that a slight crop does too.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+PICTURE = (64, 36)
+"""(width, height) of the pictures that are described."""
+
+DIMENSIONS = 264
+
+_LIGHT, _EDGES, _COLOUR = 0.7, 0.6, 0.25  # weights of the three parts; their squares count in the cosine
+_CELLS = (4, 3)  # columns and rows of the cells in which edges and colours are pooled
+_ORIENTATIONS = 8
+_FLAT = 4.0  # grey levels: contrast below which a picture has no structure to speak of
+_COLOURFUL = 48.0  # levels of chroma that count as full colour
+
+Floats = NDArray[np.float32]
+
+
+def describe(picture: NDArray[np.uint8]) -> Floats:
+    """The descriptor of one picture.
+
+    Args:
+        picture: uint8 [36, 64, 3] RGB.
+
+    Returns:
+        float32 [DIMENSIONS], unit length; the cosine of two is about 1 for the same scene and near 0 for others.
+    """
+    rgb = picture.astype(np.float32)
+    luma = rgb @ np.array([0.299, 0.587, 0.114], np.float32)
+    parts = [
+        _unit(_light(luma), _FLAT * np.sqrt(144)) * _LIGHT,
+        _unit(_edges(luma), _FLAT * 2) * _EDGES,
+        _colour(rgb, luma) * _COLOUR,
+    ]
+    whole = np.concatenate(parts)
+    length = float(np.linalg.norm(whole))
+    if length < 1e-6:  # one even grey: all such pictures are alike
+        whole[-1], length = 1.0, 1.0
+    return np.asarray(whole / length, np.float32)
+
+
+def pool(descriptors: NDArray[np.floating]) -> Floats:
+    """The embedding of a clip from the descriptors [n, DIMENSIONS] of its pictures: their mean, unit length."""
+    mean = np.asarray(descriptors, np.float32).mean(axis=0)
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), np.float32)
+
+
+def embed_pictures(pictures: NDArray[np.uint8]) -> NDArray[np.float16]:
+    """The embedding of a clip from pictures uint8 [n, h, w, 3] of any size; float16 [DIMENSIONS], unit length."""
+    small = [
+        np.asarray(Image.fromarray(picture).resize(PICTURE, Image.Resampling.BOX)) for picture in pictures
+    ]
+    return pool(np.stack([describe(picture) for picture in small])).astype(np.float16)
+
+
+def _light(luma: Floats) -> Floats:
+    """Luminance in 16 x 9 cells less its mean, [144]."""
+    cells = luma.reshape(9, 4, 16, 4).mean(axis=(1, 3)).ravel()
+    return np.asarray(cells - cells.mean(), np.float32)
+
+
+def _edges(luma: Floats) -> Floats:
+    """How much edge of which orientation lies in each cell, less the cell's mean, [96]."""
+    down, right = np.gradient(luma)
+    strength = np.hypot(down, right)
+    bins = (np.arctan2(down, right) % np.pi / np.pi * _ORIENTATIONS).astype(np.intp) % _ORIENTATIONS
+    columns, rows = _CELLS
+    cell = (np.arange(36)[:, None] * rows // 36) * columns + np.arange(64)[None, :] * columns // 64
+    flat = (cell * _ORIENTATIONS + bins).ravel()
+    sums = np.bincount(flat, strength.ravel(), minlength=columns * rows * _ORIENTATIONS)
+    table = np.sqrt(sums / (36 * 64 / (columns * rows))).reshape(-1, _ORIENTATIONS)
+    return np.asarray(table - table.mean(axis=1, keepdims=True), np.float32).ravel()
+
+
+def _colour(rgb: Floats, luma: Floats) -> Floats:
+    """Mean chroma of each cell, [24], at most about unit length."""
+    columns, rows = _CELLS
+    chroma = np.stack([rgb[..., 2] - luma, rgb[..., 0] - luma], axis=-1)
+    cells = chroma.reshape(rows, 36 // rows, columns, 64 // columns, 2).mean(axis=(1, 3)).ravel()
+    return np.asarray(np.clip(cells / _COLOURFUL, -1, 1) / np.sqrt(len(cells)), np.float32)
+
+
+def _unit(values: Floats, floor: float) -> Floats:
+    """Unit length, or less where there is hardly anything."""
+    return np.asarray(values / max(float(np.linalg.norm(values)), floor), np.float32)

@@ -1,0 +1,147 @@
+"""Duplicates: found in every disguise, never among look-alikes, and the best of each group is kept."""
+
+import json
+import random
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+from av.video.reformatter import VideoReformatter
+from PIL import Image, ImageEnhance
+
+from curate.dedup import DedupConfig, Item, contaminated, dedup, fingerprint, quality
+from curate.dedup.semantic import clusters, near_pairs
+from curate.perceptual import embed_pictures
+from curate.source import open_video
+from curate.timeline import Decoder
+from tests.media import CORPUS, NO_CORPUS
+
+CONFIG = DedupConfig()
+SEMANTIC = DedupConfig.model_validate({"perceptual": {"enabled": False}, "semantic": {"enabled": True}})
+
+
+def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> Item:
+    values: dict = {"sha256": key, "source": f"{key}.mp4", "duration_s": 6.0, "quality": (1.0,)}
+    if pictures is not None:
+        values["fingerprint"] = fingerprint(pictures, np.arange(len(pictures)) / 2)
+        values["global_embedding"] = embed_pictures(pictures)
+    return Item(key, **{**values, **changes})
+
+
+@cache
+def footage(name: str) -> np.ndarray:
+    """Two pictures a second of a file of the corpus, uint8 [n, h, w, 3], long side 256."""
+    scaler, pictures = VideoReformatter(), []
+    with (CORPUS / name).open("rb") as file, open_video(file) as (container, stream):
+        rate = float(stream.average_rate or 25)
+        for number, frame in enumerate(Decoder(container, stream).frames()):
+            if number / rate + 1e-9 >= len(pictures) / 2:
+                scale = 256 / max(frame.width, frame.height)
+                size = round(frame.width * scale), round(frame.height * scale)
+                pictures.append(scaler.reformat(frame, *size, "rgb24", interpolation="AREA").to_ndarray())
+    return np.stack(pictures)
+
+
+def pieces(name: str, pictures: int = 12) -> Iterator[np.ndarray]:
+    whole = footage(name)
+    for first in range(0, len(whole) - 5, pictures):
+        yield whole[first : first + pictures]
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+def test_the_pairs_of_the_corpus_are_found_and_nothing_else() -> None:
+    truth = json.loads((CORPUS / "duplicates.json").read_text())
+    names = sorted(str(path.relative_to(CORPUS)) for path in (CORPUS / "duplicates").iterdir())
+    names += [
+        f"originals/{name}" for name in ("parking_lane_cars.mp4", "highway_bridge.avi", "bottles_vfr.mp4")
+    ]
+    items = [item(f"{name}@{number}", part) for name in names for number, part in enumerate(pieces(name))]
+    found = dedup(items, CONFIG)
+    files = {frozenset((key.split("@")[0], twin.of.split("@")[0])) for key, twin in found.items()}
+    assert files == {frozenset(pair["files"]) for pair in truth["pairs"]}
+    assert min(twin.score for twin in found.values()) > 0.9
+
+
+CHANGES = {
+    "scaled": lambda picture: picture.resize((128, 72)).resize(picture.size),
+    "cropped": lambda picture: picture.crop((10, 4, 250, 135)).resize(picture.size),
+    "darker": lambda picture: ImageEnhance.Brightness(picture).enhance(0.75),
+    "colourless": lambda picture: ImageEnhance.Color(picture).enhance(0.0),
+    "coarse": lambda picture: picture.quantize(16).convert("RGB"),
+}
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_footage_nobody_tuned_for_is_found_in_disguise(change) -> None:
+    for name in ("originals/chaplin_policeman.mp4", "montages/montage_01.mp4"):
+        part = next(pieces(name))
+        disguised = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in part])
+        assert dedup([item("a", part), item("b", disguised)], CONFIG).keys() == {"b"}
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+def test_a_piece_of_a_longer_clip_is_a_duplicate_and_the_longer_one_stays() -> None:
+    whole = footage("originals/chaplin_policeman.mp4")
+    items = [item("long", whole, quality=(1.0,)), item("piece", whole[4:12], quality=(2.0,))]
+    assert dedup(items, CONFIG) == {}  # the better one is too short to stand for the longer
+    items = [item("long", whole, quality=(2.0,)), item("piece", whole[4:12], quality=(1.0,))]
+    assert dedup(items, CONFIG).keys() == {"piece"}
+
+
+def test_the_best_is_kept_whatever_the_order() -> None:
+    rows = [(640, 360, 900_000), (1920, 1080, 2_000_000), (1920, 1080, 3_000_000)]
+    items = [
+        item(f"k{number}", sha256="same", quality=quality({}, width, height, size, 6.0))
+        for number, (width, height, size) in enumerate(rows)
+    ]
+    for seed in range(5):
+        random.Random(seed).shuffle(items)
+        found = dedup(items, CONFIG)
+        assert {key: twin.of for key, twin in found.items()} == {"k0": "k2", "k1": "k2"}
+
+
+def test_older_clips_are_never_dropped_and_win() -> None:
+    old = [item("old1", sha256="same"), item("old2", sha256="same")]
+    found = dedup([item("new", sha256="same", quality=(99.0,))], CONFIG, old)
+    assert found.keys() == {"new"}
+    assert found["new"].of in ("old1", "old2")
+
+
+def test_likeness_is_not_passed_on() -> None:
+    angles = np.deg2rad([0, 12, 24])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    items = [item(f"k{number}", embedding=vector) for number, vector in enumerate(vectors)]
+    found = dedup(items, SEMANTIC)
+    assert {key: twin.of for key, twin in found.items()} == {"k1": "k0"}
+
+
+def test_a_duplicate_points_at_what_is_kept_at_last() -> None:
+    one = np.array([1.0, 0.0], np.float32)
+    items = [
+        item("a", embedding=one, quality=(3.0,)),
+        item("b", sha256="x", embedding=one, quality=(2.0,)),
+        item("c", sha256="x", embedding=one, quality=(1.0,)),
+    ]
+    found = dedup(items, SEMANTIC)
+    assert {key: twin.of for key, twin in found.items()} == {"b": "a", "c": "a"}
+
+
+def test_evaluation_footage_in_a_dataset_is_named() -> None:
+    ours = [item("a"), item("b", sha256="b"), item("b2", sha256="b")]
+    found = contaminated(ours, [item("eval", sha256="b")], CONFIG)
+    assert {key: twin.of for key, twin in found.items()} == {"b": "eval", "b2": "eval"}
+
+
+def test_clusters_gather_what_is_near_and_every_near_pair_inside_is_seen() -> None:
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(8, 32))
+    vectors = np.repeat(centres, 50, axis=0) + rng.normal(size=(400, 32)) * 0.05
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    nearest = clusters(vectors, 50, 30)
+    assert np.array_equal(nearest, clusters(vectors, 50, 30))
+    groups = nearest.reshape(8, 50)
+    assert all(len(set(group.tolist())) == 1 for group in groups)
+    pairs = {(one, other) for one, other, _ in near_pairs(vectors, 0.9, 400)}
+    assert pairs == {(one, other) for other in range(400) for one in range(other // 50 * 50, other)}

@@ -1,0 +1,82 @@
+"""Stitching: over-split shots become one again, true cuts stay."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curate.perceptual import PICTURE
+from curate.shot_score import Counts, analysis_frames, load_truth, score
+from curate.shots import ColourDetector, ColourDetectorConfig, Transition
+from curate.stitch import Samples, StitchConfig, stitch
+from tests.media import CORPUS, NO_CORPUS
+
+CONFIG = StitchConfig()
+
+
+def film(*scenes: tuple[int, int]) -> Samples:
+    """Samples of scenes (seed, frames) with a little noise."""
+    samples = Samples(CONFIG)
+    number = 0
+    for seed, frames in scenes:
+        still = (
+            np.random.default_rng(seed).integers(0, 256, (9, 16, 3), dtype=np.uint8).repeat(4, 0).repeat(4, 1)
+        )
+        for _ in range(frames):
+            noise = np.random.default_rng(number).integers(-6, 7, still.shape)
+            samples.push(number, np.clip(still + noise, 0, 255).astype(np.uint8))
+            number += 1
+    return samples
+
+
+def cut(frame: int) -> Transition:
+    return Transition(frame - 1, frame, "cut")
+
+
+def test_a_cut_inside_a_scene_is_taken_back_and_a_true_one_stays() -> None:
+    found = stitch([cut(40), cut(80), cut(120)], film((1, 80), (2, 80)), 160, CONFIG)
+    assert found == [cut(80)]
+
+
+def test_a_scene_that_comes_back_is_not_joined_over_another() -> None:
+    cuts = [cut(40), cut(80)]
+    assert stitch(cuts, film((1, 40), (2, 40), (1, 40)), 120, CONFIG) == cuts
+
+
+def test_mixed_frames_stay_out_of_clips_even_within_one_scene() -> None:
+    fade = Transition(38, 50, "gradual")
+    assert stitch([fade], film((1, 100)), 100, CONFIG) == [fade]
+
+
+def test_cuts_with_no_sample_between_them_go_or_stay_together() -> None:
+    cuts = [cut(41), cut(42), cut(43)]
+    assert stitch(cuts, film((1, 100)), 100, CONFIG) == []
+    assert stitch(cuts, film((1, 42), (2, 58)), 100, CONFIG) == cuts
+
+
+def test_it_can_be_switched_off() -> None:
+    off = StitchConfig(enabled=False)
+    assert stitch([cut(40)], Samples(off), 80, off) == [cut(40)]
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+@pytest.mark.parametrize("name", ["originals/nasa_telescope_hdr", "originals/bbb_opening"])
+def test_on_real_footage_precision_rises_and_no_cut_is_lost(name: str) -> None:
+    truth = load_truth(Path(f"{CORPUS / name}.cuts.json"))
+    eager = ColourDetector(ColourDetectorConfig(cut_threshold=0.3))
+    samples = Samples(CONFIG)
+    for number, picture in enumerate(analysis_frames(CORPUS / f"{name}.mp4", PICTURE)):
+        eager.push(picture)
+        samples.push(number, picture)
+    every = [*range(20, truth.frames - 20, 25)]
+    true = {frame for one in truth.transitions for frame in range(one.start_frame - 12, one.end_frame + 13)}
+    found = eager.finish()
+    taken = {frame for one in found for frame in range(one.start_frame - 8, one.end_frame + 9)} | true
+    split = sorted(
+        [*found, *(cut(frame) for frame in every if frame not in taken)], key=lambda one: one.start_frame
+    )
+    before, after = score(truth, split).hard, score(truth, stitch(split, samples, truth.frames, CONFIG)).hard
+    assert before.false >= 5
+    assert after.recall == before.recall
+    assert after.precision > before.precision
+    assert isinstance(after, Counts)
