@@ -1,0 +1,7 @@
+"""Cutting spans out of a source as clips: H.264, constant frame rate, fast start, verified."""
+
+from curate.cut.clip import Clip, FailedClip, Observe
+from curate.cut.clips import cut
+from curate.cut.config import CutConfig
+
+__all__ = ["Clip", "CutConfig", "FailedClip", "Observe", "cut"]

@@ -1,0 +1,101 @@
+"""Sound on a clip's own time axis, encoded as AAC."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from numpy.typing import NDArray
+
+from curate.cut.mp4 import Mp4
+
+# ISO/IEC 14496-3, table 1.18, less 96 and 88.2 kHz, which nobody hears.
+RATES = (64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+_OTHER_RATE = 48000
+_SLACK_S = Fraction(1, 50)  # ticks may be coarse; frames this close to one another are one piece
+_FRAME = 1024
+_BITEXACT = 1 << 23  # AV_CODEC_FLAG_BITEXACT: no version of the encoder in its stream
+
+
+@dataclass(frozen=True)
+class Track:
+    """Samples of a clip, float32 [channels, samples] in [-1, 1], one or two channels, and their rate."""
+
+    samples: NDArray[np.float32]
+    rate: int
+
+
+def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fraction) -> Track | None:
+    """Decoded sound laid on the time axis of a clip: mono, or mixed down to stereo; silence where there is none.
+
+    Args:
+        frames: decoded, in order.
+        start_s: when the clip begins on their clock.
+        duration_s: of the clip.
+
+    Returns:
+        Exactly as long as the clip; None when no frame lies inside it.
+    """
+    rate, layout = 0, "mono"
+    track = np.zeros((0, 0), np.float32)
+    resampler: AudioResampler | None = None
+    at, expected_s = 0, Fraction(0)
+    heard = False
+
+    def lay(pieces: Iterable[AudioFrame]) -> None:
+        nonlocal at, heard
+        for piece in pieces:
+            block = piece.to_ndarray()
+            first, last = max(at, 0), min(at + block.shape[1], track.shape[1])
+            if first < last:
+                track[:, first:last] = block[:, first - at : last - at]
+                heard = True
+            at += block.shape[1]
+
+    for frame in frames:
+        if not rate:
+            rate = frame.sample_rate if frame.sample_rate in RATES else _OTHER_RATE
+            layout = "mono" if frame.layout.nb_channels == 1 else "stereo"
+            track = np.zeros((1 if layout == "mono" else 2, round(duration_s * rate)), np.float32)
+        begin_s = expected_s
+        if frame.pts is not None and frame.time_base is not None:
+            begin_s = frame.pts * frame.time_base - start_s
+        if resampler is None or abs(begin_s - expected_s) > _SLACK_S:
+            if resampler is not None:
+                lay(resampler.resample(None))
+            resampler = AudioResampler("fltp", layout, rate)
+            at, expected_s = round(begin_s * rate), begin_s
+        expected_s += Fraction(frame.samples, frame.sample_rate)
+        frame.pts = None
+        lay(resampler.resample(frame))
+    if resampler is not None:
+        lay(resampler.resample(None))
+    return Track(track, rate) if heard else None
+
+
+def encode(track: Track, bitrate_kbps: int) -> bytes:
+    """An MP4 file of one AAC stream that begins at 0; an edit list skips the encoder's own start.
+
+    Args:
+        track: of one or two channels.
+        bitrate_kbps: of the stream.
+    """
+    file = Mp4()
+    stream = file.container.add_stream("aac", rate=track.rate)
+    assert isinstance(stream, AudioStream)
+    layout = "mono" if len(track.samples) == 1 else "stereo"
+    context = stream.codec_context
+    context.layout, context.format = layout, "fltp"
+    context.bit_rate = bitrate_kbps * 1000
+    context.thread_count = 1
+    context.flags |= _BITEXACT
+    for first in range(0, track.samples.shape[1], _FRAME):
+        block = np.ascontiguousarray(track.samples[:, first : first + _FRAME])
+        frame = AudioFrame.from_ndarray(block, "fltp", layout)
+        frame.sample_rate, frame.pts, frame.time_base = track.rate, first, Fraction(1, track.rate)
+        file.container.mux(stream.encode(frame))
+    file.container.mux(stream.encode(None))
+    return file.close()

@@ -1,0 +1,181 @@
+"""The sound of a span: packets copied where MP4 can hold them in sync, else decoded and encoded as AAC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import av
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.packet import Packet
+
+from curate.cut import aac
+from curate.cut.mp4 import Mp4
+
+COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
+"""Codecs that MP4 holds and readers of MP4 know, by FFmpeg's names."""
+
+# A decoder needs what came before its first sample: overlapping blocks, and 80 ms of Opus (RFC 7845, 4.6).
+_BEFORE_S = {"opus": Fraction(80, 1000)}
+_BEFORE_PACKETS = 1
+READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The sound of one clip.
+
+    Attributes:
+        name: as ``Clip.audio``.
+        data: an MP4 file with one audio stream that begins with the clip; empty when there is none.
+        fault: why the source's sound is left out, or None.
+    """
+
+    name: str = "none"
+    data: bytes = b""
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One sound packet on the clip's time axis, in samples.
+
+    Attributes:
+        begin: of what it decodes to; before the clip when negative.
+        samples: it decodes to.
+    """
+
+    begin: int
+    samples: int
+
+
+def sound_of(
+    stream: AudioStream,
+    packets: Sequence[Packet[AudioStream]],
+    start_s: Fraction,
+    duration_s: Fraction,
+    bitrate_kbps: int,
+) -> Sound:
+    """The sound of a clip; never raises for a fault of the source.
+
+    Args:
+        stream: of the source; its decoder is used.
+        packets: of it, in order, from at least `READ_BEFORE_S` before the clip to its end; they stay as they are.
+        start_s: when the clip begins on the stream's clock.
+        duration_s: of the clip.
+        bitrate_kbps: of sound that has to be encoded.
+    """
+    rate = stream.codec_context.sample_rate
+    if not packets or rate <= 0:
+        return Sound()
+    slices = slices_of(
+        [(packet.pts or 0, packet.duration or 0) for packet in packets],
+        packets[0].time_base,
+        start_s,
+        rate,
+        stream.codec_context.frame_size,
+    )
+    end = round(duration_s * rate)
+    codec = stream.codec_context.codec.canonical_name
+    begin, stop = covering(slices, end, round(_BEFORE_S.get(codec, Fraction(0)) * rate))
+    if begin == stop:
+        return Sound()
+    chosen = packets[begin:stop]
+    try:
+        decoded = _decode(stream, chosen)
+        if _copyable(codec, slices[begin:stop], chosen):
+            return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
+        track = aac.samples(decoded, start_s, duration_s)
+        return Sound("aac", aac.encode(track, bitrate_kbps)) if track is not None else Sound()
+    except (av.error.FFmpegError, ValueError) as error:
+        return Sound(fault=f"its {codec} sound is damaged: {error}")
+
+
+def slices_of(
+    times: Sequence[tuple[int, int]], time_base: Fraction, start_s: Fraction, rate: int, frame_size: int
+) -> list[Slice]:
+    """Where packets lie on the clip's time axis.
+
+    Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it.
+
+    Args:
+        times: (pts, duration) of each packet in ticks; duration 0 when unknown.
+        time_base: seconds per tick.
+        start_s: of the clip.
+        rate: samples per second.
+        frame_size: samples per packet as the codec states it, or 0.
+    """
+    tick = time_base * rate
+    slices: list[Slice] = []
+    for pts, duration in times:
+        stated = duration * tick
+        samples = (
+            frame_size if frame_size and (not duration or abs(stated - frame_size) <= tick) else round(stated)
+        )
+        begin = round((pts * time_base - start_s) * rate)
+        if slices:
+            expected = slices[-1].begin + slices[-1].samples
+            if abs(begin - expected) <= max(Fraction(1), tick):
+                begin = expected
+        slices.append(Slice(begin, samples))
+    return slices
+
+
+def covering(slices: Sequence[Slice], end: int, before: int) -> tuple[int, int]:
+    """Which packets a clip needs: those heard in samples ``[0, end)`` and what their decoder needs before them.
+
+    Returns:
+        ``(first, stop)``; equal when none is heard.
+    """
+    heard = [at for at, one in enumerate(slices) if one.begin < end and one.begin + one.samples > 0]
+    if not heard:
+        return 0, 0
+    first = max(0, heard[0] - _BEFORE_PACKETS)
+    while first > 0 and slices[first].begin > -before:
+        first -= 1
+    return first, heard[-1] + 1
+
+
+def out_of_sync(slices: Sequence[Slice]) -> str | None:
+    """Why packets cannot simply follow one another in an MP4 file that begins with the clip, or None."""
+    for one, following in pairwise(slices):
+        if one.samples <= 0:
+            return "a packet does not say how long it lasts"
+        if abs(following.begin - one.begin - one.samples) > one.samples:
+            return "there is a gap"
+    if slices[0].begin > slices[0].samples:
+        return "it begins more than a frame after the pictures"
+    return None
+
+
+def _copyable(codec: str, slices: Sequence[Slice], packets: Sequence[Packet[AudioStream]]) -> bool:
+    changes = any(packet.has_sidedata("param_change") for packet in packets)
+    return codec in COPIED and not changes and out_of_sync(slices) is None
+
+
+def _decode(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> list[AudioFrame]:
+    """Decodes packets from a fresh start; an error in any of them is an error."""
+    context = stream.codec_context
+    context.flush_buffers()
+    frames = [frame for packet in packets for frame in context.decode(packet)]
+    if any(frame.is_corrupt for frame in frames):
+        raise ValueError("it decodes with damage")
+    return frames
+
+
+def _copy(
+    stream: AudioStream, packets: Sequence[Packet[AudioStream]], slices: Sequence[Slice], rate: int
+) -> bytes:
+    """An edit list in the file skips what lies before the clip, to the sample."""
+    file = Mp4()
+    target = file.container.add_stream_from_template(stream)
+    for packet, one in zip(packets, slices, strict=True):
+        twin = Packet(bytes(packet))
+        twin.stream, twin.time_base = target, Fraction(1, rate)
+        twin.pts = twin.dts = one.begin
+        twin.duration, twin.is_keyframe = one.samples, True
+        file.container.mux_one(twin)
+    return file.close()

@@ -1,0 +1,200 @@
+"""One pass over a source that yields its wanted spans as clips."""
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import BinaryIO, Literal, cast
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from curate.cut import encode
+from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
+from curate.cut.clip import Clip, CutError, FailedClip, Observe
+from curate.cut.config import CutConfig
+from curate.cut.copy import Unit, copy, copyable, form_of, units_of
+from curate.cut.feed import Feed, choose_sound
+from curate.cut.mp4 import fast_start, merge
+from curate.cut.verify import verify
+from curate.picture import Finisher, Geometry, finisher
+from curate.source import open_video
+from curate.spans import Span
+from curate.timeline import Decoder, Timeline, source_frames
+
+_SOUND_SKEW_S = 5  # how far behind its pictures sound may lie in a file
+
+
+def cut(
+    file: BinaryIO,
+    timeline: Timeline,
+    wanted: list[Span],
+    size: Geometry,
+    config: CutConfig,
+    observe: Observe | None = None,
+) -> Iterator[Clip | FailedClip]:
+    """Reads the source once and yields every wanted span, in order, as a clip or as failed.
+
+    Only frames of one clip's encoder are in memory. The frames of a span are found by their number in shown
+    order, which decoding gives the same way each time, so neither seeking nor time stamps can shift a cut. A
+    clip that cannot be made does not cost its neighbours, and sound that is broken does not cost its clip.
+
+    Args:
+        file: the source, opened for reading.
+        timeline: of the same source.
+        wanted: sorted, not overlapping.
+        size: of finished pictures.
+        config: of the clips.
+        observe: sees every decoded frame of the spans, after it went into its clip, with the codec's motion
+            vectors where it exports them. A span's frames are seen before its clip is yielded, those of the next
+            span after that.
+    """
+    if not wanted:
+        return
+    file.seek(0)
+    with (
+        open_video(file, motion_vectors=observe is not None) as (container, stream),
+        finisher(size) as pictures,
+    ):
+        source = _Pass(container, stream, timeline, pictures, size, config, observe)
+        for span in wanted:
+            try:
+                yield source.clip(span)
+            except CutError as error:
+                yield FailedClip(span, str(error))
+
+
+class _Pass:
+    """The state of one pass: which frame comes next, and what was read besides."""
+
+    def __init__(
+        self,
+        container: InputContainer,
+        stream: VideoStream,
+        timeline: Timeline,
+        pictures: Finisher,
+        size: Geometry,
+        config: CutConfig,
+        observe: Observe | None,
+    ) -> None:
+        self._stream, self._timeline, self._size, self._config = stream, timeline, size, config
+        self._pictures, self._observe = pictures, observe
+        self._sound = choose_sound(container) if config.audio == "keep" else None
+        self._feed = Feed(container, stream, self._sound, keep_video=config.mode != "encode")
+        # All a decoder asks of a container is its packets.
+        decoder = Decoder(cast(InputContainer, self._feed), stream, deinterlace=timeline.deinterlace)
+        frames = decoder.frames()
+        self._time_base = stream.time_base or Fraction(1, 1000)
+        first = next(frames, None)
+        self._frames = itertools.chain([] if first is None else [first], frames)
+        self._number = 0
+        # AVI says when frames are decoded, not when they are shown.
+        stamped = first is not None and first.pts is not None and container.format.name != "avi"
+        self._form = form_of(stream, first) if first is not None and stamped else None
+        begin = first.pts if first is not None and stamped else stream.start_time
+        self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
+        self._decodes = config.mode != "copy" or observe is not None
+        if not self._decodes:
+            self._feed.stop_decoding()
+
+    def clip(self, span: Span) -> Clip:
+        """The clip of the next span.
+
+        Raises:
+            CutError: there is none.
+        """
+        start_s = int(self._ticks[span.first]) * self._time_base
+        self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(start_s - READ_BEFORE_S))
+        picture = self._copied(span)
+        mode: Literal["encode", "copy"] = "encode" if picture is None else "copy"
+        frames = span.last - span.first
+        if picture is None:
+            frames, picture = self._encoded(span)
+        sound = self._sound_of(start_s, frames / self._timeline.rate)
+        return self._assembled(span, mode, picture, frames, sound)
+
+    def _copied(self, span: Span) -> bytes | None:
+        """The span's own packets, or None when it is to be encoded."""
+        config, feed = self._config, self._feed
+        if config.mode == "encode":
+            return None
+        fault: str | None = "its container stores no times of showing"
+        units: list[Unit] = []
+        if self._form is not None:
+            feed.read_video(int(self._ticks[span.last - 1]) + 1)
+            units = units_of(feed.video, self._ticks, span.first, self._form.header)
+            fault = copyable(self._form, self._size, self._timeline, units, span.first, span.last)
+        if fault is not None:
+            if config.mode == "copy":
+                raise CutError(f"cannot be copied: {fault}")
+            return None
+        numbers = {unit.place: unit.number for unit in units[: span.last - span.first]}
+        run = [(packet, numbers[place]) for place, packet in feed.video if place in numbers]
+        data = copy(self._stream, run, span.first, self._timeline.rate)
+        for number, frame in self._shown(span) if self._decodes else ():
+            if self._observe is not None:
+                self._observe(span, number, frame, self._finished(frame))
+        return data
+
+    def _encoded(self, span: Span) -> tuple[int, bytes]:
+        config, timeline = self._config, self._timeline
+        slots = source_frames(timeline.times_s, span.first, span.last, timeline.rate)
+        times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
+        encoder = encode.Encoder(encode.choose(config.encoder), self._size, timeline.rate, config)
+        try:
+            for number, frame in self._shown(span):
+                picture = self._finished(frame)
+                encoder.show(picture, times[number - span.first])
+                if self._observe is not None:
+                    self._observe(span, number, frame, picture)
+            return len(slots), encoder.finish()
+        except BaseException:
+            encoder.abandon()
+            raise
+
+    def _shown(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
+        """The frames of a span with their numbers; frames before it are passed over."""
+        while self._number < span.last:
+            frame = next(self._frames, None)
+            if frame is None:
+                raise CutError("its frames could not be decoded a second time")
+            self._number += 1
+            if self._number > span.first:
+                yield self._number - 1, frame
+
+    def _finished(self, frame: VideoFrame) -> VideoFrame:
+        try:
+            return self._pictures.finish(frame)
+        except (av.error.FFmpegError, ValueError) as error:
+            raise CutError(f"its pictures could not be converted: {error}") from error
+
+    def _sound_of(self, start_s: Fraction, duration_s: Fraction) -> Sound:
+        stream, end_s = self._sound, start_s + duration_s
+        if stream is None:
+            return Sound()
+        self._feed.read_sound(self._sound_pts(end_s), round((end_s + _SOUND_SKEW_S) / self._time_base))
+        if self._feed.overflow:
+            return Sound(fault="its sound takes too much memory")
+        return sound_of(stream, self._feed.sound, start_s, duration_s, self._config.audio_bitrate_kbps)
+
+    def _sound_pts(self, time_s: Fraction) -> int:
+        stream: AudioStream | None = self._sound
+        return 0 if stream is None or not stream.time_base else int(time_s // stream.time_base)
+
+    def _assembled(
+        self, span: Span, mode: Literal["encode", "copy"], picture: bytes, frames: int, sound: Sound
+    ) -> Clip:
+        rate, size, extent = self._timeline.rate, self._size, self._config.verify
+        if sound.data:
+            try:
+                data = fast_start(merge(picture, sound.data))
+                verify(data, frames, rate, size, sound=True, extent=extent)
+                return Clip(span, data, frames, rate, size, mode, sound.name)
+            except (av.error.FFmpegError, ValueError, CutError) as error:
+                sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
+        data = fast_start(picture)
+        verify(data, frames, rate, size, sound=False, extent=extent)
+        return Clip(span, data, frames, rate, size, mode, audio_fault=sound.fault)

@@ -1,0 +1,123 @@
+"""MP4 files in memory: the same bytes on each run, index first."""
+
+from __future__ import annotations
+
+import heapq
+import io
+import struct
+from collections.abc import Iterator
+from fractions import Fraction
+
+import av
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+from av.stream import Stream
+
+_BUFFER_BYTES = 1 << 20
+_NESTED = frozenset({b"trak", b"mdia", b"minf", b"stbl"})
+
+
+class Mp4:
+    """An MP4 file that is being written; nothing of it touches a disk, so that a full one cannot spoil a clip.
+
+    Attributes:
+        container: to add streams and packets to.
+    """
+
+    def __init__(self) -> None:
+        self._file = io.BytesIO()
+        # Bit-exact: no version or date in the file.
+        self.container: OutputContainer = av.open(
+            self._file, "w", format="mp4", options={"fflags": "+bitexact"}, buffer_size=_BUFFER_BYTES
+        )
+
+    def close(self) -> bytes:
+        """Writes the index; returns the file, index last."""
+        self.container.close()
+        return self._file.getvalue()
+
+
+def read(data: bytes) -> InputContainer:
+    """Opens a file of ours."""
+    container = av.open(io.BytesIO(data), "r", format="mp4", buffer_size=_BUFFER_BYTES)
+    assert isinstance(container, InputContainer)
+    return container
+
+
+def merge(picture: bytes, sound: bytes) -> bytes:
+    """One file of the video stream of ``picture`` and the audio stream of ``sound``, packets and times unchanged."""
+    with read(picture) as video, read(sound) as audio:
+        tracks: list[tuple[InputContainer, Stream]] = [
+            (video, video.streams.video[0]),
+            (audio, audio.streams.audio[0]),
+        ]
+        merged = Mp4()
+        packets: list[Iterator[tuple[Fraction, int, Packet[Stream]]]] = []
+        for place, (container, stream) in enumerate(tracks):
+            packets.append(
+                _timed(container, stream, merged.container.add_stream_from_template(stream), place)
+            )
+        for _, _, packet in heapq.merge(*packets, key=lambda timed: timed[:2]):
+            merged.container.mux_one(packet)
+        return merged.close()
+
+
+def _timed(
+    container: InputContainer, stream: Stream, target: Stream, place: int
+) -> Iterator[tuple[Fraction, int, Packet[Stream]]]:
+    for packet in container.demux(stream):
+        if packet.size and packet.dts is not None:
+            time_s = packet.dts * packet.time_base
+            packet.stream = target
+            yield time_s, place, packet
+
+
+def fast_start(data: bytes) -> bytes:
+    """The same file with its index (``moov``) before its media, so that it plays from its first bytes.
+
+    Chunk offsets (``stco``, ``co64``; ISO/IEC 14496-12, 8.7.5) move by the size of the index.
+
+    Raises:
+        ValueError: not a file with an index after its media.
+    """
+    boxes = list(_boxes(data, 0, len(data)))
+    kinds = [kind for kind, _, _ in boxes]
+    if kinds.count(b"moov") != 1 or kinds.count(b"mdat") != 1 or kinds.index(b"moov") < kinds.index(b"mdat"):
+        raise ValueError("the written file has no index at its end")
+    _, start, end = boxes[kinds.index(b"moov")]
+    index = bytearray(data[start:end])
+    for kind, at, stop in _tables(index, 8, len(index)):
+        _shift(index, kind, at, stop, len(index))
+    first = boxes[0][2] if kinds[0] == b"ftyp" else 0
+    return b"".join([data[:first], index, data[first:start], data[end:]])
+
+
+def _boxes(data: bytes | bytearray, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """(type, begin, end) of the boxes side by side in ``data[start:end]``."""
+    while start + 8 <= end:
+        size, kind = struct.unpack_from(">I4s", data, start)
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", data, start + 8)
+        if size < 8 or start + size > end:
+            raise ValueError("the written file has a damaged box")
+        yield kind, start, start + size
+        start += size
+
+
+def _tables(data: bytearray, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    for kind, first, last in _boxes(data, start, end):
+        if kind in _NESTED:
+            yield from _tables(data, first + 8, last)
+        elif kind in (b"stco", b"co64"):
+            yield kind, first, last
+
+
+def _shift(index: bytearray, kind: bytes, at: int, stop: int, by: int) -> None:
+    (count,) = struct.unpack_from(">I", index, at + 12)
+    layout = f">{count}{'I' if kind == b'stco' else 'Q'}"
+    if at + 16 + struct.calcsize(layout) > stop:
+        raise ValueError("the written file has a damaged box")
+    moved = [offset + by for offset in struct.unpack_from(layout, index, at + 16)]
+    if kind == b"stco" and moved and max(moved) >= 1 << 32:
+        raise ValueError("the clip is larger than 4 GB")
+    struct.pack_into(layout, index, at + 16, *moved)

@@ -1,0 +1,110 @@
+"""Proof that a written clip is what its index will promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Literal
+
+import av
+from av.packet import Packet
+from av.stream import Stream
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from curate.cut.clip import CutError
+from curate.cut.mp4 import read
+from curate.picture import Geometry
+
+
+def verify(
+    data: bytes,
+    frames: int,
+    rate: Fraction,
+    size: Geometry,
+    *,
+    sound: bool,
+    extent: Literal["ends", "whole"] = "ends",
+) -> None:
+    """Reads a clip as a reader would: counts its packets and decodes its ends, or all of it.
+
+    Args:
+        data: of the MP4 file.
+        frames: it must hold.
+        rate: of the grid its frames must lie on, beginning at 0.
+        size: of its pictures.
+        sound: whether it must have a sound track, which begins with the first picture.
+        extent: what is decoded: the first frame and the last group of pictures, or all.
+
+    Raises:
+        CutError: it is not as it must be.
+    """
+    try:
+        with read(data) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "NONE"
+            # A decoder hides damage from viewers unless it is told to give up.
+            stream.codec_context.options = {"err_detect": "explode"}
+            packets: list[Packet[Stream]] = [packet for packet in container.demux() if packet.size]
+            picture = [packet for packet in packets if isinstance(packet.stream, VideoStream)]
+            heard = [packet for packet in packets if not isinstance(packet.stream, VideoStream)]
+            _check_times(picture, frames, rate)
+            if sound != bool(heard) or (sound and not _begins_in_time(heard)):
+                raise CutError("its sound track was not written as it should be")
+            _check_pictures(stream, picture, size, extent)
+    except (av.error.FFmpegError, ValueError, IndexError) as error:
+        raise CutError(f"its clip cannot be read: {error}") from error
+
+
+def _check_times(packets: list[Packet[Stream]], frames: int, rate: Fraction) -> None:
+    if len(packets) != frames:
+        raise CutError(f"its clip holds {len(packets)} frames instead of {frames}")
+    if not packets[0].is_keyframe:
+        raise CutError("its clip does not begin with a key frame")
+    # One multiplication per clip instead of one per frame: ticks are whole multiples of a frame.
+    step = 1 / (rate * packets[0].time_base)
+    if sorted(packet.pts or 0 for packet in packets) != [round(number * step) for number in range(frames)]:
+        raise CutError("its clip's frames do not lie on the grid of its rate")
+
+
+def _begins_in_time(packets: list[Packet[Stream]]) -> bool:
+    heard = [
+        packet for packet in packets if packet.pts is not None and packet.pts + (packet.duration or 0) > 0
+    ]
+    return bool(heard) and (heard[0].pts or 0) <= (heard[0].duration or 0)
+
+
+def _check_pictures(
+    stream: VideoStream, packets: list[Packet[Stream]], size: Geometry, extent: Literal["ends", "whole"]
+) -> None:
+    keys = [place for place, packet in enumerate(packets) if packet.is_keyframe]
+    if extent == "whole":
+        _check_run(_decoded(stream, packets), len(packets), size)
+        return
+    if keys[-1] > 0:
+        first = next(_decoded(stream, packets), None)
+        if first is None:
+            raise CutError("its clip's first frame does not decode")
+        _check_run([first], 1, size)
+        stream.codec_context.flush_buffers()
+    _check_run(_decoded(stream, packets[keys[-1] :]), len(packets) - keys[-1], size)
+
+
+def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry) -> None:
+    count, before = 0, -1
+    for frame in frames:
+        count += 1
+        if frame.pts is None or frame.pts <= before:
+            raise CutError("its clip's frames are not shown in the order of their times")
+        before = frame.pts
+        if frame.is_corrupt:
+            raise CutError("its clip decodes with damage")
+        if (frame.width, frame.height, frame.format.name) != (size.width, size.height, "yuv420p"):
+            raise CutError(f"its clip shows {frame.width}x{frame.height} {frame.format.name}")
+    if count != expected:
+        raise CutError(f"its clip's last {expected} frames decode to {count}")
+
+
+def _decoded(stream: VideoStream, packets: list[Packet[Stream]]) -> Iterator[VideoFrame]:
+    for packet in [*packets, None]:
+        yield from stream.codec_context.decode(packet)

@@ -1,0 +1,102 @@
+"""Cutting a file from the path to its clips, without the stages around it."""
+
+import io
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+
+from curate.cut import Clip, CutConfig, FailedClip, Observe, cut
+from curate.picture import Geometry, geometry
+from curate.source import open_video
+from curate.spans import Span
+from curate.timeline import Decoder, Timeline, timeline
+
+
+@dataclass(frozen=True)
+class Seen:
+    timeline: Timeline
+    size: Geometry
+
+    def spans(self, bounds: Sequence[tuple[int, int]]) -> list[Span]:
+        times_s = self.timeline.times_s
+        return [Span(first, last, float(times_s[first]), float(times_s[last])) for first, last in bounds]
+
+
+def look(path: Path, max_fps: float = 60.0) -> Seen:
+    """The timeline and size of a source."""
+    with path.open("rb") as file, open_video(file) as (container, stream):
+        decoder = Decoder(container, stream)
+        frames = [
+            (frame.pts, frame.duration, geometry(frame, stream.sample_aspect_ratio))
+            for frame in decoder.frames()
+        ]
+        line = timeline(
+            [pts for pts, _, _ in frames],
+            stream.time_base,
+            frames[-1][1],
+            stream.average_rate or stream.base_rate,
+            decoder.damage(),
+            max_fps,
+            deinterlace=decoder.interlaced,
+        )
+        return Seen(line, frames[0][2])
+
+
+def cut_file(
+    path: Path,
+    bounds: Sequence[tuple[int, int]] | None = None,
+    config: CutConfig | None = None,
+    observe: Observe | None = None,
+) -> list[Clip | FailedClip]:
+    """What cutting frames ``[first, last)`` of a file gives; all frames without bounds."""
+    seen = look(path)
+    wanted = seen.spans(bounds or [(0, seen.timeline.frames)])
+    with path.open("rb") as file:
+        return list(cut(file, seen.timeline, wanted, seen.size, config or CutConfig(), observe))
+
+
+def clips_of(
+    path: Path,
+    bounds: Sequence[tuple[int, int]] | None = None,
+    config: CutConfig | None = None,
+    observe: Observe | None = None,
+) -> list[Clip]:
+    """The same, where every span must become a clip."""
+    results = cut_file(path, bounds, config, observe)
+    failed = [result for result in results if isinstance(result, FailedClip)]
+    assert not failed, failed
+    return [result for result in results if isinstance(result, Clip)]
+
+
+def describe(data: bytes) -> dict[str, object]:
+    """What a reader sees of a clip's pictures."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        times = [frame.pts * stream.time_base for frame in container.decode(stream)]
+        return {
+            "codec": stream.codec_context.name,
+            "pix_fmt": stream.codec_context.pix_fmt,
+            "size": (stream.codec_context.width, stream.codec_context.height),
+            "frames": len(times),
+            "gaps": {b - a for a, b in itertools.pairwise(times)},
+            "first": times[0],
+        }
+
+
+def pictures(source: Path | bytes) -> list[np.ndarray]:
+    """The decoded planes of every frame."""
+    with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+        return [frame.to_ndarray() for frame in container.decode(video=0)]
+
+
+def sound(data: bytes) -> tuple[np.ndarray, int, int]:
+    """The decoded sound of a clip: float samples [channels, n], their rate and the first one's time in samples."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.audio[0]
+        frames = list(container.decode(stream))
+        first = round(frames[0].pts * frames[0].time_base * frames[0].sample_rate)
+        return np.concatenate([frame.to_ndarray() for frame in frames], axis=1), frames[0].sample_rate, first
