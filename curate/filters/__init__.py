@@ -1,0 +1,74 @@
+"""Filters: numbers first, from one shared sample of each clip; thresholds decide later, apart."""
+
+from curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars, find_bars, without_bars
+from curate.filters.config import FilterConfig, ScoreConfig
+from curate.filters.decision import Rejection, decide
+from curate.filters.light import light_scores
+from curate.filters.motion import motion_scores
+from curate.filters.ocr import TextReader, check_ocr, ocr_scores, text_reader
+from curate.filters.overlay import overlay_scores
+from curate.filters.sample import ClipSample
+from curate.filters.shape import shape_scores
+from curate.filters.sharpness import sharpness_scores
+from curate.filters.sound import levels, sound_scores
+from curate.filters.still import still_scores
+from curate.filters.vectors import Motion, MotionMeter, frame_motion
+
+_DIGITS = 6
+
+
+def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
+    """All scores of a clip by name, rounded to six digits after the point.
+
+    What each one is and which values are good: docs/filters.md. A score that could not be measured is left out.
+
+    Raises:
+        UsageError: as `check_ocr`; call that first.
+    """
+    bars = find_bars(sample.pictures)
+    inner = without_bars(sample, bars)
+    found = {
+        **shape_scores(sample),
+        **light_scores(inner),
+        **still_scores(sample),
+        **motion_scores(sample),
+        **sharpness_scores(inner),
+        **bars_scores(sample, bars),
+        **overlay_scores(inner),
+        **sound_scores(sample),
+    }
+    if config.ocr != "none":
+        check_ocr(config)
+        found |= ocr_scores(sample, text_reader(config.ocr))
+    return {name: round(value, _DIGITS) for name, value in found.items()}
+
+
+__all__ = [
+    "Bars",
+    "ClipSample",
+    "Crop",
+    "FilterConfig",
+    "Motion",
+    "MotionMeter",
+    "Rejection",
+    "ScoreConfig",
+    "TextReader",
+    "bars_scores",
+    "check_ocr",
+    "crop_of_bars",
+    "decide",
+    "find_bars",
+    "frame_motion",
+    "levels",
+    "light_scores",
+    "motion_scores",
+    "ocr_scores",
+    "overlay_scores",
+    "scores",
+    "shape_scores",
+    "sharpness_scores",
+    "sound_scores",
+    "still_scores",
+    "text_reader",
+    "without_bars",
+]

@@ -1,0 +1,13 @@
+"""Size, rate and length of a clip, as scores."""
+
+from curate.filters.sample import ClipSample
+
+
+def shape_scores(sample: ClipSample) -> dict[str, float]:
+    """``duration_s``, ``short_side_px``, ``aspect`` (width / height), ``fps``."""
+    return {
+        "duration_s": sample.duration_s,
+        "short_side_px": float(min(sample.width, sample.height)),
+        "aspect": sample.width / sample.height,
+        "fps": sample.fps,
+    }
