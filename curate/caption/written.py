@@ -1,40 +1,32 @@
-"""Captions people wrote: a sidecar beside the video, or the container's own tags."""
+"""Captions people wrote: in the list that named the source, beside the video, or in its tags."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from pydantic import BaseModel, Field
-
+from curate.caption.config import CaptionConfig
+from curate.caption.types import NO_CAPTION, Caption
 from loader.storage.base import Storage
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
 
-class CaptionConfig(BaseModel, frozen=True, extra="forbid"):
-    """Where captions come from."""
-
-    sidecars: bool = Field(True, description="read NAME.txt and NAME.json beside NAME.mp4")
-    container: bool = Field(True, description="fall back to the container's description, comment or title")
-    max_chars: int = Field(4000, gt=0, description="longer captions are cut at a word")
-
-
-@dataclass(frozen=True)
-class Caption:
-    """A caption and its provenance ("sidecar:NAME.txt", "container:title", "input", "none")."""
-
-    text: str
-    source: str
-
-
-NO_CAPTION = Caption("", "none")
-
-
-def find_caption(storage: Storage, path: str, metadata: Mapping[str, str], config: CaptionConfig) -> Caption:
-    """The caption of the source ``path``; ``NO_CAPTION`` when nobody wrote one.
+def find_written(
+    storage: Storage, path: str, caption: str | None, tags: Mapping[str, str], config: CaptionConfig
+) -> Caption:
+    """The caption that people wrote for a source; ``NO_CAPTION`` when nobody did.
 
     A sidecar that is no text, or JSON without a "caption", counts as absent.
+
+    Args:
+        storage: holds the source.
+        path: of the source in it.
+        caption: of the list that named the source; it comes first.
+        tags: of the container.
+        config: which of them count.
     """
+    text = _clean(caption or "", config.max_chars)
+    if text:
+        return Caption(text, "input")
     stem = path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
     if config.sidecars:
         for suffix, parse in ((".txt", _clean), (".json", _from_json)):
@@ -43,7 +35,7 @@ def find_caption(storage: Storage, path: str, metadata: Mapping[str, str], confi
                 return Caption(text, f"sidecar:{stem.rsplit('/', 1)[-1]}{suffix}")
     if config.container:
         for tag in CONTAINER_TAGS:
-            text = _clean(metadata.get(tag, ""), config.max_chars)
+            text = _clean(tags.get(tag, ""), config.max_chars)
             if text:
                 return Caption(text, f"container:{tag}")
     return NO_CAPTION

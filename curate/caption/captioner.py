@@ -1,0 +1,197 @@
+"""Clips to captions: pictures of each window, a draft of each, joined, rewritten, checked."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.caption.attempts import Answer, answered
+from curate.caption.backend import Ask, Backend
+from curate.caption.checks import SENTENCE_ENDS
+from curate.caption.config import CaptionConfig
+from curate.caption.prompts import prompt_text, rewrite_text
+from curate.caption.provenance import provenance, rewritten_provenance
+from curate.caption.rewrite import TextModel
+from curate.caption.types import Caption
+from curate.caption.vllm_backend import VllmModel
+from curate.caption.vlm import VisionModel
+from curate.caption.windows import Window, pictures_of, windows
+from curate.clip_pictures import ClipError, Fault, clip_pictures
+from curate.source import open_video
+
+_SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa: RUF001
+
+
+@dataclass(frozen=True)
+class View:
+    """What the model sees of a clip.
+
+    Attributes:
+        parts: windows.
+        rate: frames per second.
+        pictures: uint8 [n, height, width, 3] RGB.
+        times_s: float64 [n], of the pictures.
+        shown: numbers of the pictures of each window.
+    """
+
+    parts: list[Window]
+    rate: float
+    pictures: NDArray[np.uint8]
+    times_s: NDArray[np.float64]
+    shown: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A caption in the making: text and provenance so far."""
+
+    text: str
+    provenance: Mapping[str, str]
+
+
+class Captioner:
+    """Encoded clips -> captions. Models are loaded at their first use, and stay behind when this is pickled.
+
+    A caption depends on its clip and the configuration alone: on the CPU always, on a GPU up to what its kernels
+    round differently for batches of different sizes.
+    """
+
+    def __init__(
+        self, config: CaptionConfig, model: Backend | None = None, rewriter: Backend | None = None
+    ) -> None:
+        """Takes other models than the configuration names where they are given.
+
+        Raises:
+            UsageError: there is no model.
+        """
+        self._config = config
+        if model is None:
+            model = VllmModel(config) if config.backend == "vllm" else VisionModel(config)
+        self._model = model
+        self._rewriter = TextModel(config) if rewriter is None and config.rewrite_model else rewriter
+        self._identities: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+
+    def check(self) -> None:
+        """Finds out before any work whether the models can be had; loads no weights.
+
+        Raises:
+            UsageError: they cannot, or a prompt is none; it says what to do.
+        """
+        prompt_text(self._config.prompt)
+        rewrite_text(self._config.rewrite_prompt, "")
+        self._model.check()
+        if self._rewriter is not None:
+            self._rewriter.check()
+
+    def __call__(self, clips: Sequence[bytes]) -> list[Caption | Fault]:
+        """A caption of each clip, or why there is none.
+
+        Args:
+            clips: bytes of each, with a constant frame rate.
+        """
+        views = [look(data, self._config) for data in clips]
+        drafted = self._drafted(views)
+        return self._finished(drafted)
+
+    def _drafted(self, views: Sequence[View | Fault]) -> list[Written | Fault]:
+        """Every window's answer, joined."""
+        asks = [_asks(view, self._config) if isinstance(view, View) else [] for view in views]
+        found = iter(answered([ask for some in asks for ask in some], self._model, self._config))
+        results: list[Written | Fault] = []
+        for view, some in zip(views, asks, strict=True):
+            answers = [next(found) for _ in some]
+            results.append(self._joined(view, answers) if isinstance(view, View) else view)
+        return results
+
+    def _joined(self, view: View, answers: Sequence[Answer | Fault]) -> Written | Fault:
+        good = [answer for answer in answers if isinstance(answer, Answer)]
+        for part, answer in zip(view.parts, answers, strict=True):
+            if isinstance(answer, Fault):
+                where = f" (frames {part.start} to {part.end})" if len(view.parts) > 1 else ""
+                return Fault(answer.reason + where)
+        text = " ".join(answer.text for answer in good)
+        seen = sorted({number for numbers in view.shown for number in numbers})
+        said = provenance(self._config, self._identity()[0], view.parts, view.times_s[seen].tolist(), good)
+        return Written(text, said)
+
+    def _finished(self, drafted: Sequence[Written | Fault]) -> list[Caption | Fault]:
+        """The second model's version, where there is one."""
+        if self._rewriter is None:
+            return [_caption(one, self._config) if isinstance(one, Written) else one for one in drafted]
+        texts = [one for one in drafted if isinstance(one, Written)]
+        asks = [_rewrite_ask(one.text, self._config) for one in texts]
+        found = iter(answered(asks, self._rewriter, self._config))
+        results: list[Caption | Fault] = []
+        for one in drafted:
+            answer = next(found) if isinstance(one, Written) else one
+            if isinstance(one, Fault) or isinstance(answer, Fault):
+                results.append(
+                    one if isinstance(one, Fault) else Fault(f"rewriting failed: {_reason(answer)}")
+                )
+                continue
+            said = rewritten_provenance(self._config, self._identity()[1], answer)
+            results.append(_caption(Written(answer.text, {**one.provenance, **said}), self._config))
+        return results
+
+    def _identity(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        if self._identities is None:
+            rewriter = self._rewriter.identity() if self._rewriter is not None else {}
+            self._identities = (self._model.identity(), rewriter)
+        return self._identities
+
+
+def look(data: bytes, config: CaptionConfig) -> View | Fault:
+    """Decodes what the model sees of a clip, or says why it cannot."""
+    try:
+        pictures, times_s = clip_pictures(data, fps=config.fps, size=config.short_side_px)
+    except ClipError as error:
+        return Fault(str(error))
+    with open_video(io.BytesIO(data)) as (container, stream):
+        frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
+        rate = float(stream.average_rate or 0)
+    parts = windows(frames, config.window_frames, config.min_window_frames)
+    return View(parts, rate, pictures, times_s, pictures_of(parts, rate, times_s.tolist()))
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """``text``, or as many whole sentences of it as fit; as many words, where no sentence does."""
+    if len(text) <= max_chars:
+        return text
+    head = text[:max_chars]
+    ends = [found.end() for found in _SENTENCE_END.finditer(head)]
+    return head[: ends[-1]] if ends else text[: max_chars + 1].rsplit(" ", 1)[0][:max_chars]
+
+
+def _asks(view: View, config: CaptionConfig) -> list[Ask]:
+    asks = []
+    for part, numbers in zip(view.parts, view.shown, strict=True):
+        start_s = part.start / view.rate
+        asks.append(
+            Ask(
+                prompt=prompt_text(config.prompt),
+                pictures=view.pictures[numbers],
+                times_s=tuple(max(0.0, float(view.times_s[number]) - start_s) for number in numbers),
+                duration_s=(part.end - part.start) / view.rate,
+                max_new_tokens=config.max_new_tokens,
+                temperature=config.temperature,
+                seed=config.seed,
+            )
+        )
+    return asks
+
+
+def _rewrite_ask(text: str, config: CaptionConfig) -> Ask:
+    prompt = rewrite_text(config.rewrite_prompt, text)
+    return Ask(prompt, None, (), 0.0, config.max_new_tokens, config.temperature, config.seed)
+
+
+def _caption(written: Written, config: CaptionConfig) -> Caption:
+    source = f"model:{written.provenance['model']}"
+    return Caption(shortened(written.text, config.max_chars), source, written.provenance)
+
+
+def _reason(found: Answer | Fault) -> str:
+    return found.reason if isinstance(found, Fault) else ""

@@ -1,0 +1,144 @@
+"""What is wrong with a caption that a model wrote, as far as its text tells.
+
+The checks are conservative: they look for what models do when they fail, in any language, and leave a merely dull
+caption alone.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal
+
+FaultName = Literal["empty", "garbled", "short", "long", "refusal", "repetition", "truncated"]
+
+CHECKS: dict[FaultName, str] = {
+    "empty": "it wrote nothing",
+    "garbled": "it wrote something that is no text",
+    "short": "it wrote too few words",
+    "long": "it wrote too much",
+    "refusal": "it refused",
+    "repetition": "it repeated itself",
+    "truncated": "it did not come to an end",
+}
+"""Names of the faults, in the order in which they are looked for, and what they say of a model."""
+
+# Scripts that put no blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+# Python's \w leaves out the vowel signs of Indic scripts and the accents of Hebrew and Arabic.
+_SIGNS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
+_UNITS = re.compile(f"[{_DENSE}]|(?:[^\\W{_DENSE}]|[{_SIGNS}])+")
+_DENSE_UNIT = re.compile(f"[{_DENSE}]")
+_SPECIAL = re.compile(r"<\|[\w ]{1,40}\|>|<(?:unk|pad|s|/s|image|video|bos|eos)>|\[(?:PAD|UNK|CLS|SEP)\]")
+SENTENCE_ENDS = ".!?…。！？．｡।॥؟۔։።៕။"  # noqa: RUF001
+"""Characters that end a sentence, in any script."""
+_CLOSING = "\"'”’»›)]}】」』）*_` "  # noqa: RUF001
+_SENTENCE = re.compile(rf"(?<=[{SENTENCE_ENDS}])\s*")
+
+_START = rf"(?:^|(?<=[{SENTENCE_ENDS}])\s*)"
+_NOT_ABLE = r"(?:can(?:not|'t| not)|could(?:n't| not)|(?:am|'m) (?:not able|unable) to|do(?:n't| not) have)"
+_MEDIA = r"(?:video|image|picture|frame|clip|file|content|footage)s?"
+_REFUSALS = re.compile(
+    "|".join(
+        (
+            rf"{_START}(?:i'm|i am|we're|we are) (?:very |so |really )?sorry\b.{{0,40}}\b(?:i|we) ?{_NOT_ABLE}\b",
+            r"^(?:i'm|i am) (?:very |so |really )?sorry, but\b",
+            r"^sorry, (?:but )?i\b",
+            rf"{_START}i ?{_NOT_ABLE} (?:directly |actually )?(?:see|view|watch|access|open|process|analy[sz]e"
+            r"|assist|help|describe|fulfil?l|comply|create|generate|identify|play|the ability|the capability)\b",
+            rf"{_START}as an? (?:ai|artificial intelligence|language model|text-based)\b",
+            rf"{_START}(?:there is |there's )?no {_MEDIA} (?:was|were|has been|have been|is|are)? ?(?:provided|attached"
+            rf"|uploaded|given|shared)\b",
+            rf"{_START}(?:please|could you|can you) (?:provide|upload|share|attach|send)\b.{{0,30}}\b{_MEDIA}\b",
+            r"^(?:很?抱歉|对不起|對不起).{0,12}(?:无法|無法|不能)",
+            r"^(?:作为|作為)(?:一个|一個)?.{0,8}(?:语言模型|語言模型|人工智能|ai)",
+            r"^我(?:无法|無法|不能)(?:看到|观看|觀看|查看|描述|处理|處理|提供|协助)",
+            r"^(?:申し訳|すみません).{0,40}(?:できません|いたしかねます|できかねます)",
+            r"^(?:죄송).{0,40}(?:없습니다|수 없|못합니다)",
+            r"^lo siento,? .{0,30}\bno puedo\b",
+            r"^(?:je suis |désolé)(?:désolée?)?,? .{0,40}\bje ne (?:peux|suis)\b",
+            r"^(?:es tut mir leid|tut mir leid),? .{0,40}\bkann\b.{0,60}\bnicht\b",
+            r"^(?:desculpe|sinto muito|lamento),? .{0,40}\bnão posso\b",
+            r"^(?:извините|простите|к сожалению),? .{0,30}\bя не могу\b",
+        )
+    )
+)
+
+# (longest unit of a loop, repeats in a row that no writer means); words, then characters of dense scripts.
+_WORD_LOOPS = ((1, 6), (2, 5), (4, 4), (40, 3))
+_CHARACTER_LOOPS = ((2, 8), (5, 5), (11, 4), (60, 3))
+_PHRASE, _PHRASE_SHARE, _PHRASE_UNITS = 6, 0.5, 60
+
+
+def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[FaultName, ...]:
+    """Names of everything wrong with a caption, in the order of `CHECKS`; () when it is good.
+
+    Args:
+        text: of the caption, single blanks.
+        stopped: the model ended by itself; one that did not may still have ended with a whole sentence.
+        min_words: fewer are too few. Scripts without blanks count two characters as a word.
+        max_chars: more are too many.
+    """
+    if not any(char.isalnum() for char in text):
+        return ("garbled",) if len(text) > 2 else ("empty",)
+    units = _UNITS.findall(text.lower())
+    dense = sum(1 for unit in units if _DENSE_UNIT.fullmatch(unit))
+    found: dict[FaultName, bool] = {
+        "garbled": _garbled(text),
+        "short": len(units) - dense + dense / 2 < min_words,
+        "long": len(text) > max_chars,
+        "refusal": _REFUSALS.search(text.lower().replace("\u2019", "'")) is not None,
+        "repetition": _repeats(text, units, dense),
+        "truncated": not stopped and not _ended(text),
+    }
+    return tuple(name for name in CHECKS if found.get(name))
+
+
+def _garbled(text: str) -> bool:
+    """Leaked special tokens, broken UTF-8, or mostly signs instead of letters."""
+    visible = [char for char in text if not char.isspace()]
+    kinds = [unicodedata.category(char) for char in visible]
+    broken = sum(
+        1
+        for char, kind in zip(visible, kinds, strict=True)
+        if char == "\ufffd" or kind in ("Cc", "Co", "Cn", "Cs")
+    )
+    letters = sum(1 for kind in kinds if kind[0] in "LMN")
+    return bool(_SPECIAL.search(text)) or broken * 50 > len(visible) or letters * 2 < len(visible)
+
+
+def _ended(text: str) -> bool:
+    text = text.rstrip(_CLOSING)
+    return bool(text) and text[-1] in SENTENCE_ENDS
+
+
+def _repeats(text: str, units: Sequence[str], dense: int) -> bool:
+    """A loop, one sentence three times and for a third of all, or a long text of few phrases."""
+    # A counter in a loop ("frame 1: ... frame 2: ...") makes every round a little different.
+    plain = ["#" if unit.isdecimal() else unit for unit in units]
+    loops = _CHARACTER_LOOPS if dense * 2 > len(units) else _WORD_LOOPS
+    return _loops(plain, loops) or _sentences_repeat(text) or _phrases_repeat(plain)
+
+
+def _loops(units: Sequence[str], loops: Sequence[tuple[int, int]]) -> bool:
+    for length in range(1, min(loops[-1][0], len(units) // 3) + 1):
+        wanted = next(repeats for longest, repeats in loops if length <= longest)
+        run = 0
+        for at in range(length, len(units)):
+            run = run + 1 if units[at] == units[at - length] else 0
+            # A list of numbers in the picture is no loop.
+            if run >= length * (wanted - 1) and any(unit != "#" for unit in units[at - length + 1 : at + 1]):
+                return True
+    return False
+
+
+def _sentences_repeat(text: str) -> bool:
+    sentences = [part.strip().lower() for part in _SENTENCE.split(text)]
+    long = [part for part in sentences if len(part) >= 12]
+    return any(long.count(part) >= max(3, len(long) / 3) for part in set(long))
+
+
+def _phrases_repeat(units: Sequence[str]) -> bool:
+    if len(units) < _PHRASE_UNITS:
+        return False
+    phrases = [tuple(units[at : at + _PHRASE]) for at in range(len(units) - _PHRASE + 1)]
+    return len(set(phrases)) < (1 - _PHRASE_SHARE) * len(phrases)

@@ -1,0 +1,71 @@
+"""What the models are asked."""
+
+import hashlib
+
+from loader.errors import UsageError
+
+PROMPTS = {
+    "short": (
+        "Describe this video in one sentence of at most 25 words: who or what is seen, what happens, and where."
+        " Write only the sentence."
+    ),
+    "default": (
+        "Describe this video in one paragraph of three to five sentences. Say who or what is seen, what happens in"
+        " the order in which it happens, where it takes place, and how the camera moves. Write only what can be"
+        " seen; do not guess names, and do not speak of the video or its frames."
+    ),
+    "detailed": (
+        "Describe this video in detail, in one paragraph of six to ten sentences. Say what the subjects look like"
+        " and wear, what they do in the order in which it happens, what stands in the foreground and the"
+        " background, the light, the colours, the style of the picture, the kind of shot and how the camera moves."
+        " Write only what can be seen; do not guess names, and do not speak of the video or its frames."
+    ),
+    "motion": (
+        "Describe only the movement in this video, in one paragraph of two to four sentences: how each subject"
+        " moves, in which direction and how fast, what changes from beginning to end, and how the camera moves"
+        " (still, pan, tilt, zoom, tracking, handheld). Write only what can be seen."
+    ),
+}
+"""Variants by name."""
+
+REWRITES = {
+    "default": (
+        "Below is a description of a video, written part by part. Rewrite it as one fluent paragraph in the same"
+        " language. Keep every fact and their order, say nothing twice, add nothing, and leave out remarks about"
+        " frames, parts or the video itself. Write only the paragraph."
+    ),
+}
+"""Instructions for the second model, by name."""
+
+
+def prompt_text(prompt: str) -> str:
+    """The text of a variant, or ``prompt`` itself.
+
+    Raises:
+        UsageError: one word of plain letters that names no variant: no model could do anything with it.
+    """
+    return _text(prompt, PROMPTS, "captions.prompt")
+
+
+def rewrite_text(prompt: str, caption: str) -> str:
+    """What the second model reads: the instruction, then the caption.
+
+    Raises:
+        UsageError: as `prompt_text`.
+    """
+    return f"{_text(prompt, REWRITES, 'captions.rewrite_prompt')}\n\n{caption}"
+
+
+def sha256(text: str) -> str:
+    """Hex digest of a prompt."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _text(prompt: str, variants: dict[str, str], key: str) -> str:
+    prompt = prompt.strip()
+    if prompt in variants:
+        return variants[prompt]
+    # Languages without blanks ask in one word, but not in ASCII.
+    if not prompt or (prompt.isascii() and len(prompt.split()) == 1):
+        raise UsageError(f"{key}={prompt} is no prompt; choose {', '.join(variants)}, or write a sentence")
+    return prompt

@@ -1,0 +1,62 @@
+"""How a model's caption came about, as text for the index and the manifest."""
+
+from collections.abc import Mapping, Sequence
+
+from curate.caption.attempts import Answer
+from curate.caption.checks import CHECKS
+from curate.caption.config import CaptionConfig
+from curate.caption.prompts import PROMPTS, REWRITES, prompt_text, rewrite_text, sha256
+from curate.caption.windows import Window
+
+
+def provenance(
+    config: CaptionConfig,
+    model: Mapping[str, str],
+    parts: Sequence[Window],
+    times_s: Sequence[float],
+    answers: Sequence[Answer],
+) -> dict[str, str]:
+    """What a caption was made of and by.
+
+    Args:
+        config: of the captions.
+        model: its identity: model, runtime, config_sha256, weights_sha256.
+        parts: windows of the clip.
+        times_s: of all pictures the model saw, seconds after the clip's first frame.
+        answers: of each window.
+
+    Returns:
+        The identity, and: prompt (a variant's name, or "free"), prompt_sha256 (of its text), windows (frames,
+        end excluded), frame_times_s, then seed, temperature and attempts of each window's accepted answer, then
+        tokens_in and tokens_out of all attempts together, and checks (those passed, or "off").
+    """
+    return {
+        **model,
+        "prompt": config.prompt if config.prompt in PROMPTS else "free",
+        "prompt_sha256": sha256(prompt_text(config.prompt)),
+        "windows": " ".join(f"{part.start}-{part.end}" for part in parts),
+        "frame_times_s": " ".join(f"{round(float(time_s), 3):g}" for time_s in times_s),
+        **_effort(answers),
+        "checks": " ".join(CHECKS) if config.checks else "off",
+    }
+
+
+def rewritten_provenance(config: CaptionConfig, model: Mapping[str, str], answer: Answer) -> dict[str, str]:
+    """The same of the second model, every name with "rewrite_" before it; "rewrite_model" is its name."""
+    said = {
+        **model,
+        "prompt": config.rewrite_prompt if config.rewrite_prompt in REWRITES else "free",
+        "prompt_sha256": sha256(rewrite_text(config.rewrite_prompt, "")),
+        **_effort([answer]),
+    }
+    return {f"rewrite_{name}": value for name, value in said.items()}
+
+
+def _effort(answers: Sequence[Answer]) -> dict[str, str]:
+    return {
+        "seed": " ".join(str(answer.ask.seed) for answer in answers),
+        "temperature": " ".join(f"{answer.ask.temperature:g}" for answer in answers),
+        "attempts": " ".join(str(answer.attempts) for answer in answers),
+        "tokens_in": str(sum(answer.tokens_in for answer in answers)),
+        "tokens_out": str(sum(answer.tokens_out for answer in answers)),
+    }
