@@ -1,0 +1,134 @@
+"""How pleasing people find a picture: a small head on the CLIP embedding, from a file of weights.
+
+Two published layouts are read, both by their tensors' names and shapes: one linear layer ("weight", "bias":
+github.com/LAION-AI/aesthetic-predictor), and five of them in a row ("layers.0.weight" ...:
+github.com/christophschuhmann/improved-aesthetic-predictor). Nothing bends between the five, only dropout lies
+there while training, so they are one linear map as well, and are multiplied out when read.
+"""
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from loader.errors import UsageError
+
+_MAX_BYTES = 256 * 2**20
+
+Floats = NDArray[np.float32]
+
+
+class AestheticConfig(BaseModel, frozen=True, extra="forbid"):
+    """The score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the head's own CLIP model."""
+
+    weights: str | None = Field(
+        None, description="file of the head, .safetensors or .pth; empty: no aesthetic score"
+    )
+    reduce: Literal["mean", "min"] = Field(
+        "mean", description="of the pictures' scores: their mean, or the worst picture"
+    )
+
+
+class AestheticHead:
+    """The head, loaded.
+
+    Raises:
+        UsageError: there is no such file, or it holds another kind of head.
+    """
+
+    def __init__(self, config: AestheticConfig) -> None:
+        if config.weights is None:
+            raise UsageError("aesthetic.weights is empty; give the file of an aesthetic head")
+        self._config = config
+        path = Path(config.weights)
+        self._weight, self._bias = flattened(_read(path), str(path))
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def check(self, width: int) -> None:
+        """Passes when embeddings of ``width`` numbers fit.
+
+        Raises:
+            UsageError: they do not.
+        """
+        if width != len(self._weight):
+            raise UsageError(
+                f"{self._config.weights} scores embeddings of {len(self._weight)} numbers, and the CLIP model gives"
+                f" {width}; set embed.model to the model the head was trained on (mostly ViT-L-14 of openai)"
+            )
+
+    def score(self, frames: Floats) -> float:
+        """The score of a clip from its pictures' CLIP vectors, float32 [n, D], unit length."""
+        self.check(frames.shape[1])
+        scores = picture_scores(frames, self._weight, self._bias)
+        return float(scores.min() if self._config.reduce == "min" else scores.mean())
+
+
+def picture_scores(frames: Floats, weight: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
+    """Scores [n] of vectors [n, D] of unit length, with a head of `flattened`."""
+    return np.asarray(frames.astype(np.float64) @ weight + bias, np.float64)
+
+
+def flattened(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.float64], float]:
+    """A row of linear layers as one: weight [D] and bias.
+
+    Args:
+        tensors: "weight" and "bias", or "layers.N.weight" and "layers.N.bias".
+        name: of the head, for the message.
+
+    Raises:
+        UsageError: it is no such row.
+    """
+    layers = sorted(
+        (int(key.split(".")[1]) if key.startswith("layers.") else 0, key.removesuffix("weight"))
+        for key in tensors
+        if key == "weight"
+        or (key.startswith("layers.") and key.split(".")[1].isdigit() and key.endswith("weight"))
+    )
+    known = {f"{prefix}{kind}" for _, prefix in layers for kind in ("weight", "bias")}
+    wrong = f"{name} holds no aesthetic head of a known layout"
+    if not layers or known != set(tensors):
+        raise UsageError(f"{wrong}: its tensors are {', '.join(sorted(tensors)[:6]) or 'none'}")
+    weight, bias = np.empty(0), np.zeros(1)
+    for number, (_, prefix) in enumerate(layers):
+        W, b = tensors[f"{prefix}weight"].astype(np.float64), tensors[f"{prefix}bias"].astype(np.float64)
+        if W.ndim != 2 or b.shape != W.shape[:1] or (number and W.shape[1] != weight.shape[0]):
+            raise UsageError(
+                f"{wrong}: {prefix}weight has shape {W.shape}, which does not fit its neighbours"
+            )
+        weight, bias = (W @ weight, W @ bias + b) if number else (W, b)
+    if weight.shape[0] != 1 or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise UsageError(f"{wrong}: it ends in {weight.shape[0]} numbers instead of one finite score")
+    return weight[0], float(bias[0])
+
+
+def _read(path: Path) -> dict[str, Floats]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise UsageError(f"aesthetic.weights={path} is no file; give the weights of an aesthetic head")
+    if path.stat().st_size > _MAX_BYTES:
+        raise UsageError(f"aesthetic.weights={path} has {path.stat().st_size} bytes; a head is far smaller")
+    try:
+        if path.suffix == ".safetensors":
+            loaded = load_file(path)
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+        return {str(name): tensor.float().numpy() for name, tensor in loaded.items()}
+    except (
+        SafetensorError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        AttributeError,
+    ) as error:
+        raise UsageError(
+            f"aesthetic.weights={path} cannot be read ({str(error).strip().splitlines()[0][:200]});"
+            " give a .safetensors file, or a .pth that holds tensors alone"
+        ) from error

@@ -1,0 +1,48 @@
+"""Where models run, and running them so that the same input gives the same numbers."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def pick_device(wanted: Device) -> str:
+    """The device meant, "cpu" or "cuda"; "auto" means the GPU where there is one."""
+    import torch
+
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def inference(device: str, threads: int) -> Iterator[None]:
+    """No gradients; bfloat16 on the GPU; on the CPU float32 with ``threads`` threads.
+
+    How many threads share a product decides the order of its sums, and so its last bits.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def weights_sha256(model: "nn.Module") -> str:
+    """Hex digest of all tensors of a model, by name: the same for the same weights in any file format."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,231 @@
+"""Finding clips of a finished dataset by words or by example, among the embeddings beside them."""
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.clip_pictures import Fault
+from curate.embed import ClipEmbedder
+from loader.dataset import Dataset
+from loader.errors import RunError, UsageError
+from loader.storage import StorageConfig, open_object
+
+MEMBER = "video.npy"
+WEIGHTS_VERSION = "embed_weights_sha256"
+"""Key of the manifest's versions that names the weights the embeddings were made with."""
+
+_MAX_MEMBER_BYTES = 1 << 20
+_MAX_EXAMPLE_BYTES = 1 << 30
+_PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others may start programs
+_READERS = 16
+_CHUNK_ROWS = 1 << 16
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A found sample: its row in the index, and the cosine of the angle to what was asked."""
+
+    row_number: int
+    score: float
+
+
+class ClipSearch:
+    """The embeddings of one dataset in memory, and searching among them.
+
+    Args:
+        dataset: finished.
+        max_bytes: of the embeddings in memory.
+    """
+
+    def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30) -> None:
+        self._dataset = dataset
+        self._max_bytes = max_bytes
+
+    @property
+    def searched(self) -> int:
+        """How many samples have an embedding."""
+        return len(self._rows_and_matrix[0])
+
+    def by_words(self, words: str, embedder: ClipEmbedder, top: int) -> list[Hit]:
+        """The clips that show what the words say, best first; samples of equal score by key.
+
+        Raises:
+            UsageError: the embedder knows no words, or is not the model of this dataset.
+        """
+        if not words.strip():
+            raise UsageError("the words to search for are empty")
+        self.check_model(embedder)
+        return self._nearest(embedder.text([words])[0], top)
+
+    def by_key(self, key: str, top: int) -> list[Hit]:
+        """The clips most like the sample ``key``, itself left out.
+
+        Raises:
+            UsageError: there is no such sample, or it has no embedding.
+        """
+        row_number = self._dataset.row_numbers.get(key)
+        if row_number is None:
+            raise UsageError(f"{self._dataset.storage.root} has no sample {key}")
+        rows, matrix = self._rows_and_matrix
+        place = int(np.searchsorted(rows, row_number))
+        if place == len(rows) or rows[place] != row_number:
+            raise UsageError(f"sample {key} has no embedding, so nothing can be compared with it")
+        hits = self._nearest(matrix[place].astype(np.float32), top + 1)
+        return [hit for hit in hits if hit.row_number != row_number][:top]
+
+    def by_file(
+        self, path: str, embedder: ClipEmbedder, top: int, storage: StorageConfig | None = None
+    ) -> list[Hit]:
+        """The clips most like a picture or a video.
+
+        Raises:
+            UsageError: there is no such file, or the embedder is not the model of this dataset.
+            RunError: the file is neither a picture nor a video.
+        """
+        data = _read_example(path, storage or StorageConfig())
+        self.check_model(embedder)
+        picture = _picture(data, path)
+        if picture is not None:
+            return self._nearest(embedder.pictures([picture])[0], top)
+        found = embedder([data])[0]
+        if isinstance(found, Fault):
+            raise RunError(f"{path} is neither a picture nor a video: {found.reason}")
+        return self._nearest(found.vector.astype(np.float32), top)
+
+    def check_model(self, embedder: ClipEmbedder) -> None:
+        """Passes when the embedder has the weights that the manifest names, if it names any.
+
+        Raises:
+            UsageError: it has others.
+        """
+        made_with = self._dataset.manifest.versions.get(WEIGHTS_VERSION)
+        has = embedder.fingerprint().get("weights_sha256")
+        if made_with and has != made_with:
+            raise UsageError(
+                f"the embeddings of {self._dataset.storage.root} were made with other weights (sha256"
+                f" {made_with[:12]}...) than this model's; give the model they were made with"
+            )
+
+    def _nearest(self, query: Floats, top: int) -> list[Hit]:
+        if top < 1:
+            raise UsageError(f"top={top} asks for nothing; give 1 or more")
+        rows, matrix = self._rows_and_matrix
+        if matrix.shape[1] != len(query):
+            raise UsageError(
+                f"this model gives {len(query)} numbers per clip and {self._dataset.storage.root} holds"
+                f" {matrix.shape[1]}; give the model its embeddings were made with"
+            )
+        scores = np.concatenate(
+            [
+                matrix[start : start + _CHUNK_ROWS].astype(np.float32) @ query
+                for start in range(0, len(matrix), _CHUNK_ROWS)
+            ]
+        )
+        best = np.argsort(-scores, kind="stable")[:top]
+        return [Hit(int(rows[place]), float(scores[place])) for place in best]
+
+    @cached_property
+    def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
+        """Row numbers of the index, rising, and the embedding of each, [n, D] of unit length."""
+        root = self._dataset.storage.root
+        rows, shards, offsets, sizes = _places(self._dataset.index)
+        if not len(rows):
+            raise UsageError(
+                f"{root} holds no video embeddings; curate it again with embed.backend=open_clip or perceptual"
+            )
+        in_shards = np.lexsort((offsets, shards))
+        first = self._read(rows[0], shards[0], offsets[0], sizes[0])
+        if len(rows) * first.nbytes > self._max_bytes:
+            raise RunError(
+                f"the {len(rows)} embeddings of {root} take {len(rows) * first.nbytes / 2**30:.1f} GiB, more than"
+                f" the {self._max_bytes / 2**30:.1f} GiB a search may use"
+            )
+        matrix = np.empty((len(rows), len(first)), first.dtype)
+
+        def read(place: int) -> None:
+            vector = self._read(rows[place], shards[place], offsets[place], sizes[place])
+            if vector.shape != first.shape:
+                key = self._dataset.row(int(rows[place]))["key"]
+                raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
+            length = float(np.linalg.norm(vector.astype(np.float32)))
+            matrix[place] = vector.astype(np.float32) / length if length else 0
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            for _ in readers.map(read, in_shards.tolist()):
+                pass
+        return rows, matrix
+
+    def _read(
+        self, row_number: np.int64, shard: str, offset: np.int64, size: np.int64
+    ) -> NDArray[np.float16] | Floats:
+        storage = self._dataset.storage
+        data = storage.read(shard, int(offset), int(size)) if size <= _MAX_MEMBER_BYTES else b""
+        vector = _vector(data)
+        if vector is None or len(data) != size:
+            key = self._dataset.row(int(row_number))["key"]
+            raise RunError(f"{storage.uri(shard)}: {key}.{MEMBER} is no vector; run `reelweave verify`")
+        return vector
+
+
+def _places(
+    index: pa.Table,
+) -> tuple[NDArray[np.int64], NDArray[np.str_], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the embeddings lie: row numbers, shards, offsets and sizes, in the order of the index."""
+    members = index.column("members").combine_chunks()
+    parents = pc.list_parent_indices(members)
+    flat = pc.list_flatten(members)
+    ours = pc.equal(flat.field("suffix"), MEMBER)
+    rows = parents.filter(ours)
+    return (
+        np.asarray(rows, np.int64),
+        np.asarray(index.column("shard").take(rows).to_pylist(), str),
+        np.asarray(flat.field("offset").filter(ours), np.int64),
+        np.asarray(flat.field("size").filter(ours), np.int64),
+    )
+
+
+def _vector(data: bytes) -> NDArray[np.float16] | Floats | None:
+    """The vector in a .npy file, or None; its header is not trusted with an allocation."""
+    try:
+        file = io.BytesIO(data)
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except ValueError:
+        return None
+    body = data[file.tell() :]
+    if len(shape) != 1 or dtype not in (np.float16, np.float32) or len(body) != shape[0] * dtype.itemsize:
+        return None
+    vector: NDArray[np.float16] | Floats = np.frombuffer(body, dtype)
+    return vector if len(vector) and np.isfinite(vector).all() else None
+
+
+def _read_example(path: str, config: StorageConfig) -> bytes:
+    storage, name = open_object(path, config)
+    info = storage.stat(name)
+    if info is None:
+        raise UsageError(f"there is no file {path}, and no sample of that key")
+    if info.size > _MAX_EXAMPLE_BYTES:
+        raise UsageError(f"{path} has {info.size / 2**30:.1f} GiB; give a short video or a picture")
+    return storage.read(name)
+
+
+def _picture(data: bytes, path: str) -> NDArray[np.uint8] | None:
+    """The picture in a file, upright, uint8 [h, w, 3] RGB; None when it is none."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data), formats=_PICTURES) as opened:
+            return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    except UnidentifiedImageError:
+        return None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise RunError(f"{path} is a picture that cannot be read: {error}") from error
