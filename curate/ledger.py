@@ -1,81 +1,173 @@
-"""What is done already: staged clips and closed sources, kept beside the dataset until it is published."""
+"""What is done already, kept beside the dataset: entries of stages, staged clips, arrays.
 
+An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of what was worked on. So
+another prompt asks for other captions and leaves the clips alone, and a threshold, which is no stage, asks for
+nothing. Workers write entries one by one; the driver packs them, so that a restart reads a few large files.
+"""
+
+import gzip
 import hashlib
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from curate.inputs import SourceRef
-from curate.records import Record
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.records import Row
 from loader.storage.base import Storage
 
-WORK = ".work/"
+LEDGER = ".ledger/"
+MAX_PACK_BYTES = 1 << 30
+
+_PACK_ABOVE = 256  # loose entries a restart may as well read one by one
+_READERS = 16
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Work done under one configuration. Every entry appears whole or not at all and may be written twice.
+    """The ledger in a dataset's place. Every write appears whole or not at all and may be repeated.
 
     Attributes:
-        storage: of the dataset being made.
-        fingerprint: of the configuration that decides clips and captions; another one starts afresh.
+        storage: of the dataset.
     """
 
     storage: Storage
-    fingerprint: str
 
-    def begin(self, config: Any) -> None:
-        """Writes the configuration beside the work; a place that cannot be written to fails here, not later."""
-        self.storage.write(f"{self._place}/config.json", json.dumps(config, indent=1).encode())
+    def close(self, stage: str, fingerprint: str, identity: str, row: Row) -> None:
+        """Says that a stage is done with something, and what came of it (JSON values)."""
+        path = f"{_folder(stage, fingerprint)}{identity}.json"
+        self.storage.write(path, json.dumps(row, ensure_ascii=False).encode())
 
-    def write_clip(self, key: str, data: bytes) -> None:
+    def closed(self, stage: str, fingerprint: str) -> dict[str, Row]:
+        """All that a stage has closed under a configuration, by identity; a later entry replaces a former one."""
+        packs, loose = self._listed(stage, fingerprint)
+        entries: dict[str, Row] = {}
+        for path in packs:
+            for line in gzip.decompress(self.storage.read(path)).splitlines():
+                entry = json.loads(line)
+                entries[entry["id"]] = entry["row"]
+        with ThreadPoolExecutor(_READERS) as readers:
+            rows = readers.map(lambda path: json.loads(self.storage.read(path)), loose)
+            entries.update(zip(map(_identity, loose), rows, strict=True))
+        return entries
+
+    def pack(self, stage: str, fingerprint: str) -> None:
+        """Merges loose entries into one file when there are many. Only while nobody writes entries."""
+        packs, loose = self._listed(stage, fingerprint)
+        if len(loose) <= _PACK_ABOVE:
+            return
+        lines = [
+            json.dumps({"id": identity, "row": row}, ensure_ascii=False)
+            for identity, row in sorted(self.closed(stage, fingerprint).items())
+        ]
+        number = 1 + max((int(_identity(path)) for path in packs), default=-1)
+        path = f"{_folder(stage, fingerprint)}packed/{number:06d}.jsonl"
+        self.storage.write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+        for old in (*packs, *loose):
+            self.storage.delete(old)
+
+    def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
+        """Removes the entries whose identity ``gone`` names, packed ones too."""
+        packs, loose = self._listed(stage, fingerprint)
+        for path in packs:
+            lines = gzip.decompress(self.storage.read(path)).decode().splitlines()
+            left = [line for line in lines if not gone(json.loads(line)["id"])]
+            if len(left) < len(lines):
+                self.storage.write(path, gzip.compress("\n".join(left).encode(), mtime=0))
+        for path in loose:
+            if gone(_identity(path)):
+                self.storage.delete(path)
+
+    def fingerprints(self, stage: str) -> list[str]:
+        """Configurations under which a stage has entries."""
+        start = f"{LEDGER}{stage}/"
+        return sorted({item.path[len(start) :].split("/", 1)[0] for item in self.storage.list(start)})
+
+    def write_clip(self, clip_id: str, data: bytes) -> None:
         """Stages an encoded clip."""
-        self.storage.write(self._path("clips", f"{key}.mp4"), data)
+        self.storage.write(_clip_path(clip_id), data)
 
-    def read_clip(self, key: str) -> bytes:
-        """A staged clip."""
-        return self.storage.read(self._path("clips", f"{key}.mp4"))
+    def read_clip(self, clip_id: str) -> bytes:
+        """A staged clip; FileNotFoundError when it lies in no more than a shard."""
+        return self.storage.read(_clip_path(clip_id))
 
-    def close_source(self, source: SourceRef, records: list[Record]) -> None:
-        """Says that all records of a source are known and all its clips are staged."""
-        body = {"source": source.uri, "records": [record.to_row() for record in records]}
-        self.storage.write(self._path("sources", f"{_source_id(source)}.json"), json.dumps(body).encode())
+    def staged_clips(self) -> set[str]:
+        """Identities of all staged clips."""
+        return {_identity(item.path) for item in self.storage.list(f"{LEDGER}clips/")}
 
-    def closed_sources(self, sources: list[SourceRef]) -> dict[str, list[Record]]:
-        """Records of those sources that are closed, by URI."""
-        by_id = {_source_id(source): source for source in sources}
-        closed = {}
-        for name, body in self._entries("sources"):
-            if source := by_id.get(name):
-                closed[source.uri] = [Record.from_row(row) for row in body["records"]]
-        return closed
+    def drop_clips(self, clip_ids: Iterable[str]) -> None:
+        """Removes staged clips; those that are gone already are no error."""
+        with ThreadPoolExecutor(_READERS) as writers:
+            list(writers.map(lambda clip_id: self.storage.delete(_clip_path(clip_id)), clip_ids))
 
-    def close_shard(self, plan_id: str, record: dict[str, Any]) -> None:
-        """Says that a shard is written; ``plan_id`` names what it was planned to hold."""
-        self.storage.write(self._path("shards", f"{plan_id}.json"), json.dumps(record).encode())
+    def write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keeps arrays beside an entry, under a name of their own."""
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        self.storage.write(_arrays_path(name), buffer.getvalue())
 
-    def closed_shards(self) -> dict[str, dict[str, Any]]:
-        """Records of written shards by plan id."""
-        return dict(self._entries("shards"))
+    def read_arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """Arrays by key; empty when there are none."""
+        try:
+            data = self.storage.read(_arrays_path(name))
+        except FileNotFoundError:
+            return {}
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return dict(arrays)
 
-    def clear(self) -> None:
-        """Removes all work in progress, of other configurations too."""
-        self.storage.delete_tree(WORK)
+    def many_arrays(self, names: Iterable[str]) -> Iterator[dict[str, NDArray[Any]]]:
+        """`read_arrays` of each name, in order, several at a time."""
+        with ThreadPoolExecutor(_READERS) as readers:
+            yield from readers.map(self.read_arrays, names)
 
-    def _entries(self, kind: str) -> Iterator[tuple[str, Any]]:
-        for item in self.storage.list(self._path(kind, "")):
-            name = item.path.rsplit("/", 1)[-1].removesuffix(".json")
-            yield name, json.loads(self.storage.read(item.path))
+    def forget_arrays(self, gone: Callable[[str], bool]) -> None:
+        """Removes the arrays whose key ``gone`` names, wherever they lie."""
+        for item in list(self.storage.list(f"{LEDGER}arrays/")):
+            name = _identity(item.path)
+            arrays = self.read_arrays(name)
+            left = {key: array for key, array in arrays.items() if not gone(key)}
+            if len(left) < len(arrays):
+                self.write_arrays(name, left)
 
-    @property
-    def _place(self) -> str:
-        return f"{WORK}{self.fingerprint}"
+    def write_note(self, name: str, value: Any) -> None:
+        """Keeps a JSON value for people and later runs: the configuration, the status, measured rates."""
+        self.storage.write(f"{LEDGER}{name}.json", json.dumps(value, indent=1, ensure_ascii=False).encode())
 
-    def _path(self, kind: str, name: str) -> str:
-        return f"{self._place}/{kind}/{name}"
+    def read_note(self, name: str) -> Any:
+        """The value, or None."""
+        try:
+            return json.loads(self.storage.read(f"{LEDGER}{name}.json"))
+        except FileNotFoundError:
+            return None
+
+    def _listed(self, stage: str, fingerprint: str) -> tuple[list[str], list[str]]:
+        folder = _folder(stage, fingerprint)
+        paths = [item.path for item in self.storage.list(folder)]
+        packs = [path for path in paths if path.startswith(f"{folder}packed/")]
+        return packs, [path for path in paths if not path.startswith(f"{folder}packed/")]
 
 
-def _source_id(source: SourceRef) -> str:
-    identity = f"{source.uri}\0{source.size}\0{source.version}\0{source.caption}"
-    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def digest(*parts: object) -> str:
+    """An identity made of texts and JSON values."""
+    text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _folder(stage: str, fingerprint: str) -> str:
+    return f"{LEDGER}{stage}/{fingerprint}/"
+
+
+def _clip_path(clip_id: str) -> str:
+    return f"{LEDGER}clips/{clip_id}.mp4"
+
+
+def _arrays_path(name: str) -> str:
+    return f"{LEDGER}arrays/{name}.npz"
+
+
+def _identity(path: str) -> str:
+    return path.rsplit("/", 1)[-1].split(".", 1)[0]

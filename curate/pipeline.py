@@ -1,11 +1,13 @@
 """Runners: the same stages on Ray Data or in this process. The only module that knows Ray."""
 
+import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from curate.records import Row
 from loader.errors import RunError, UsageError
@@ -13,22 +15,46 @@ from loader.errors import RunError, UsageError
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
 
+TIMING = "timing"
+"""The column in which rows carry the seconds each stage spent on them."""
+
+
+class Pool(NamedTuple):
+    """Workers of a stage: how many there may be, and with how many it begins."""
+
+    least: int
+    most: int
+    initial: int
+
 
 @dataclass(frozen=True)
 class Stage:
     """One step of a pipeline.
 
     Attributes:
-        function: row -> row, or row -> rows when ``fan_out``; must survive pickling.
-        fan_out: whether the function yields any number of rows.
+        name: for timings and messages.
+        function: rows -> any number of rows; must survive pickling. A stage with a pool keeps one function per
+            worker, so that a model is loaded once; the others share tasks.
+        batch: rows handed over at once.
+        pool: None for plain tasks.
+        limit: plain tasks at a time; None: as many as there are processors.
+        cpus: processors one call occupies.
+        gpus: graphics processors, or a share of one.
+        memory_mb: megabytes of RAM one call may need.
     """
 
-    function: Callable[[Row], Any]
-    fan_out: bool = False
+    name: str
+    function: Callable[[list[Row]], Iterable[Row]]
+    batch: int = 1
+    pool: Pool | None = None
+    limit: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_mb: int = 0
 
 
 class Runner(Protocol):
-    """Sends rows through stages; results come in any order, as they are ready."""
+    """Sends rows of JSON values through stages; results come in any order, as they are ready."""
 
     def __call__(self, rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
         """Yields the rows that leave the last stage."""
@@ -39,27 +65,28 @@ def runner(kind: Literal["ray", "sequential"]) -> Runner:
     return run_on_ray if kind == "ray" else run_sequentially
 
 
-def run_sequentially(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
-    """In this process, one row at a time."""
-    for row in rows:
-        yield from _through(row, stages)
-
-
-def _through(row: Row, stages: Sequence[Stage]) -> Iterator[Row]:
+def run_sequentially(rows: Iterable[Row], stages: Sequence[Stage]) -> Iterator[Row]:
+    """In this process, one stage after the other for each batch."""
     if not stages:
-        yield row
+        yield from rows
         return
-    stage, *rest = stages
-    for result in stage.function(row) if stage.fan_out else (stage.function(row),):
-        yield from _through(result, rest)
+    *before, last = stages
+    batch: list[Row] = []
+    for row in run_sequentially(rows, before):
+        batch.append(row)
+        if len(batch) == last.batch:
+            yield from _timed(last, batch)
+            batch = []
+    if batch:
+        yield from _timed(last, batch)
 
 
 def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
     """On Ray Data: the running cluster of RAY_ADDRESS, or one started on this machine.
 
-    Stages ask for the same resources, so Ray fuses them into one task per block and no bytes pass through
-    its object store between them. One row is one block while that is affordable: results arrive source by
-    source and one slow source delays no other.
+    Rows travel as JSON text, so that Arrow never has to guess a schema. One row is one block while that is
+    affordable: results arrive source by source and one slow source delays no other. Neighbouring stages
+    without a pool ask for the same resources and run as one task.
 
     Raises:
         UsageError: Ray is not installed.
@@ -80,15 +107,65 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    dataset = ray.data.from_items(list(rows), override_num_blocks=min(len(rows), _MAX_BLOCKS))
+    items = [{"row": json.dumps(row)} for row in rows]
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(rows), _MAX_BLOCKS))
     for stage in stages:
-        dataset = dataset.flat_map(stage.function) if stage.fan_out else dataset.map(stage.function)
+        dataset = _add(ray, dataset, stage)
     try:
-        yield from dataset.iter_rows()
+        for item in dataset.iter_rows():
+            yield json.loads(item["row"])
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         raise RunError(
             f"curation stopped: {_root_cause(error)}; run the same command again to go on"
         ) from error
+
+
+def cluster_size() -> tuple[float, float, float]:
+    """Processors, graphics processors and megabytes of memory of the cluster Ray runs on."""
+    import ray
+
+    _start(ray)
+    found = ray.cluster_resources()
+    return float(found.get("CPU", 1)), float(found.get("GPU", 0)), float(found.get("memory", 0)) / 1e6
+
+
+def _add(ray: Any, dataset: Any, stage: Stage) -> Any:
+    options: dict[str, Any] = {"batch_size": stage.batch, "num_cpus": stage.cpus}
+    if stage.gpus:
+        options["num_gpus"] = stage.gpus
+    if stage.memory_mb:
+        options["memory"] = stage.memory_mb * 1e6
+    if stage.pool is None:
+        if stage.limit is not None:
+            options["compute"] = ray.data.TaskPoolStrategy(size=stage.limit)
+        return dataset.map_batches(_OnBatches(stage), **options)
+    pool = ray.data.ActorPoolStrategy(
+        min_size=stage.pool.least, max_size=stage.pool.most, initial_size=stage.pool.initial
+    )
+    return dataset.map_batches(_OnBatches, fn_constructor_args=(stage,), compute=pool, **options)
+
+
+class _OnBatches:
+    """A stage as Ray Data calls it: batches of JSON texts in, the same out, row by row."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for row in _timed(self._stage, [json.loads(text) for text in batch["row"]]):
+            yield {"row": [json.dumps(row)]}
+
+
+def _timed(stage: Stage, batch: list[Row]) -> Iterator[Row]:
+    """The stage's rows, each with its share of the seconds that passed until it came."""
+    share = 1 / len(batch)
+    began = time.monotonic()
+    for row in stage.function(batch):
+        now = time.monotonic()
+        spent = row.setdefault(TIMING, {})
+        spent[stage.name] = spent.get(stage.name, 0.0) + (now - began) * (1.0 if len(batch) == 1 else share)
+        yield row
+        began = time.monotonic() if len(batch) == 1 else began
 
 
 def _start(ray: Any) -> None:

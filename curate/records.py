@@ -23,17 +23,22 @@ class Record:
         score: the number a filter decided on.
         threshold: what it was compared with.
         duplicate_of: key of the sample kept in its place.
-        key: of the sample; only when a clip was cut.
+        key: of the clip; only when one was cut.
         source_sha256: of the source's bytes.
+        attributes: what the input list said of the source.
         frames: of the clip.
         fps: of the clip.
         height: of the clip, pixels.
         width: of the clip, pixels.
         duration_s: frames / fps.
+        audio: codec of the sound track, or "none".
         caption: text, or "".
-        caption_source: its provenance.
+        caption_source: where it comes from.
+        caption_provenance: of a model's caption.
         text_tokens: words of the caption.
         scores: by name.
+        split: "train" or "val".
+        bin: group of shapes that share shards.
         sha256: of the clip's bytes.
         clip_bytes: size of the clip.
     """
@@ -51,17 +56,27 @@ class Record:
     duplicate_of: str | None = None
     key: str | None = None
     source_sha256: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
     frames: int = 0
     fps: float = 0.0
     height: int = 0
     width: int = 0
     duration_s: float = 0.0
+    audio: str = "none"
     caption: str = ""
     caption_source: str = "none"
+    caption_provenance: dict[str, str] = field(default_factory=dict)
     text_tokens: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    split: str = "train"
+    bin: str = "all"
     sha256: str = ""
     clip_bytes: int = 0
+
+    @property
+    def clip_id(self) -> str:
+        """Names the clip's bytes: the same span of the same source, encoded the same way."""
+        return f"{self.key}-{self.sha256[:16]}"
 
     def to_row(self) -> Row:
         """Its fields by name."""
@@ -70,7 +85,7 @@ class Record:
     @staticmethod
     def from_row(row: Row) -> "Record":
         """The record in a row, other columns left aside."""
-        return Record(**{name: row[name] for name in FIELDS})
+        return Record(**{name: row[name] for name in FIELDS if name in row})
 
 
 FIELDS = tuple(item.name for item in fields(Record))

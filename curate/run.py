@@ -1,57 +1,44 @@
-"""Curation from inputs to a published dataset: list, cut, account, shard, publish."""
+"""Curation from inputs to a published dataset: list, cut, ask models, judge, deduplicate, shard, publish."""
 
 import importlib.metadata
+import json
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from curate.config import CurateConfig, fingerprint
-from curate.inputs import SourceRef, list_sources
-from curate.ledger import Ledger
-from curate.pipeline import Stage, runner
+from curate.config import CurateConfig
+from curate.forecast import Forecast, ForecastConfig
+from curate.inputs import SourceRef, list_sources, shown
+from curate.ledger import LEDGER, Ledger, digest
+from curate.model_stages import check
+from curate.progress import Progress
 from curate.records import Record, Row
-from curate.shard import WriteShard, drop_copies, plan_shards
-from curate.stages import CutSource, StageClip
-from loader.dataset import ACCOUNTING, Manifest, ShardRecord, publish, read_manifest
+from curate.shard import STAGE as SHARD
+from curate.work import Work, places_of
+from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
-from loader.errors import RunError, UsageError
+from loader.errors import UsageError
 from loader.storage import Storage, open_storage
 
-ACCOUNTING_FIELDS = tuple(ACCOUNTING.names)
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow", "webdataset")
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a phase is, in units of that phase.
+class Outcome:
+    """What a run came to.
 
     Attributes:
-        phase: "cut" (sources, weighed by bytes) or "shard" (shards).
-        done: units done, those of an earlier run too.
-        total: units in all.
-        done_bytes: weight of what is done.
-        total_bytes: weight of all.
-        states: records per state so far.
-        current: what was finished last.
+        manifest: of the published dataset.
+        already_there: whether there was nothing to do.
+        notes: sentences a person should read: models that could not be had, sources gone from the input.
+        seconds: spent per stage by all workers of this run.
     """
-
-    phase: str
-    done: int
-    total: int
-    done_bytes: int
-    total_bytes: int
-    states: dict[str, int]
-    current: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The published dataset, and whether this run had anything to do."""
 
     manifest: Manifest
     already_there: bool
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] | None = None
 
 
 def curate(
@@ -59,34 +46,82 @@ def curate(
     out: str,
     config: CurateConfig,
     progress: Callable[[Progress], None] = lambda _: None,
+    *,
+    update: bool = False,
+    retry_failed: bool = False,
 ) -> Outcome:
     """Makes the dataset ``out`` from ``inputs``; the same call finishes an interrupted run.
 
-    A finished dataset is never changed: the same call again finds it and does nothing, another call is refused.
+    Args:
+        inputs: files, folders, prefixes, addresses, lists.
+        out: folder or S3 prefix.
+        config: of all stages.
+        progress: called as the work goes on.
+        update: change a finished dataset: other configuration, new sources beside the old ones. What is still
+            valid is reused; shards whose samples stay the same are not touched.
+        retry_failed: work again on sources and clips that failed; implies ``update``.
 
     Raises:
-        UsageError: no source is found, or ``out`` holds a dataset of other inputs or configuration.
+        UsageError: no source is found, a model cannot be had, or ``out`` holds a finished dataset of other
+            inputs or configuration and ``update`` is not given.
         RunError: the environment failed; what was done is kept for the next run.
     """
     storage = open_storage(out, config.storage)
+    ledger = Ledger(storage)
+    dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
+    change = dataset is not None and (update or retry_failed)
     sources = list_sources(inputs, config.storage)
-    described = {"curate": config.content(), "inputs": list(inputs), "sources": _sources_digest(sources)}
-    ledger = Ledger(storage, config.clip_fingerprint())
-    if storage.stat(MANIFEST) is not None:
-        manifest = read_manifest(storage)
-        _refuse_other(manifest.config, described, out)
-        ledger.clear()
-        storage.sweep()
-        return Outcome(manifest, already_there=True)
-    ledger.begin(config.content())
-    records = drop_copies(_cut_all(sources, ledger, config, progress))
-    shards = _shard_all(records, ledger, config, progress)
-    accounting = [_accounting_row(record) for record in records]
-    _remove_strays(storage, {shard.path for shard in shards})
-    manifest = publish(storage, shards, accounting, described, versions())
-    ledger.clear()
-    storage.sweep()
-    return Outcome(manifest, already_there=False)
+    notes: tuple[str, ...] = ()
+    inputs = [shown(text) for text in inputs]
+    if change:
+        inputs, sources, notes = _joined(ledger, inputs, sources)
+    asked = {"curate": config.content(), "inputs": list(inputs), "sources": _sources_digest(sources)}
+    if dataset is not None and not retry_failed and dataset.manifest.config == asked:
+        _tidy(ledger, dataset, config)
+        return Outcome(dataset.manifest, already_there=True)
+    if dataset is not None and not change:
+        raise _other_dataset(dataset.manifest.config, asked, out)
+    models = check(config)
+    ledger.write_note("config", config.content())
+    work = Work(config, ledger, sources, dataset, progress)
+    if retry_failed:
+        work.forget_failures()
+    work.do_stages()
+    records = work.decide()
+    shards = work.shards(records)
+    content = Content(
+        accounting=[_columns(record, ACCOUNTING.names) for record in records],
+        scores=[_columns(record, SCORES.names) for record in records if record.key],
+        config=asked,
+        versions={**versions(), **models},
+        removals=dataset.manifest.removals if dataset else [],
+    )
+    if dataset is None:
+        _remove_strays(storage, {shard.path for shard in shards})
+    ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
+    manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
+    rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
+    _tidy(ledger, Dataset(storage), config, rejected)
+    return Outcome(manifest, False, (*work.notes, *notes), work.seconds)
+
+
+def forecast_curation(
+    inputs: Sequence[str],
+    out: str,
+    config: CurateConfig,
+    rates: ForecastConfig,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Forecast:
+    """What `curate` would give and cost, from a sample of the sources; what was worked on is kept for the run.
+
+    Raises:
+        UsageError: no source is found, or a model cannot be had.
+        RunError: the environment failed.
+    """
+    ledger = Ledger(open_storage(out, config.storage))
+    sources = list_sources(inputs, config.storage)
+    check(config)
+    return Work(config, ledger, sources, None, progress).forecast(rates)
 
 
 def versions() -> dict[str, str]:
@@ -95,66 +130,33 @@ def versions() -> dict[str, str]:
     return {**found, "python": ".".join(str(part) for part in sys.version_info[:2])}
 
 
-def _cut_all(
-    sources: list[SourceRef], ledger: Ledger, config: CurateConfig, progress: Callable[[Progress], None]
-) -> list[Record]:
-    by_uri = {source.uri: source for source in sources}
-    closed = ledger.closed_sources(sources)
-    states = Counter(record.state for records in closed.values() for record in records)
-    total_bytes = sum(max(0, source.size) for source in sources)
-
-    def report(current: str = "") -> None:
-        done_bytes = sum(max(0, by_uri[uri].size) for uri in closed)
-        progress(Progress("cut", len(closed), len(sources), done_bytes, total_bytes, dict(states), current))
-
-    report()
-    # Large sources first: one that comes last would run alone.
-    waiting = sorted(
-        (source for source in sources if source.uri not in closed), key=lambda source: -source.size
-    )
-    rows = [asdict(source) for source in waiting]
-    stages = [Stage(CutSource(config), fan_out=True), Stage(StageClip(ledger))]
-    arrived: dict[str, list[Record]] = defaultdict(list)
-    for row in runner(config.run.runner)(rows, stages):
-        record = Record.from_row(row)
-        records = arrived[record.source]
-        records.append(record)
-        if len(records) == record.parts:
-            source = by_uri[record.source]
-            closed[source.uri] = sorted(arrived.pop(source.uri), key=lambda record: record.part)
-            ledger.close_source(source, closed[source.uri])
-            states.update(record.state for record in records)
-            report(source.uri)
-    if missing := sorted(by_uri.keys() - closed.keys()):
-        raise RunError(
-            f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
-        )
-    return [record for uri in sorted(closed) for record in closed[uri]]
+def _joined(
+    ledger: Ledger, inputs: Sequence[str], sources: Sequence[SourceRef]
+) -> tuple[list[str], list[SourceRef], tuple[str, ...]]:
+    """Inputs and sources of the runs before and of this one; a source that is named again is looked at anew."""
+    before = ledger.read_note("inputs") or {"inputs": [], "sources": []}
+    listed = {source.uri for source in sources}
+    kept = [SourceRef(**row) for row in before["sources"] if row["uri"] not in listed]
+    joined = list(dict.fromkeys([*before["inputs"], *inputs]))
+    notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",) if kept else ()
+    return joined, sorted([*sources, *kept], key=lambda source: source.uri), notes
 
 
-def _shard_all(
-    records: list[Record], ledger: Ledger, config: CurateConfig, progress: Callable[[Progress], None]
-) -> list[ShardRecord]:
-    plans = plan_shards([record for record in records if record.state == "kept"], config.shard)
-    closed = ledger.closed_shards()
-    weights = {plan.id: sum(record.clip_bytes for record in plan.records) for plan in plans}
-    done = [plan.id for plan in plans if plan.id in closed]
+def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[str] | None = None) -> None:
+    """After publishing: a clip that lies in a shard is not kept twice, and nothing is left of what was replaced.
 
-    def report() -> None:
-        filled = sum(weights[plan_id] for plan_id in done)
-        progress(Progress("shard", len(done), len(plans), filled, sum(weights.values()), {}))
-
-    report()
-    rows = [
-        {"plan_id": plan.id, "number": plan.number, "records": [record.to_row() for record in plan.records]}
-        for plan in plans
-        if plan.id not in closed
-    ]
-    for row in runner(config.run.runner)(rows, [Stage(WriteShard(ledger))]):
-        done.append(row["plan_id"])
-        report()
-    closed = ledger.closed_shards()
-    return [ShardRecord(**closed[plan.id]) for plan in plans]
+    Args:
+        ledger: of the dataset.
+        dataset: as published.
+        config: whether rejected clips are kept.
+        rejected: identities of clips that may come back; None: of all that are staged.
+    """
+    settle(dataset.storage, dataset.manifest, dataset.shards())
+    staged = ledger.staged_clips()
+    keep = staged if rejected is None else staged & rejected
+    ledger.drop_clips(staged - (keep - places_of(dataset).keys() if config.run.keep_rejected else set()))
+    dataset.storage.delete_tree(f"{LEDGER}{SHARD}/")
+    dataset.storage.sweep()
 
 
 def _remove_strays(storage: Storage, planned: set[str]) -> None:
@@ -164,24 +166,31 @@ def _remove_strays(storage: Storage, planned: set[str]) -> None:
             storage.delete(item.path)
 
 
-def _refuse_other(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
-    if there == asked:
-        return
-    old, new = there.get("curate", {}), asked["curate"]
-    changed = [
-        f"{section}.{name}"
-        for section, values in new.items()
-        for name, value in values.items()
-        if old.get(section, {}).get(name) != value
-    ]
+def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:
+    changed = sorted(_differences(there.get("curate", {}), asked["curate"]))
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
-    raise UsageError(f"{out} already holds a dataset made {difference}; choose another --out")
+    return UsageError(
+        f"{out} already holds a dataset made {difference}; choose another --out, or change it with --update"
+    )
 
 
-def _sources_digest(sources: list[SourceRef]) -> str:
-    return fingerprint([[source.uri, source.size, source.caption] for source in sources])
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))
+    elif old != new:
+        yield path
 
 
-def _accounting_row(record: Record) -> Row:
+def _sources_digest(sources: Sequence[SourceRef]) -> str:
+    return digest(*(json.dumps(_stored(source), sort_keys=True) for source in sources))
+
+
+def _stored(source: SourceRef) -> Row:
+    """A source as it may be written down: without the address that holds a password or a signature."""
+    return asdict(replace(source, address=""))
+
+
+def _columns(record: Record, names: Sequence[str]) -> Row:
     row = record.to_row()
-    return {name: row[name] for name in ACCOUNTING_FIELDS}
+    return {name: row[name] for name in names}

@@ -1,13 +1,49 @@
 """Which kept samples go into which shard, and writing one of them."""
 
+import bisect
 import hashlib
-from dataclasses import dataclass, replace
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from curate.config import ShardConfig
+from curate.clip_stages import read_clip, unpack_array
+from curate.config import BinConfig, ShardConfig
 from curate.ledger import Ledger
 from curate.records import Record, Row
-from loader.dataset import INDEX, Sample, shard_path, write_shard
+from loader.dataset import INDEX, Sample, ShardRecord, shard_path, write_shard
 from loader.dataset.schema import PLACEMENT
+from loader.dataset.shard import npy_bytes
+
+STAGE = "shard"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A sample on its way into a shard.
+
+    Attributes:
+        record: what it is.
+        embedding: packed video embedding, or None.
+        text: name of the ledger's arrays that hold the text embedding and the sha256 of its .npy, or None.
+        place: (shard, offset, size) of the clip in the dataset's present revision, or None.
+    """
+
+    record: Record
+    embedding: Row | None = None
+    text: tuple[str, str] | None = None
+    place: tuple[str, int, int] | None = None
+
+    @cached_property
+    def row(self) -> Row:
+        """The sample's index row without its placement: everything its bytes follow from."""
+        digests = {}
+        if self.text:
+            digests["text.npy"] = self.text[1]
+        if self.embedding:
+            digests["video.npy"] = hashlib.sha256(npy_bytes(unpack_array(self.embedding))).hexdigest()
+        return {**index_row(self.record), "embeddings": digests}
 
 
 @dataclass(frozen=True)
@@ -15,67 +51,117 @@ class ShardPlan:
     """Samples of one shard, in order."""
 
     number: int
-    records: list[Record]
+    samples: list[Kept]
 
     @property
     def id(self) -> str:
         """Names the shard's place and content."""
-        content = ",".join(f"{record.key}:{record.sha256}:{record.caption}" for record in self.records)
+        content = json.dumps([kept.row for kept in self.samples], sort_keys=True)
         return f"{self.number:06d}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
+    @property
+    def clip_bytes(self) -> int:
+        """Of all its clips."""
+        return sum(kept.record.clip_bytes for kept in self.samples)
 
-def drop_copies(records: list[Record]) -> list[Record]:
-    """Calls every second sample of one key a duplicate of the first; one source under two names gives these.
+    def to_row(self) -> Row:
+        """For a runner."""
+        samples = [
+            {
+                "record": kept.record.to_row(),
+                "embedding": kept.embedding,
+                "text": kept.text,
+                "place": kept.place,
+            }
+            for kept in self.samples
+        ]
+        return {"id": self.id, "number": self.number, "samples": samples}
 
-    ``records`` come sorted, so that which name is kept does not depend on the order of the work.
+
+def split_of(source_sha256: str, val_share: float) -> str:
+    """The split of all clips of a source: decided by its content, so that it never changes sides."""
+    return "val" if int(source_sha256[:12], 16) < val_share * 16**12 else "train"
+
+
+def bin_of(record: Record, config: BinConfig) -> str:
+    """The group of shapes a clip belongs to, such as "aspect_1-frames_0"; "all" when nothing is grouped.
+
+    A number counts the edges at or below the value, so that every clip has a group.
     """
-    first: dict[str, Record] = {}
-    result = []
-    for record in records:
-        kept = first.setdefault(record.key, record) if record.state == "kept" and record.key else record
-        if kept is not record:
-            reason = f"the same span of the same content as in {kept.source}"
-            record = replace(
-                record, state="duplicate", stage="shard", reason=reason, duplicate_of=kept.key, key=None
-            )
-        result.append(record)
-    return result
+    values = {
+        "aspect": record.width / record.height,
+        "short_side_px": min(record.width, record.height),
+        "frames": record.frames,
+    }
+    edges = {name: sorted(getattr(config, name)) for name in values}
+    groups = [f"{name}_{bisect.bisect_right(edges[name], values[name])}" for name in values if edges[name]]
+    return "-".join(groups) or "all"
 
 
-def plan_shards(kept: list[Record], config: ShardConfig) -> list[ShardPlan]:
-    """Samples sorted by key, a new shard whenever the next clip would pass the limit; pure.
+def plan_shards(kept: Sequence[Kept], config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
+    """Shards of one split and bin each, samples sorted by key, a new shard where the next clip would pass the limit.
 
-    A clip larger than the limit gets a shard of its own.
+    Pure. A clip larger than the limit gets a shard of its own.
+
+    Args:
+        kept: samples, in any order.
+        config: the limit.
+        first_number: of the first shard.
     """
+    groups: dict[tuple[str, str], list[Kept]] = defaultdict(list)
+    for sample in sorted(kept, key=lambda sample: sample.record.key or ""):
+        groups[sample.record.split, sample.record.bin].append(sample)
     limit = config.max_shard_mb * 1e6
     plans: list[ShardPlan] = []
-    filled = 0.0
-    for record in sorted(kept, key=lambda record: record.key or ""):
-        if not plans or filled + record.clip_bytes > limit:
-            plans.append(ShardPlan(len(plans), []))
-            filled = 0.0
-        plans[-1].records.append(record)
-        filled += record.clip_bytes
+    for _, members in sorted(groups.items()):
+        filled = limit + 1
+        for sample in members:
+            if filled + sample.record.clip_bytes > limit:
+                plans.append(ShardPlan(first_number + len(plans), []))
+                filled = 0
+            plans[-1].samples.append(sample)
+            filled += sample.record.clip_bytes
     return plans
+
+
+def untouched(shards: Sequence[ShardRecord], wanted: Sequence[Kept]) -> list[ShardRecord]:
+    """Shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
+    now = {sample.record.key: sample.row for sample in wanted}
+
+    def stays(row: Row) -> bool:
+        return now.get(row["key"]) == {name: value for name, value in row.items() if name not in PLACEMENT}
+
+    return [shard for shard in shards if shard.rows and all(stays(row) for row in shard.rows)]
 
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Shard plan row -> row of the written shard; the staged clips come from the ledger one by one."""
+    """Shard plan row -> row that names the written shard; the clips come one by one."""
 
     ledger: Ledger
+    fingerprint: str
 
-    def __call__(self, row: Row) -> Row:
-        """Writes the shard and closes it in the ledger."""
-        records = [Record.from_row(record) for record in row["records"]]
-        samples = (Sample(index_row(record), self.ledger.read_clip(str(record.key))) for record in records)
-        written = write_shard(self.ledger.storage, shard_path(row["number"]), samples)
-        result = {"path": written.path, "size": written.size, "sha256": written.sha256, "rows": written.rows}
-        self.ledger.close_shard(row["plan_id"], result)
-        return {"plan_id": row["plan_id"]}
+    def __call__(self, rows: list[Row]) -> list[Row]:
+        """Writes each shard and closes it in the ledger."""
+        return [self._write(row) for row in rows]
+
+    def _write(self, plan: Row) -> Row:
+        samples = (self._sample(row) for row in plan["samples"])
+        written = write_shard(self.ledger.storage, shard_path(plan["number"]), samples)
+        entry = {"path": written.path, "size": written.size, "sha256": written.sha256, "rows": written.rows}
+        self.ledger.close(STAGE, self.fingerprint, plan["id"], entry)
+        return {"id": plan["id"]}
+
+    def _sample(self, row: Row) -> Sample:
+        embeddings = {}
+        if row["text"]:
+            embeddings["text.npy"] = self.ledger.read_arrays(row["text"][0])["text"]
+        if row["embedding"]:
+            embeddings["video.npy"] = unpack_array(row["embedding"])
+        return Sample(index_row(Record.from_row(row["record"])), read_clip(self.ledger, row), embeddings)
 
 
 def index_row(record: Record) -> Row:
     """The sample's index row, without the placement that writing decides."""
     row = record.to_row()
-    return {name: row[name] for name in INDEX.names if name not in PLACEMENT}
+    return {name: row[name] for name in INDEX.names if name not in (*PLACEMENT, "embeddings")}

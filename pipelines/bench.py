@@ -1,4 +1,4 @@
-"""Run a benchmark: shots (found transitions against those written down beside the videos)."""
+"""Run a benchmark: shots (found transitions against those written down), curate (cost against a bare floor)."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from loader.errors import UsageError
 from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
 
-BENCHMARKS = ("shots",)
+BENCHMARKS = ("curate", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +23,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scores the shot detector on every video below the folder that has its transitions written down."""
-    from curate.shot_score import score_folder, summary
-    from curate.shots import ColourDetector, ColourDetectorConfig
-
+    """Runs it and prints a table, or everything as JSON."""
     if not options.videos.is_dir():
-        raise UsageError(
-            f"{options.videos} is no folder; give one of videos with a NAME.cuts.json beside them"
-        )
-    config = resolve(ColourDetectorConfig, None, options.set)
+        raise UsageError(f"{options.videos} is no folder; give one of videos")
+    return _curate(options) if options.name == "curate" else _shots(options)
+
+
+def _curate(options: argparse.Namespace) -> int:
+    from curate.config import CurateConfig
+    from pipelines.bench_curate import bench_curate
+
+    config = resolve(CurateConfig, None, options.set)
+    with stderr().status(f"curating {options.videos} and measuring the floor"):
+        result = bench_curate(str(options.videos), config)
+    if options.json:
+        print_json(result)
+        return 0
+    rows = [
+        (one["source"].rsplit("/", 1)[-1], one["cpu_s"], one["floor_cpu_s"], one["ratio"])
+        for one in [*result["files"], {"source": "all", **result}]
+        if one["ratio"] is not None
+    ]
+    stdout().print(table("CPU seconds against the floor", ["source", "ours", "floor", "ratio"], rows))
+    return 0
+
+
+def _shots(options: argparse.Namespace) -> int:
+    from curate.shot_score import score_folder, summary
+    from curate.shots import ShotConfig, make_detector
+
+    config = resolve(ShotConfig, None, options.set)
     with stderr().status(f"detecting shots in {options.videos}"):
-        result = summary(score_folder(options.videos, lambda: ColourDetector(config)))
+        result = summary(score_folder(options.videos, lambda: make_detector(config, 25.0)))
     if options.json:
         print_json(result)
     else:

@@ -1,7 +1,7 @@
 """Turn raw videos into a dataset of clips.
 
-INPUT is a file, a folder, an s3:// prefix, or a list (.txt, .csv, .jsonl, .parquet) of paths. The same command
-finishes a run that was interrupted; a finished dataset is never changed.
+INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .jsonl, .parquet) of such. The
+same command finishes a run that was interrupted; a finished dataset changes only with --update.
 """
 
 import argparse
@@ -16,12 +16,13 @@ from rich.progress import TaskID
 from loader.dataset import Dataset, stage_totals
 from loader.storage import open_storage
 from pipelines.config import resolve
-from pipelines.console import print_json, progress_bars, stdout, table
+from pipelines.console import print_json, progress_bars, stderr, stdout, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from curate.run import Progress
+    from curate.config import CurateConfig
+    from curate.progress import Progress
 
 MAX_FAILED = 50
 
@@ -34,6 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="change the finished dataset at --out: other configuration, more sources; what is valid is reused",
+    )
+    parser.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="work again on what failed, and on nothing else that is done",
+    )
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="work on a sample, print what all of it would give and cost, and publish nothing",
+    )
+    parser.add_argument(
+        "--rates",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="sample and prices of --forecast, for example core_hour_price=0.03",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,14 +66,32 @@ def run(options: argparse.Namespace) -> int:
     from pipelines.report import REPORT, default_config, write_report
 
     config = resolve(CurateConfig, options.config, options.set)
+    if options.forecast:
+        return _forecast(options, config)
     with curation_progress() as progress:
-        outcome = curate(options.inputs, options.out, config, progress)
+        outcome = curate(
+            options.inputs,
+            options.out,
+            config,
+            progress,
+            update=options.update,
+            retry_failed=options.retry_failed,
+        )
+    for note in outcome.notes:
+        stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
     report = dataset.storage.uri(REPORT)
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
         write_report(dataset, default_config(config.storage))
     if options.json:
-        print_json({**summary(dataset), "already_there": outcome.already_there, "report": report})
+        print_json(
+            {
+                **summary(dataset),
+                "already_there": outcome.already_there,
+                "notes": list(outcome.notes),
+                "report": report,
+            }
+        )
         return 0
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
@@ -59,10 +100,41 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
+    from curate.forecast import Estimate, ForecastConfig
+    from curate.run import forecast_curation
+
+    rates = resolve(ForecastConfig, None, options.rates)
+    with curation_progress() as progress:
+        found = forecast_curation(options.inputs, options.out, config, rates, progress)
+    if options.json:
+        print_json(asdict(found))
+        return 0
+    units = {
+        "clips": "clips",
+        "clip_gb": "GB of clips",
+        "clip_hours": "hours of clips",
+        "core_hours": "core-hours",
+        "gpu_hours": "GPU-hours",
+        "price": f"{found.currency} for computing",
+        "price_a_month": f"{found.currency} a month for keeping the clips",
+    }
+    rows = []
+    for name, unit in units.items():
+        estimate: Estimate = getattr(found, name)
+        rows.append((unit, float(estimate.value), float(estimate.low), float(estimate.high)))
+    title = (
+        f"forecast for {found.sources} sources, {found.source_bytes / 1e9:.3g} GB,"
+        f" from a sample of {found.sampled}"
+    )
+    stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
+    return 0
+
+
 @contextmanager
 def curation_progress() -> "Iterator[Callable[[Progress], None]]":
     """Progress bars for a curation: sources cut, then shards written."""
-    names = {"cut": "probe, split, cut", "shard": "write shards"}
+    names = {"cut": "clips", "shard": "shards"}
     with progress_bars() as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -71,8 +143,8 @@ def curation_progress() -> "Iterator[Callable[[Progress], None]]":
                 tasks[progress.phase] = bars.add_task(names[progress.phase], count="", note="")
             bars.update(
                 tasks[progress.phase],
-                completed=progress.done_bytes,
-                total=progress.total_bytes,
+                completed=progress.done_weight,
+                total=progress.total_weight,
                 count=f"{progress.done}/{progress.total}",
                 note=progress.current.rsplit("/", 1)[-1],
             )

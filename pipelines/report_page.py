@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from loader.dataset import Dataset
+from pipelines.report_curation import duplicate_groups, run_facts, run_notes, score_charts
 
 if TYPE_CHECKING:
     from pipelines.report import ReportConfig
@@ -67,6 +68,10 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
         if len(shown) == dataset.index.num_rows
         else f"{len(shown)} of {dataset.index.num_rows} clips, evenly spread.",
         clips=[_clip(dataset, number) for number in shown],
+        scores=score_charts(dataset),
+        groups=[_group(dataset, group) for group in duplicate_groups(dataset)],
+        run=run_facts(dataset),
+        notes=run_notes(dataset),
     )
 
 
@@ -97,6 +102,24 @@ def _clip(dataset: Dataset, number: int) -> dict[str, str]:
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
         "shape": f"{row['frames']} frames, {row['width']} x {row['height']}, {row['fps']:.4g} fps",
         "image": _thumbnail(dataset.read_member(number, "mp4"), row["frames"] // 2),
+    }
+
+
+def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
+    kept, number = group["kept"], group["row_number"]
+    return {
+        "key": group["key"],
+        "source": kept["source"].rsplit("/", 1)[-1],
+        "span": f"{kept['start_s']:.2f} to {kept['end_s']:.2f} s",
+        "image": _thumbnail(dataset.read_member(number, "mp4"), dataset.row(number)["frames"] // 2),
+        "copies": [
+            {
+                "source": copy["source"].rsplit("/", 1)[-1],
+                "span": f"{copy['start_s']:.2f} to {copy['end_s']:.2f} s",
+                "reason": copy["reason"],
+            }
+            for copy in group["copies"]
+        ],
     }
 
 

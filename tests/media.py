@@ -21,11 +21,14 @@ def numbered_frame(number: int, width: int, height: int, scene: int = 0) -> np.n
     """
     code = number ^ number >> 1
     picture = np.empty((height, width, 3), np.uint8)
-    hue = np.random.default_rng(scene).integers(40, 216, 3)
+    rng = np.random.default_rng(scene)
+    hue = rng.integers(40, 216, 3)
+    patches = rng.integers(-70, 71, (4, 5))  # coarse enough to tell scenes apart at any size
     x = np.arange(width)[None, :, None]
     y = np.arange(height)[:, None, None]
     texture = 60 * np.sin(x * (0.05 + 0.04 * scene) + number * 0.15) * np.cos(y * 0.07 * (scene + 1))
-    picture[:] = np.clip(hue + texture, 0, 255)
+    coarse = patches[np.arange(height)[:, None] * 4 // height, np.arange(width)[None, :] * 5 // width]
+    picture[:] = np.clip(hue + texture + coarse[..., None], 0, 255)
     block_h, block_w = height // 4 // _ROWS, width // _COLUMNS
     for bit in range(BITS):
         row, column = divmod(bit, _COLUMNS)
@@ -66,6 +69,7 @@ def write_video(
     options: dict[str, str] | None = None,
     metadata: dict[str, str] | None = None,
     audio: bool = False,
+    first_scene: int = 0,
 ) -> Path:
     """A video of numbered frames.
 
@@ -75,9 +79,10 @@ def write_video(
         times_s: when each frame is shown, for a variable frame rate; otherwise the grid of ``rate``.
         start_s: shifts all time stamps.
         options: for the encoder.
+        first_scene: videos with other scenes show other pictures.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scene_of = [scene for scene, frames in enumerate(scenes) for _ in range(frames)]
+    scene_of = [scene for scene, frames in enumerate(scenes, first_scene) for _ in range(frames)]
     shown_s = (
         list(times_s) if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
     )

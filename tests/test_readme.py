@@ -21,7 +21,7 @@ class EnoughBatches(Exception):
 
 def test_the_ten_lines_stream_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
-        write_video(tmp_path / f"raw/{number}.mp4", (40,), size=(320, 192))
+        write_video(tmp_path / f"raw/{number}.mp4", (55,), size=(320, 192), first_scene=number)
     config = CurateConfig.model_validate({"run": {"runner": "sequential"}})
     curate([str(tmp_path / "raw")], str(tmp_path / "my-dataset"), config)
     text = (ROOT / "README.md").read_text()

@@ -22,8 +22,8 @@ def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw")
-    write_video(folder / "a.mp4", (40, 45), size=(320, 192))
-    write_video(folder / "b [bold]x[/bold].mp4", (50,), size=(320, 192))
+    write_video(folder / "a.mp4", (55, 60), size=(320, 192))
+    write_video(folder / "b [bold]x[/bold].mp4", (52,), size=(320, 192), first_scene=5)
     (folder / "a.txt").write_text("<script>alert(1)</script> counting blocks")
     (folder / "empty.mp4").touch()
     return folder
@@ -57,7 +57,7 @@ def test_help_names_every_command() -> None:
         ["curate", ".", "--out", "x", "--set", "cut.crff=1"],
         ["curate", ".", "--out", "x", "--config", "gone.yaml"],
         ["curate", ".", "--out", "ftp://host/x"],
-        ["curate", "https://example.org/a.mp4", "--out", "x"],
+        ["curate", "ftp://host/a.mp4", "--out", "x"],
         ["verify"],
         ["report", "x", "--set", "buckets.frames=seven"],
         ["train"],

@@ -34,11 +34,15 @@ class Page(HTMLParser):
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw")
     write_video(folder / "a.mp4", (40,), size=(320, 192))
-    write_video(folder / "b <b>& 'c'.mp4", (40,), size=(192, 320))
+    write_video(folder / "b <b>& 'c'.mp4", (40,), size=(192, 320), first_scene=5)
     (folder / "a.txt").write_text(NASTY)
     (folder / "<u>empty.mp4").touch()
     out = folder / "dataset"
-    curate([str(folder)], str(out), CurateConfig.model_validate({"run": {"runner": "sequential"}}))
+    curate(
+        [str(folder)],
+        str(out),
+        CurateConfig.model_validate({"run": {"runner": "sequential"}, "spans": {"min_clip_s": 1}}),
+    )
     return out
 
 

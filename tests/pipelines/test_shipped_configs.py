@@ -8,6 +8,7 @@ import yaml
 from curate.config import CurateConfig
 from loader.errors import UsageError
 from pipelines.config import resolve
+from pipelines.config_docs import page, yaml_file
 from pipelines.report import ReportConfig
 from pipelines.train_config import TrainRunConfig
 
@@ -39,3 +40,9 @@ def test_a_loader_that_counts_other_tokens_than_the_model_is_refused() -> None:
 def test_a_choice_without_its_kind_is_explained() -> None:
     with pytest.raises(UsageError, match=r"set train\.text\.kind"):
         resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.text.vocabulary=99"])
+
+
+def test_pages_and_files_of_keys_are_what_the_models_say() -> None:
+    root = CONFIGS.parents[1]
+    assert (CONFIGS / "curate.yaml").read_text() == yaml_file(CurateConfig)
+    assert (root / "docs/curate-config.md").read_text() == page(CurateConfig)

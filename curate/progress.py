@@ -1,0 +1,112 @@
+"""How far a run is: weighed by pixels times duration, with an ETA, the slowest sources, and a status file."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from curate.inputs import SourceRef
+from curate.ledger import Ledger
+from curate.records import Row
+
+SLOWEST = 10
+STATUS = "status"
+
+_STATUS_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a phase is.
+
+    Attributes:
+        phase: "cut" (sources, from probe to the last model stage) or "shard".
+        done: sources or shards done, those of an earlier run too.
+        total: in all.
+        done_weight: of what is done; pixels x seconds for sources, bytes for shards.
+        total_weight: of all; what is not probed yet is estimated from its bytes.
+        eta_s: seconds left at the rate of this run; None until it is known.
+        states: records per state so far, before duplicates are sought.
+        current: what was finished last.
+        slowest: sources of this run that took longest, with their seconds.
+    """
+
+    phase: str
+    done: int
+    total: int
+    done_weight: float
+    total_weight: float
+    eta_s: float | None = None
+    states: dict[str, int] = field(default_factory=dict)
+    current: str = ""
+    slowest: tuple[tuple[str, float], ...] = ()
+
+
+class Meter:
+    """Follows the sources of a run and reports on them.
+
+    Args:
+        sources: all of them.
+        entries: those closed before this run, by URI.
+        report: called after every source.
+        ledger: a status file is kept there.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[SourceRef],
+        entries: Mapping[str, Row],
+        report: Callable[[Progress], None],
+        ledger: Ledger,
+    ) -> None:
+        self._report, self._ledger = report, ledger
+        self._bytes = {source.uri: max(0, source.size) for source in sources}
+        self._waiting = set(self._bytes) - entries.keys()
+        self._states: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._weight = 0.0
+        for entry in entries.values():
+            self._count(entry)
+        self._weight_before, self._began = self._weight, time.monotonic()
+        self._written_at = float("-inf")
+
+    def done(self, uri: str, entry: Row) -> None:
+        """A source was closed."""
+        self._waiting.discard(uri)
+        self._count(entry)
+        self._seconds[uri] = entry.get("seconds", 0.0)
+        self.show(uri)
+
+    def show(self, current: str = "") -> Progress:
+        """Reports, and keeps the status file fresh."""
+        progress = self._progress(current)
+        self._report(progress)
+        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
+            self._ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+            self._written_at = time.monotonic()
+        return progress
+
+    def _count(self, entry: Row) -> None:
+        self._weight += entry.get("pixel_s", 0.0)
+        self._states.update(record["state"] for record in entry["records"])
+
+    def _progress(self, current: str) -> Progress:
+        waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
+        done_bytes = sum(self._bytes.values()) - waiting_bytes
+        # Until something is known a byte weighs one.
+        per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
+        left = waiting_bytes * per_byte
+        gained = self._weight - self._weight_before
+        elapsed_s = time.monotonic() - self._began
+        slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+        return Progress(
+            phase="cut",
+            done=len(self._bytes) - len(self._waiting),
+            total=len(self._bytes),
+            done_weight=self._weight,
+            total_weight=self._weight + left,
+            eta_s=elapsed_s * left / gained if gained > 0 else None,
+            states=dict(self._states),
+            current=current,
+            slowest=tuple(slowest),
+        )

@@ -1,0 +1,230 @@
+"""The fused stage: one source in, its records out, its clips, arrays and entry laid down in the ledger.
+
+Probe, shots, stitch, cut, scores and fingerprints are one task, so that a source's bytes never leave the
+worker that reads them, and rows carry no media at all.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, BinaryIO
+
+from numpy.typing import NDArray
+
+from curate.config import SourceStageConfig
+from curate.cut import Clip, cut
+from curate.dedup import fingerprint as dedup_fingerprint
+from curate.filters import scores
+from curate.inputs import SourceRef
+from curate.isolate import Isolated, Poisoned
+from curate.ledger import Ledger, digest
+from curate.perceptual import embed_pictures
+from curate.records import Record, Row, clip_key
+from curate.sampling import Sampler
+from curate.scan import Scan, scan
+from curate.source import SourceError
+from curate.spans import Span, spans
+from loader.errors import RunError
+from loader.storage import StorageConfig, WebError, open_object
+
+STAGE = "cut"
+CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
+
+_HASH_BLOCK_BYTES = 1 << 20
+_MAX_TAG_CHARS = 16_000
+
+
+@dataclass(frozen=True)
+class CutSource:
+    """Source row -> rows of its records, and one of what belongs to the whole source. Raises for no data reason.
+
+    Attributes:
+        config: of all it does.
+        storage: how to reach the source.
+        ledger: where clips and arrays go.
+        fingerprint: of the configuration.
+    """
+
+    config: SourceStageConfig
+    storage: StorageConfig
+    ledger: Ledger
+    fingerprint: str
+
+    def __call__(self, row: Row) -> list[Row]:
+        """``{"record": ...}`` of each span in order, then ``{"source": ...}``."""
+        source = SourceRef(**row)
+        if source.fault:
+            return [_unopened(source, source.fault)]
+        try:
+            storage, name = open_object(source.location, self.storage)
+            with storage.open(name) as file:
+                return list(self._cut(source, file))
+        except FileNotFoundError:
+            return [_unopened(source, "disappeared before it was read")]
+        except WebError as error:  # somebody else's server is no environment of ours
+            return [_unopened(source, str(error))]
+        except RunError as error:
+            # A storage that fails is a fault of the environment; one file nobody may read is not.
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            return [_unopened(source, "may not be read (permission denied)")]
+
+    def _cut(self, source: SourceRef, file: BinaryIO) -> Iterator[Row]:
+        began_s = time.process_time()
+        try:
+            seen = scan(file, self.config)
+        except SourceError as error:
+            failed = Record(source.uri, state="failed", stage="probe", reason=str(error))
+            yield {"record": failed.to_row()}
+            return
+        parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, self.config.spans)
+        base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
+        records = [_planned(base, part, span) for part, span in enumerate(parts)]
+        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        sampler = Sampler(seen.timeline.times_s, seen.probe.codec, self.config.scores)
+        clips = cut(file, seen.timeline, wanted, seen.size, self.config.cut, sampler.observe)
+        arrays: dict[str, NDArray[Any]] = {}
+        for record in records:
+            if record.state == "kept":
+                result = next(clips)
+                if isinstance(result, Clip):
+                    record = self._finished(record, result, sampler, seen, arrays)
+                else:
+                    sampler.drop()
+                    record = replace(record, state="failed", stage="cut", reason=result.reason)
+            yield {"record": record.to_row()}
+        if arrays:
+            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
+        tags = {
+            tag: seen.probe.metadata[tag][:_MAX_TAG_CHARS]
+            for tag in CONTAINER_TAGS
+            if tag in seen.probe.metadata
+        }
+        duration_s = float(seen.timeline.times_s[-1])
+        cpu_s = time.process_time() - began_s
+        yield {
+            "source": {
+                "cpu_s": cpu_s,
+                "tags": tags,
+                "pixel_s": seen.size.width * seen.size.height * duration_s,
+            }
+        }
+
+    def _finished(
+        self, record: Record, clip: Clip, sampler: Sampler, seen: Scan, arrays: dict[str, NDArray[Any]]
+    ) -> Record:
+        sample = sampler.take(clip, seen.stats)
+        record = replace(
+            record,
+            stage="cut",
+            key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
+            frames=clip.frames,
+            fps=float(clip.rate),
+            height=clip.geometry.height,
+            width=clip.geometry.width,
+            duration_s=float(clip.frames / clip.rate),
+            audio=f"none ({clip.audio_fault})" if clip.audio_fault else clip.audio,
+            sha256=clip.sha256,
+            clip_bytes=len(clip.data),
+            scores=scores(sample, self.config.scores),
+        )
+        self.ledger.write_clip(record.clip_id, clip.data)
+        arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)
+        arrays[f"{record.clip_id}.fingerprint"] = dedup_fingerprint(sample.pictures, sample.times_s)
+        return record
+
+
+@dataclass
+class SourceStage:
+    """The stage as runners call it; rows that are no sources pass through.
+
+    Attributes:
+        work: what is done to one source.
+        wanted: row of a clip -> whether later stages shall see it.
+        isolate: whether in a child process.
+        attempts: as of `Isolated`.
+        max_source_s: as of `Isolated`.
+    """
+
+    work: CutSource
+    wanted: Callable[[Row], bool]
+    isolate: bool
+    attempts: int
+    max_source_s: float
+    _isolated: Isolated | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __call__(self, rows: list[Row]) -> Iterator[Row]:
+        """Yields ``{"closed": entry, ...}`` for each source, then a row for each of its clips."""
+        for row in rows:
+            if row["kind"] != "source":
+                yield row
+                continue
+            source = SourceRef(**row["source"])
+            began = time.monotonic()
+            entry = {**self._entry(source), "seconds": time.monotonic() - began}
+            self.work.ledger.close(STAGE, self.work.fingerprint, source_id(source), entry)
+            yield {"kind": "closed", "id": source_id(source), "entry": entry}
+            yield from filter(self.wanted, clip_rows(source, entry, row["todo"]))
+
+    def _entry(self, source: SourceRef) -> Row:
+        found = self._run(asdict(source))
+        if isinstance(found, Poisoned):
+            poisoned = Record(source.uri, state="failed", stage="worker", reason=found.reason)
+            return {"records": [poisoned.to_row()]}
+        entry: Row = {"records": [row["record"] for row in found if "record" in row]}
+        for row in found:
+            entry.update(row.get("source", {}))
+        return entry
+
+    def _run(self, row: Row) -> list[Row] | Poisoned:
+        if not self.isolate:
+            return list(self.work(row))
+        if self._isolated is None:
+            self._isolated = Isolated(self.work, self.attempts, self.max_source_s)
+        return self._isolated(row)
+
+
+def clip_rows(source: SourceRef, entry: Row, todo: Iterable[str]) -> Iterator[Row]:
+    """A row for each clip of a closed source that later stages have something to do for."""
+    stages = list(todo)
+    said = {"caption": source.caption, "tags": entry.get("tags", {})}
+    for record in entry["records"] if stages else ():
+        if record["state"] == "kept":
+            yield {"kind": "clip", "record": record, **said, "todo": stages, "found": {}}
+
+
+def source_id(source: SourceRef) -> str:
+    """Identity of a source's bytes as far as it can be told without reading them."""
+    return digest(source.uri, str(source.size), source.version)
+
+
+def arrays_name(source: SourceRef, fingerprint: str) -> str:
+    """Where the arrays of a source's clips lie."""
+    return f"{source_id(source)}-{fingerprint}"
+
+
+def _unopened(source: SourceRef, reason: str) -> Row:
+    return {"record": Record(source.uri, state="failed", stage="open", reason=reason).to_row()}
+
+
+def _planned(base: Record, part: int, span: Span) -> Record:
+    record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
+    if span.fault is None:
+        return record
+    return replace(
+        record,
+        state=span.fault_state,
+        stage=span.stage,
+        reason=span.fault,
+        score=span.score,
+        threshold=span.threshold,
+    )
+
+
+def _sha256(file: BinaryIO) -> str:
+    whole = hashlib.sha256()
+    file.seek(0)
+    for block in iter(lambda: file.read(_HASH_BLOCK_BYTES), b""):
+        whole.update(block)
+    return whole.hexdigest()

@@ -1,0 +1,378 @@
+"""One run of curation: what is left to do, doing it, and the verdict on everything."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict
+from typing import Any
+
+from numpy.typing import NDArray
+
+from curate.balance import Load, Machine, Plan, balance
+from curate.clip_stages import ClipStage, pack_array, unpack_array
+from curate.config import CurateConfig, fingerprint
+from curate.dedup import Item, dedup, quality
+from curate.forecast import Forecast, ForecastConfig, Measured, choose_sample, forecast
+from curate.inputs import SourceRef
+from curate.ledger import Ledger
+from curate.model_stages import availability, clip_stages, has_model, judge, pipeline_stages
+from curate.pipeline import TIMING, Pool, Stage, cluster_size, run_sequentially, runner
+from curate.progress import Meter, Progress
+from curate.records import Record, Row
+from curate.shard import STAGE as SHARD
+from curate.shard import Kept, WriteShard, plan_shards, untouched
+from curate.source_stage import STAGE as CUT
+from curate.source_stage import CutSource, SourceStage, arrays_name, clip_rows, source_id
+from curate.verdict import described, removed_source, taken_down, without_copies, without_duplicates
+from loader.dataset import Dataset, ShardRecord
+from loader.dataset.tables import to_rows
+from loader.errors import RunError, UsageError
+
+RUN = "run"
+"""Note of the ledger: how the last run went."""
+
+_SMALL_BYTES = 1e9
+"""Shards of less than this in all are written by the driver: starting Ray would take longer."""
+
+
+class Work:
+    """One run: what is known of every source and clip, from the ledger and from this run's workers."""
+
+    def __init__(
+        self,
+        config: CurateConfig,
+        ledger: Ledger,
+        sources: list[SourceRef],
+        dataset: Dataset | None,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self._config, self._ledger, self._dataset, self._progress = config, ledger, dataset, progress
+        removals = dataset.manifest.removals if dataset else []
+        self._down = {removal.source: removal for removal in removals if removal.source is not None}
+        self._removals = removals
+        self._removed = [source for source in sources if source.uri in self._down]
+        sources = [source for source in sources if source.uri not in self._down]
+        self._sources = {source.uri: source for source in sources}
+        source_config = config.source_stage()
+        self._cut = CutSource(source_config, config.storage, ledger, fingerprint(source_config))
+        self._stages: list[ClipStage] = clip_stages(config, ledger)
+        self._judge = judge(config)
+        by_id = {source_id(source): source.uri for source in sources}
+        closed = ledger.closed(CUT, self._cut.fingerprint)
+        self._entries = {by_id[name]: entry for name, entry in closed.items() if name in by_id}
+        self._results = {stage.name: ledger.closed(stage.name, stage.fingerprint) for stage in self._stages}
+        self._places = places_of(dataset)
+        self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.notes: tuple[str, ...] = availability(config)
+
+    def do_stages(self, only: Sequence[SourceRef] | None = None) -> None:
+        """Brings every source, or only some, and every clip that is still wanted through all stages."""
+        began = time.monotonic()
+        meter = Meter(list(self._sources.values()), self._entries, self._progress, self._ledger)
+        meter.show()
+        chosen = None if only is None else {source.uri for source in only}
+        rows = self._rows(chosen)
+        plan = None
+        if self._config.run.runner == "ray" and any(
+            has_model(one.name, self._config) for one in self._stages
+        ):
+            probe, rows = split_probe(rows)
+            self._run(probe, meter, {})
+            plan = self._plan(len(probe)) if rows else None
+        self._run(rows, meter, plan.pools if plan else {})
+        if chosen is not None:
+            return
+        if missing := sorted(self._sources.keys() - self._entries.keys()):
+            raise RunError(
+                f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
+            )
+        self._note_run(plan, time.monotonic() - began)
+        self._ledger.pack(CUT, self._cut.fingerprint)
+        for stage in self._stages:
+            self._ledger.pack(stage.name, stage.fingerprint)
+
+    def _run(self, rows: Sequence[Row], meter: Meter, pools: Mapping[str, Pool]) -> None:
+        if not rows:
+            return
+        run = self._config.run
+        gpus = cluster_size()[1] if run.runner == "ray" else 0.0
+        first = SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s)
+        limit = pools[CUT].most if CUT in pools else None
+        stages = [
+            Stage(CUT, first, limit=limit, memory_mb=run.worker_memory_mb),
+            *pipeline_stages(self._stages, self._config, pools, gpus),
+        ]
+        by_id = {source_id(source): source.uri for source in self._sources.values()}
+        for row in runner(run.runner)(rows, stages):
+            for name, seconds in row.get(TIMING, {}).items():
+                self.seconds[name] += seconds
+            if row["kind"] == "closed":
+                uri = by_id[row["id"]]
+                self._entries[uri] = row["entry"]
+                meter.done(uri, row["entry"])
+            else:
+                self._take(row)
+
+    def _plan(self, sources: int) -> Plan:
+        """Workers per stage from what the first sources cost."""
+        run = self._config.run
+        cpus, gpus, memory_mb = cluster_size()
+        loads = [Load(CUT, self.seconds[CUT] / sources, 1.0, 0.0, run.worker_memory_mb)]
+        for stage in pipeline_stages(self._stages, self._config, {}, gpus):
+            loads.append(Load(stage.name, self.seconds[stage.name] / sources, stage.cpus, stage.gpus))
+        return balance(loads, Machine(cpus, gpus, memory_mb))
+
+    def _note_run(self, plan: Plan | None, wall_s: float) -> None:
+        """What the run took, and the plan against what was achieved, for the report."""
+        if not self.seconds:
+            return
+        worked = len(self._sources)
+        note: Row = {
+            "wall_s": wall_s,
+            "worker_seconds": dict(self.seconds),
+            "sources": worked,
+            "notes": self.notes,
+        }
+        if plan is not None:
+            note["plan"] = {
+                "workers": {name: pool.most for name, pool in plan.pools.items()},
+                "slowest": plan.slowest,
+                "sources_per_s": plan.sources_per_s,
+                "achieved_sources_per_s": worked / wall_s,
+            }
+        self._ledger.write_note(RUN, note)
+
+    def forecast(self, config: ForecastConfig) -> Forecast:
+        """Works on a sample of the sources and scales what it gave and cost."""
+        sources = list(self._sources.values())
+        sample = choose_sample(sources, config.sample)
+        if not sample:
+            raise UsageError("no source with any bytes; there is nothing to forecast")
+        self.do_stages(sample)
+        model_s = {name: self.seconds[name] for name in self.seconds if name != CUT}
+        per_source_gpu_s = self._gpu_seconds(model_s) / len(sample)
+        measured = [self._measured(source, per_source_gpu_s) for source in sample]
+        found = forecast(measured, sources, config)
+        self._ledger.write_note("forecast", asdict(found))
+        return found
+
+    def _measured(self, source: SourceRef, gpu_s: float) -> Measured:
+        entry = self._entries[source.uri]
+        records = [
+            self._judge.judged(Record.from_row(row), self._found(source, row)) for row in entry["records"]
+        ]
+        kept = [record for record in records if record.state == "kept"]
+        return Measured(
+            size=source.size,
+            clips=len(kept),
+            clip_bytes=sum(record.clip_bytes for record in kept),
+            clip_s=sum(record.duration_s for record in kept),
+            core_s=float(entry.get("cpu_s") or 0.0),
+            gpu_s=gpu_s,
+        )
+
+    def _gpu_seconds(self, seconds: Mapping[str, float]) -> float:
+        gpus = cluster_size()[1] if self._config.run.runner == "ray" else 0.0
+        shares = {one.name: one.gpus for one in pipeline_stages(self._stages, self._config, {}, gpus)}
+        return sum(spent * shares.get(name, 0.0) for name, spent in seconds.items())
+
+    def decide(self) -> list[Record]:
+        """The final state of everything; sources whose kept clips are not at hand any more are cut once more."""
+        records = self._verdict()
+        at_hand = self._ledger.staged_clips() | self._places.keys()
+        lost = {one.source for one in records if one.state == "kept" and one.clip_id not in at_hand}
+        if not lost:
+            return records
+        for uri in lost:
+            del self._entries[uri]
+        self.do_stages()
+        return self._verdict()
+
+    def _verdict(self) -> list[Record]:
+        """The final state of every span and of every source that gave none, sorted by source and span."""
+        records = [
+            self._judge.judged(described(Record.from_row(row), source), self._found(source, row))
+            for uri, source in sorted(self._sources.items())
+            for row in self._entries[uri]["records"]
+        ]
+        records += [removed_source(source.uri, self._down[source.uri]) for source in self._removed]
+        records.sort(key=lambda record: (record.source, record.part))
+        records = without_copies(taken_down(records, self._removals))
+        new, old = self._items(records)
+        return without_duplicates(records, dedup(new, self._config.dedup, old))
+
+    def shards(self, records: list[Record]) -> list[ShardRecord]:
+        """Shards with every kept record: those that may stay, and new ones."""
+        kept = [self._kept(record) for record in records if record.state == "kept"]
+        present = self._dataset.shards() if self._dataset else []
+        stay = untouched(present, kept)
+        settled = {row["key"] for shard in stay for row in shard.rows}
+        number = 1 + max((int(shard.path[7:13]) for shard in present), default=-1)
+        self._rescue(records, stay)
+        plans = plan_shards(
+            [one for one in kept if one.record.key not in settled], self._config.shard, number
+        )
+        name = fingerprint(self._config.shard)
+        closed = self._ledger.closed(SHARD, name)
+        done = sum(plan.id in closed for plan in plans)
+        weights = {plan.id: plan.clip_bytes for plan in plans}
+        filled = sum(weights[plan.id] for plan in plans if plan.id in closed)
+
+        def report() -> None:
+            self._progress(Progress("shard", done, len(plans), filled, sum(weights.values())))
+
+        report()
+        rows = [plan.to_row() for plan in plans if plan.id not in closed]
+        small = sum(weights.values()) < _SMALL_BYTES
+        run = run_sequentially if small else runner(self._config.run.runner)
+        for row in run(rows, [Stage(SHARD, WriteShard(self._ledger, name))]):
+            done += 1
+            filled += weights[row["id"]]
+            report()
+        closed = self._ledger.closed(SHARD, name)
+        return [*stay, *(ShardRecord(**closed[plan.id]) for plan in plans)]
+
+    def _rescue(self, records: Sequence[Record], stay: Sequence[ShardRecord]) -> None:
+        """Clips that leave the dataset with their shard, but may come back, are laid down in the ledger first."""
+        staying = {shard.path for shard in stay}
+        if self._dataset is None or not self._config.run.keep_rejected:
+            return
+        for record in records:
+            place = self._places.get(record.clip_id)
+            if place and place[0] not in staying and record.state != "kept" and record.stage != "removal":
+                self._ledger.write_clip(record.clip_id, self._dataset.storage.read(*place))
+
+    def forget_failures(self) -> None:
+        """Takes failed sources and clips for not done yet."""
+        for uri, entry in list(self._entries.items()):
+            if any(record["state"] == "failed" for record in entry["records"]):
+                del self._entries[uri]
+        for stage in self._stages:
+            results = self._results[stage.name]
+            self._results[stage.name] = {name: row for name, row in results.items() if "fault" not in row}
+
+    def _rows(self, chosen: Set[str] | None) -> list[Row]:
+        """What is left to do, of some sources or of all. Large sources first: one that comes last would run alone."""
+        names = [stage.name for stage in self._stages]
+        waiting = [
+            source
+            for uri, source in self._sources.items()
+            if uri not in self._entries and (chosen is None or uri in chosen)
+        ]
+        rows: list[Row] = [
+            {"kind": "source", "source": asdict(source), "todo": names}
+            for source in sorted(waiting, key=lambda source: (-source.size, source.uri))
+        ]
+        at_hand = self._ledger.staged_clips() | self._places.keys()
+        for uri, entry in sorted(self._entries.items()):
+            if chosen is None or uri in chosen:
+                rows += self._clip_rows(self._sources[uri], entry, names, at_hand)
+        return rows
+
+    def _clip_rows(self, source: SourceRef, entry: Row, names: list[str], at_hand: Set[str]) -> list[Row]:
+        """What is left to do for the clips of a closed source; a clip that is gone asks for its source again."""
+        rows = []
+        for row in clip_rows(source, entry, names):
+            clip_id = Record.from_row(row["record"]).clip_id
+            row["found"] = self._found(source, row["record"])
+            row["todo"] = [name for name in names if name not in row["found"]]
+            row["place"] = self._places.get(clip_id)
+            if row["todo"] and self._judge(row):
+                if clip_id not in at_hand:
+                    return [{"kind": "source", "source": asdict(source), "todo": names}]
+                rows.append(row)
+        return rows
+
+    def _take(self, row: Row) -> None:
+        for stage in self._stages:
+            if stage.name in row["found"]:
+                self._results[stage.name][stage.identity(row)] = row["found"][stage.name]
+
+    def _found(self, source: SourceRef, record: Row) -> dict[str, Row]:
+        """Results of the stages over clips, as far as they are known, for one clip."""
+        entry = self._entries[source.uri]
+        row: Row = {"record": record, "caption": source.caption, "tags": entry.get("tags", {}), "found": {}}
+        if record["key"]:
+            for stage in self._stages:
+                result = self._results[stage.name].get(stage.identity(row))
+                if result is not None:
+                    row["found"][stage.name] = result
+        found: dict[str, Row] = row["found"]
+        return found
+
+    def _items(self, records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
+        """Kept clips as `curate.dedup` takes them: new ones, and those the dataset holds already."""
+        new: list[Item] = []
+        old: list[Item] = []
+        for record in records:
+            if record.state == "kept":
+                item = self._item(record)
+                (old if record.clip_id in self._places else new).append(item)
+        return new, old
+
+    def _item(self, record: Record) -> Item:
+        """A clip as `curate.dedup` sees it."""
+        arrays = self._arrays_of(record)
+        return Item(
+            key=record.key or "",
+            sha256=record.sha256,
+            source=record.source,
+            duration_s=record.duration_s,
+            quality=quality(record.scores, record.width, record.height, record.clip_bytes, record.duration_s),
+            fingerprint=arrays.get(f"{record.clip_id}.fingerprint"),
+            embedding=None if self._config.embed.backend == "perceptual" else self._embedding(record),
+            global_embedding=arrays.get(f"{record.clip_id}.perceptual"),
+        )
+
+    def _kept(self, record: Record) -> Kept:
+        embedding = self._embedding(record)
+        text = self._found(self._sources[record.source], record.to_row()).get("text_embed")
+        return Kept(
+            record,
+            None if embedding is None else pack_array(embedding),
+            (text["arrays"], text["sha256"]) if text else None,
+            self._places.get(record.clip_id),
+        )
+
+    def _embedding(self, record: Record) -> NDArray[Any] | None:
+        """The clip's video embedding as the configuration asks for it, float16 [D], or None."""
+        backend = self._config.embed.backend
+        if backend == "perceptual":
+            return self._arrays_of(record).get(f"{record.clip_id}.perceptual")
+        if backend == "none":
+            return None
+        found = self._found(self._sources[record.source], record.to_row())
+        return unpack_array(found["embed"]["embedding"])
+
+    def _arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
+        if record.source not in self._arrays:
+            name = arrays_name(self._sources[record.source], self._cut.fingerprint)
+            self._arrays[record.source] = self._ledger.read_arrays(name)
+        return self._arrays[record.source]
+
+
+def split_probe(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Some rows spread evenly over all, to measure what each stage costs, and the others.
+
+    A twentieth, at most 20; none of the others are left when all are few.
+    """
+    count = min(20, max(2, len(rows) // 20))
+    if len(rows) <= 2 * count:
+        return list(rows), []
+    chosen = {(2 * place + 1) * len(rows) // (2 * count) for place in range(count)}
+    return [rows[place] for place in sorted(chosen)], [
+        row for place, row in enumerate(rows) if place not in chosen
+    ]
+
+
+def places_of(dataset: Dataset | None) -> dict[str, tuple[str, int, int]]:
+    """Where the clips of a dataset lie, by the identity of their bytes."""
+    if dataset is None:
+        return {}
+    places = {}
+    for row in to_rows(dataset.index.select(["key", "sha256", "shard", "members"])):
+        clip = next(member for member in row["members"] if member["suffix"] == "mp4")
+        clip_id = Record(source="", key=row["key"], sha256=row["sha256"]).clip_id
+        places[clip_id] = (row["shard"], clip["offset"], clip["size"])
+    return places

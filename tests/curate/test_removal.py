@@ -1,0 +1,94 @@
+"""Take-downs: nothing of what is removed stays, nothing else is touched, and it is written down."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curate.ledger import Ledger
+from curate.removal import remove
+from loader.dataset import Removal, open_dataset, verify
+from loader.errors import UsageError
+from loader.storage import open_storage
+from tests.loader.test_dataset import make_sample, write
+
+
+def removal(**what: str) -> Removal:
+    return Removal(date="2026-11-21", reason="on request", samples=0, **what)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    samples = [
+        make_sample(
+            number, source=f"raw/{number % 3}.mp4", start_s=float(number // 3), end_s=float(number // 3) + 1
+        )
+        for number in range(9)
+    ]
+    return write(tmp_path / "dataset", samples, max_shard_bytes=12_000)
+
+
+def holds(folder: Path, data: bytes) -> bool:
+    return any(data in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_one_sample_goes_and_only_its_shard_changes(folder: Path) -> None:
+    gone = make_sample(4)
+    shard = next(
+        row["shard"] for row in open_dataset(folder).index.to_pylist() if row["key"] == gone.row["key"]
+    )
+    others = {
+        path: path.read_bytes() for path in folder.glob("shards/*.tar") if not str(path).endswith(shard)
+    }
+    done = remove(open_storage(folder), removal(key=gone.row["key"]))
+    assert (done.samples, done.shards_rewritten) == (1, 1)
+    assert verify(open_storage(folder)).problems == []
+    assert not holds(folder, gone.clip[:200])
+    assert all(path.read_bytes() == data for path, data in others.items())
+    rows = {row["key"]: row for row in open_dataset(folder).accounting.to_pylist()}
+    assert rows[gone.row["key"]]["state"] == "filtered"
+    assert "taken down on 2026-11-21: on request" in rows[gone.row["key"]]["reason"]
+
+
+def test_a_source_goes_with_all_its_samples_and_is_recorded(folder: Path) -> None:
+    done = remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert done.samples == 3
+    assert verify(open_storage(folder)).problems == []
+    assert not any(holds(folder, make_sample(number).clip[:200]) for number in (1, 4, 7))
+    rows = [row for row in open_dataset(folder).accounting.to_pylist() if row["source"] == "raw/1.mp4"]
+    assert [(row["state"], row["start_s"]) for row in rows] == [("filtered", None)]
+    assert [entry.samples for entry in open_dataset(folder).manifest.removals] == [3]
+
+
+def test_everything_may_go(folder: Path) -> None:
+    for number in range(3):
+        remove(open_storage(folder), removal(source=f"raw/{number}.mp4"))
+    assert verify(open_storage(folder)).problems == []
+    assert open_dataset(folder).index.num_rows == 0
+    assert list(folder.glob("shards/*")) == []
+
+
+def test_removing_twice_changes_nothing(folder: Path) -> None:
+    remove(open_storage(folder), removal(source="raw/1.mp4"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert done.samples == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
+    gone, stays = make_sample(1).row["key"], make_sample(2).row["key"]
+    ledger = Ledger(open_storage(folder))
+    for key in (gone, stays):
+        ledger.write_clip(f"{key}-1234", b"clip")
+        ledger.close("captions", "a", f"{key}-1234-x", {"text": "a kite"})
+    ledger.write_arrays("s", {f"{key}-1234.perceptual": np.ones(2, np.float16) for key in (gone, stays)})
+    remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert ledger.staged_clips() == {f"{stays}-1234"}
+    assert ledger.closed("captions", "a").keys() == {f"{stays}-1234-x"}
+    assert ledger.read_arrays("s").keys() == {f"{stays}-1234.perceptual"}
+
+
+def test_what_is_not_there_is_said(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"knows no source raw/9\.mp4"):
+        remove(open_storage(folder), removal(source="raw/9.mp4"))

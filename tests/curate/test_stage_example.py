@@ -1,0 +1,45 @@
+"""The stage that docs/stages.md adds does what the page says."""
+
+import re
+from pathlib import Path
+
+from curate.clip_stages import ClipStage, clip_identity
+from curate.config import CurateConfig
+from curate.ledger import Ledger
+from curate.model_stages import Judge
+from curate.records import Record
+from loader.storage import open_storage
+from tests.media import write_video
+
+PAGE = Path(__file__).parents[2] / "docs/stages.md"
+
+
+def test_the_example_scores_a_clip_and_its_fault_is_the_clips(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 30
+    names: dict = {}
+    exec(block, names)
+    work = names["LoopWork"](names["LoopConfig"]())
+    loop = write_video(tmp_path / "a.mp4", (40,)).read_bytes()
+    change = write_video(tmp_path / "b.mp4", (20, 20)).read_bytes()
+    ledger = Ledger(open_storage(tmp_path / "ledger"))
+    rows = []
+    for number, data in enumerate((loop, change, b"no video")):
+        record = Record(
+            "raw.mp4",
+            part=number,
+            source_sha256="0" * 64,
+            width=160,
+            height=128,
+            key=f"{number:020x}",
+            sha256=f"{number:064x}",
+        )
+        ledger.write_clip(record.clip_id, data)
+        rows.append({"kind": "clip", "record": record.to_row(), "todo": ["loop"], "found": {}})
+    judge = Judge(CurateConfig(filters=dict.fromkeys(CurateConfig().filters.model_dump())), {})
+    stage = ClipStage("loop", "config", ledger, work, clip_identity, judge)
+    alike, different, broken = stage(rows)
+    assert alike["found"]["loop"]["scores"]["loop"] > different["found"]["loop"]["scores"]["loop"] + 0.05
+    assert judge.judged(Record.from_row(broken["record"]), broken["found"]).stage == "loop"
+    assert judge.judged(Record.from_row(alike["record"]), alike["found"]).scores.keys() == {"loop"}
+    assert len(ledger.closed("loop", "config")) == 3
