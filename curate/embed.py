@@ -166,7 +166,7 @@ class _Perceptual:
     picture_size = PICTURE
 
     def encode(self, blocks: Sequence[NDArray[np.uint8]], _length: int) -> list[Floats]:
-        return [np.stack([describe(_fitted(picture)) for picture in block]) for block in blocks]
+        return [describe(np.stack([_fitted(picture) for picture in block])) for block in blocks]
 
 
 def _fitted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -18,32 +18,33 @@ _LIGHT, _EDGES, _COLOUR = 0.7, 0.6, 0.25  # weights of the three parts; their sq
 _CELLS = (4, 3)  # columns and rows of the cells in which edges and colours are pooled
 _ORIENTATIONS = 8
 _FLAT = 4.0  # grey levels: contrast below which a picture has no structure to speak of
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _COLOURFUL = 48.0  # levels of chroma that count as full colour
 
 Floats = NDArray[np.float32]
 
 
-def describe(picture: NDArray[np.uint8]) -> Floats:
-    """The descriptor of one picture.
+def describe(pictures: NDArray[np.uint8]) -> Floats:
+    """The descriptors of pictures; each depends on its own picture alone.
 
     Args:
-        picture: uint8 [36, 64, 3] RGB.
+        pictures: uint8 [n, 36, 64, 3] RGB.
 
     Returns:
-        float32 [DIMENSIONS], unit length; the cosine of two is about 1 for the same scene and near 0 for others.
+        float32 [n, DIMENSIONS], unit length; the cosine of two is about 1 for the same scene and near 0 for others.
     """
-    rgb = picture.astype(np.float32)
-    luma = rgb @ np.array([0.299, 0.587, 0.114], np.float32)
+    rgb = pictures.astype(np.float32)
+    luma = (rgb[..., 0] * _LUMA[0] + rgb[..., 1] * _LUMA[1]) + rgb[..., 2] * _LUMA[2]
     parts = [
         _unit(_light(luma), _FLAT * np.sqrt(144)) * _LIGHT,
         _unit(_edges(luma), _FLAT * 2) * _EDGES,
         _colour(rgb, luma) * _COLOUR,
     ]
-    whole = np.concatenate(parts)
-    length = float(np.linalg.norm(whole))
-    if length < 1e-6:  # one even grey: all such pictures are alike
-        whole[-1], length = 1.0, 1.0
-    return np.asarray(whole / length, np.float32)
+    whole = np.concatenate(parts, axis=1)
+    lengths = _lengths(whole)
+    even = lengths[:, 0] < 1e-6  # one even grey: all such pictures are alike
+    whole[even, -1], lengths[even] = 1.0, 1.0
+    return np.asarray(whole / lengths, np.float32)
 
 
 def pool(descriptors: NDArray[np.floating]) -> Floats:
@@ -57,36 +58,44 @@ def embed_pictures(pictures: NDArray[np.uint8]) -> NDArray[np.float16]:
     small = [
         np.asarray(Image.fromarray(picture).resize(PICTURE, Image.Resampling.BOX)) for picture in pictures
     ]
-    return pool(np.stack([describe(picture) for picture in small])).astype(np.float16)
+    return pool(describe(np.stack(small))).astype(np.float16)
 
 
 def _light(luma: Floats) -> Floats:
-    """Luminance in 16 x 9 cells less its mean, [144]."""
-    cells = luma.reshape(9, 4, 16, 4).mean(axis=(1, 3)).ravel()
-    return np.asarray(cells - cells.mean(), np.float32)
+    """Luminance in 16 x 9 cells less its mean, [n, 144]."""
+    cells = luma.reshape(-1, 9, 4, 16, 4).mean(axis=(2, 4)).reshape(-1, 144)
+    return np.asarray(cells - cells.mean(axis=1, keepdims=True), np.float32)
 
 
 def _edges(luma: Floats) -> Floats:
-    """How much edge of which orientation lies in each cell, less the cell's mean, [96]."""
-    down, right = np.gradient(luma)
+    """How much edge of which orientation lies in each cell, less the cell's mean, [n, 96]."""
+    down, right = np.gradient(luma, axis=(1, 2))
     strength = np.hypot(down, right)
     bins = (np.arctan2(down, right) % np.pi / np.pi * _ORIENTATIONS).astype(np.intp) % _ORIENTATIONS
     columns, rows = _CELLS
+    cells = columns * rows
     cell = (np.arange(36)[:, None] * rows // 36) * columns + np.arange(64)[None, :] * columns // 64
-    flat = (cell * _ORIENTATIONS + bins).ravel()
-    sums = np.bincount(flat, strength.ravel(), minlength=columns * rows * _ORIENTATIONS)
-    table = np.sqrt(sums / (36 * 64 / (columns * rows))).reshape(-1, _ORIENTATIONS)
-    return np.asarray(table - table.mean(axis=1, keepdims=True), np.float32).ravel()
+    number = np.arange(len(luma))[:, None, None] * cells + cell
+    sums = np.bincount(
+        (number * _ORIENTATIONS + bins).ravel(), strength.ravel(), len(luma) * cells * _ORIENTATIONS
+    )
+    table = np.sqrt(sums / (36 * 64 / cells)).reshape(len(luma), cells, _ORIENTATIONS)
+    return np.asarray(table - table.mean(axis=2, keepdims=True), np.float32).reshape(len(luma), -1)
 
 
 def _colour(rgb: Floats, luma: Floats) -> Floats:
-    """Mean chroma of each cell, [24], at most about unit length."""
+    """Mean chroma of each cell, [n, 24], at most about unit length."""
     columns, rows = _CELLS
     chroma = np.stack([rgb[..., 2] - luma, rgb[..., 0] - luma], axis=-1)
-    cells = chroma.reshape(rows, 36 // rows, columns, 64 // columns, 2).mean(axis=(1, 3)).ravel()
-    return np.asarray(np.clip(cells / _COLOURFUL, -1, 1) / np.sqrt(len(cells)), np.float32)
+    cells = chroma.reshape(-1, rows, 36 // rows, columns, 64 // columns, 2).mean(axis=(2, 4))
+    flat = cells.reshape(len(rgb), -1)
+    return np.asarray(np.clip(flat / _COLOURFUL, -1, 1) / np.sqrt(flat.shape[1]), np.float32)
 
 
 def _unit(values: Floats, floor: float) -> Floats:
-    """Unit length, or less where there is hardly anything."""
-    return np.asarray(values / max(float(np.linalg.norm(values)), floor), np.float32)
+    """Unit length, or less where there is hardly anything, [n, D]."""
+    return np.asarray(values / np.maximum(_lengths(values), floor), np.float32)
+
+
+def _lengths(values: Floats) -> Floats:
+    return np.asarray(np.sqrt((values * values).sum(axis=1, keepdims=True)), np.float32)

@@ -84,7 +84,7 @@ class Finisher:
         elif frame.color_range == _FULL_RANGE:
             steps.append("scale=out_range=limited")
         if frame.format.name != "yuv420p" or steps:
-            steps.append("format=yuv420p")
+            steps += ["scale=flags=area", "format=yuv420p"]
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             steps.append("setparams=color_primaries=bt709:color_trc=bt709:colorspace=bt709")
         clockwise = _clockwise(frame)

@@ -60,8 +60,8 @@ class Sampler:
 
     def observe(self, span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
         """Looks at one frame of the span being cut."""
-        self._motion.push(decoded)
         since_s = float(self._times_s[number] - self._times_s[span.first])
+        self._motion.push(decoded, since_s)
         if since_s + 1e-9 < len(self._pictures) / self._config.fps:
             return
         scale = min(1.0, self._config.long_side_px / max(finished.width, finished.height))

@@ -111,7 +111,7 @@ def sample_of(
         with finisher(size) as finish:
             for number, frame in enumerate(itertools.chain([head], frames)):
                 tiny.append(small(frame).astype(np.float32) @ _GREY)
-                meter.push(frame)
+                meter.push(frame, number / rate)
                 if number / rate + 1e-9 < len(pictures) / config.fps:
                     continue
                 shown = scaler.reformat(

@@ -26,6 +26,9 @@ VECTOR_CODECS = frozenset(
 )
 """Names of FFmpeg's decoders that give their vectors away; those of HEVC, VP8, VP9 and AV1 do not."""
 
+_EVERY_S = 0.2  # of the P pictures, one in this time is measured
+_FITTED = 384  # blocks at most that the camera's motion is fitted to
+
 _MIN_COVERED = 0.1  # share of the picture that vectors must cover; the rest is coded without reference
 _FITS = 3
 
@@ -43,7 +46,8 @@ class MotionMeter:
     """Measures the motion of one span after the other while its frames are decoded.
 
     Only P pictures count: they refer to the last I or P picture before them, so that the distance in frames is
-    known. B pictures refer to both sides at distances the decoder does not tell; they carry no number.
+    known. B pictures refer to both sides at distances the decoder does not tell; they carry no number, and neither
+    do P pictures within a fifth of a second of one that does.
 
     Args:
         codec: name of the decoder.
@@ -52,20 +56,27 @@ class MotionMeter:
     def __init__(self, codec: str) -> None:
         self._codec = codec
         self._values: list[tuple[float, float]] = []
+        self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
         self._predicted = 0
 
-    def push(self, frame: VideoFrame) -> None:
-        """Takes the next decoded frame of the span, from a decoder that exports motion vectors."""
+    def push(self, frame: VideoFrame, since_s: float) -> None:
+        """Takes the next frame of the span, from a decoder that exports motion vectors.
+
+        Args:
+            frame: as decoded.
+            since_s: when it is shown, seconds after the span's start.
+        """
         kind, found = frame.pict_type, None
         if kind == PictureType.B:
             self._since_reference += 1
         else:
             if kind == PictureType.P:
                 self._predicted += 1
-                if self._reference:
+                if self._reference and since_s >= self._due_s:
                     found = _motion(frame, self._since_reference)
+                    self._due_s = since_s + _EVERY_S if found else self._due_s
             self._reference, self._since_reference = True, 1
         self._values.append(found or (np.nan, np.nan))
 
@@ -82,6 +93,7 @@ class MotionMeter:
 
     def _begin(self) -> None:
         self._values.clear()
+        self._due_s = 0.0
         self._reference = False
         self._since_reference = 1
         self._predicted = 0
@@ -157,16 +169,25 @@ def camera_motion(
         Displacements, [n, 2], pixels.
     """
     basis = np.column_stack([np.ones(len(places)), places])
+    if len(places) > _FITTED:
+        some = np.linspace(0, len(places) - 1, _FITTED).astype(np.intp)
+        return np.asarray(basis @ _fit(basis[some], moved[some], share[some] / share[some].sum()))
+    return np.asarray(basis @ _fit(basis, moved, share))
+
+
+def _fit(
+    basis: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Coefficients [3, 2] of the affine field."""
     # A little ridge: a handful of blocks in a row must not give a wild slope.
     ridge = np.diag([1e-9, 1e-3, 1e-3])
     order = np.argsort(moved, axis=0)
     middle = (np.cumsum(share[order], axis=0) < 0.5).sum(axis=0).clip(0, len(moved) - 1)
-    field = np.broadcast_to(
-        np.array([moved[order[middle[axis], axis], axis] for axis in (0, 1)]), moved.shape
-    )
+    found = np.zeros((3, 2))
+    found[0] = [moved[order[middle[axis], axis], axis] for axis in (0, 1)]
     for _ in range(_FITS):
-        error = np.hypot(*(moved - field).T)
+        error = np.hypot(*(moved - basis @ found).T)
         spread = max(0.5, float(share @ error))
         weighted = basis * (share / (1 + (error / spread) ** 2))[:, None]
-        field = basis @ np.linalg.solve(weighted.T @ basis + ridge, weighted.T @ moved)
-    return field
+        found = np.linalg.solve(weighted.T @ basis + ridge, weighted.T @ moved)
+    return found

@@ -151,7 +151,7 @@ def test_each_span_is_measured_on_its_own(tmp_path: Path) -> None:
         meter = MotionMeter(stream.codec_context.name)
         means = []
         for number, frame in enumerate(container.decode(stream), 1):
-            meter.push(frame)
+            meter.push(frame, number / RATE)
             if number % 40 == 0:
                 motion = meter.take().motion
                 assert motion is not None

@@ -55,13 +55,20 @@ def test_embeddings_have_unit_length_whatever_the_picture() -> None:
     assert np.linalg.norm(pool(np.eye(4, 6))) == pytest.approx(1)
 
 
+def test_a_descriptor_does_not_depend_on_its_neighbours() -> None:
+    pictures = np.stack([np.asarray(scene(seed).resize(PICTURE)) for seed in range(33)])
+    together = describe(pictures)
+    for number in (0, 1, 32):
+        assert np.array_equal(describe(pictures[number : number + 1])[0], together[number])
+
+
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
 def test_frames_of_a_fixed_camera_are_nearer_than_two_films() -> None:
     from curate.shot_score import analysis_frames
 
     def some(name: str) -> np.ndarray:
         frames = analysis_frames(CORPUS / name, PICTURE)
-        return np.stack([describe(frame) for number, frame in enumerate(frames) if number % 50 == 0])
+        return describe(np.stack([frame for number, frame in enumerate(frames) if number % 50 == 0]))
 
     cars, mice = some("originals/parking_lane_cars.mp4"), some("duplicates/other1_a.mp4")
     assert (mice @ mice.T).min() > 0.7
