@@ -37,7 +37,8 @@ def scan(file: BinaryIO, config: SourceStageConfig) -> Scan:
     """
     file.seek(0)
     limits = config.probe
-    with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
+    most = limits.max_width * limits.max_height
+    with open_video(file, max_pixels=most, rough=True) as (container, stream):
         found = probe(container, stream, limits)
         detector = make_detector(config.shots, float(found.rate or 25))
         scale = Scaler(detector.analysis_size)
