@@ -16,8 +16,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from curate.records import Row
+from loader.errors import RunError
 
 _PR_SET_PDEATHSIG = 1
+_STARTS = 3
 _STARTUP_S = 300.0  # importing on a machine that is short of everything
 
 
@@ -55,7 +57,7 @@ class Isolated:
         deaths = []
         for _ in range(self.attempts):
             if self._child is None:
-                self._child = _Child(self.function)
+                self._child = self._started()
             try:
                 return self._child.rows(row, self.max_silence_s)
             except _ChildLostError as lost:
@@ -63,6 +65,22 @@ class Isolated:
                 self._child = None
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
         return Poisoned(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
+
+    def _started(self) -> "_Child":
+        """A child that is ready; one that is lost before it saw a row says nothing against the row.
+
+        Raises:
+            RunError: none could be started.
+        """
+        for _ in range(_STARTS):
+            try:
+                return _Child(self.function)
+            except _ChildLostError as error:
+                lost = str(error)
+        raise RunError(
+            f"no worker process could be started in {_STARTS} attempts ({lost}); look for lack of memory,"
+            " and at what it printed above"
+        )
 
     def close(self) -> None:
         """Ends the child; the next call starts another."""

@@ -10,6 +10,7 @@ from curate.caption.written import find_written
 from curate.clip_pictures import Fault
 from curate.clip_stages import ClipStage, caption_identity, clip_identity, pack_array
 from curate.config import CurateConfig, fingerprint
+from curate.filters.ocr import check_ocr
 from curate.ledger import Ledger, digest
 from curate.pipeline import Pool, Stage
 from curate.records import Record, Row
@@ -112,6 +113,7 @@ def check(config: CurateConfig) -> dict[str, str]:
     Raises:
         UsageError: one cannot, and what to do.
     """
+    check_ocr(config.scores)
     versions = {}
     if config.embed.backend == "open_clip":
         embedder = EmbedWork(config).embedder()

@@ -23,22 +23,25 @@ Picture = NDArray[np.uint8]
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
-def texture(width: int = WIDTH, height: int = HEIGHT, seed: int = 0) -> Picture:
-    """A still picture with structure of all sizes, uint8 [height, width, 3], like foliage or a crowd."""
+def texture(width: int = WIDTH, height: int = HEIGHT, seed: int = 0, softness: float = 0.7) -> Picture:
+    """A still picture with structure of all sizes, uint8 [height, width, 3], like foliage or a crowd.
+
+    ``softness``: the exponent by which coarse structure is the stronger.
+    """
     rng = np.random.default_rng(seed)
     total = np.zeros((height, width, 3), np.float32)
     for cell in (128, 64, 32, 16, 8, 4, 2, 1):
         rows, columns = height // cell + 2, width // cell + 2
         small = VideoFrame.from_ndarray(rng.integers(0, 256, (rows, columns, 3), np.uint8), "rgb24")
         large = small.reformat(columns * cell, rows * cell, interpolation="BICUBIC").to_ndarray()
-        total += (large[:height, :width].astype(np.float32) - 128) * cell**0.7
+        total += (large[:height, :width].astype(np.float32) - 128) * cell**softness
     total *= 45 / total.std()
     return np.clip(total + 120, 8, 247).astype(np.uint8)
 
 
-def pan(frames: int, step: int = 3, seed: int = 0) -> Iterator[Picture]:
+def pan(frames: int, step: int = 3, seed: int = 0, softness: float = 0.7) -> Iterator[Picture]:
     """The camera moves to the right over a still scene, ``step`` pixels per frame."""
-    wide = texture(WIDTH + step * frames, HEIGHT, seed)
+    wide = texture(WIDTH + step * frames, HEIGHT, seed, softness)
     for number in range(frames):
         yield wide[:, step * number : step * number + WIDTH]
 

@@ -22,8 +22,7 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
 
     What each one is and which values are good: docs/filters.md. A score that could not be measured is left out.
 
-    Raises:
-        UsageError: as `check_ocr`; call that first.
+    The package of ``config.ocr`` must be there: see `check_ocr`.
     """
     bars = find_bars(sample.pictures)
     inner = without_bars(sample, bars)
@@ -38,7 +37,6 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
         **sound_scores(sample),
     }
     if config.ocr != "none":
-        check_ocr(config)
         found |= ocr_scores(sample, text_reader(config.ocr))
     return {name: round(value, _DIGITS) for name, value in found.items()}
 

@@ -13,9 +13,9 @@ _TOLERANCE = 14  # levels per channel: noise and coding of an even border
 _PURE, _MOSTLY, _INSIDE = 0.98, 0.5, 0.4  # shares of a line in the border's colour
 _EVERY = 3  # pixels along a line; as many tell its share well enough
 _MIN_LINES = 2  # a single dark line is the edge of a film or of a scaler
-_MIN_INNER = (
-    0.25  # share of a side; a picture smaller than that inside its bars is a black picture with a spot
-)
+_FADED = 0.2  # of the step at a seam may lie before it; more is a gradient
+# Share of a side; a picture smaller than that inside its bars is a black picture with a spot.
+_MIN_INNER = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def find_bars(pictures: NDArray[np.uint8]) -> Bars:
 
     A line belongs to the border while at least half of it has the border's colour in all pictures, so that
     subtitles inside a bar do not end it; at the seam almost all of the last line has it and most of the next but
-    one has not. A night sky fades into the picture and has no seam.
+    one has not. A night sky fades into the picture: it has no seam, or is no longer black before it.
 
     Args:
         pictures: uint8 [n, h, w, 3].
@@ -122,4 +122,7 @@ def _depth(least: NDArray[np.uint8], largest: NDArray[np.uint8]) -> int:
     while depth > 1 and shares[depth - 1] < _PURE - 0.08:
         depth -= 1
     inside = shares[depth + 1 : depth + 3]
-    return depth if depth >= _MIN_LINES and len(inside) and inside.min() <= _INSIDE else 0
+    if depth < _MIN_LINES or not len(inside) or inside.min() > _INSIDE:
+        return 0
+    step = np.median(np.abs((low + high) // 2 - colour), axis=1).max(axis=1)
+    return depth if step[depth - 2] <= _FADED * step[depth + 1 : depth + 3].max() else 0

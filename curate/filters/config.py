@@ -50,7 +50,9 @@ class FilterConfig(BaseModel, frozen=True, extra="forbid"):
     max_motion_local: float | None = Field(
         None, description="motion of things less that of the camera, picture diagonals per second"
     )
-    min_sharpness: float | None = Field(None, description="fine detail relative to coarse, about 0.2 to 0.9")
+    min_sharpness: float | None = Field(
+        None, description="fine detail relative to coarse, about 0 (blurred) to 0.8"
+    )
     min_luminance: float | None = Field(None, description="mean luminance, 0 to 255")
     max_luminance: float | None = Field(None, description="mean luminance, 0 to 255")
     min_contrast: float | None = Field(

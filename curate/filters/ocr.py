@@ -13,8 +13,7 @@ from loader.errors import UsageError
 
 Polygon = NDArray[np.float64]
 
-_MODULES = {"rapidocr": "rapidocr_onnxruntime", "easyocr": "easyocr"}
-_PACKAGES = {"rapidocr": "rapidocr_onnxruntime", "easyocr": "easyocr"}
+_PACKAGES = {"rapidocr": "rapidocr_onnxruntime", "easyocr": "easyocr"}  # imported by the name they install by
 _MIN_INTERVAL_S = 1.0
 
 
@@ -32,11 +31,11 @@ def check_ocr(config: ScoreConfig) -> None:
     Raises:
         UsageError: it is not installed.
     """
-    module = _MODULES.get(config.ocr)
-    if module is not None and importlib.util.find_spec(module) is None:
+    package = _PACKAGES.get(config.ocr)
+    if package is not None and importlib.util.find_spec(package) is None:
         raise UsageError(
-            f"scores.ocr = {config.ocr} needs the package {_PACKAGES[config.ocr]}, which is not installed:"
-            f" pip install {_PACKAGES[config.ocr]}, or set scores.ocr to none"
+            f"scores.ocr = {config.ocr} needs the package {package}, which is not installed:"
+            f" pip install {package}, or set scores.ocr to none"
         )
 
 
@@ -51,7 +50,7 @@ def text_reader(name: str) -> TextReader:
         return _RapidReader()
     if name == "easyocr":
         return _EasyReader()
-    raise UsageError(f"scores.ocr = {name} is not known; use one of {', '.join(_MODULES)}, or none")
+    raise UsageError(f"scores.ocr = {name} is not known; use one of {', '.join(_PACKAGES)}, or none")
 
 
 def ocr_scores(sample: ClipSample, reader: TextReader) -> dict[str, float]:

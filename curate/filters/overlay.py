@@ -37,7 +37,8 @@ def overlay_scores(sample: ClipSample) -> dict[str, float]:
 
     ``text_peak``: how much the most text-like place looks like text: strokes per pixel of its rows, less twice
     those beside it, 0 to about 0.6; ``text_share`` of the picture in places above 0.16; ``overlay_share`` of the
-    picture in tiles whose edges stay for the whole clip while the camera moves, 0 where it stands still.
+    picture in tiles whose edges stay for the whole clip while the camera moves, 0 where it stands still
+    or the footage has hardly any edges.
     """
     grey = sample.grey.astype(np.int16)
     seconds = float(sample.times_s[-1] - sample.times_s[0])

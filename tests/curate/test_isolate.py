@@ -28,6 +28,22 @@ def work(row: dict) -> Iterator[dict]:
     yield {"pid": os.getpid(), "name": row["name"] + " done"}
 
 
+class StartsAfter:
+    """Work whose children die while they start, as long as lives are left; each costs one."""
+
+    def __init__(self, lives: Path) -> None:
+        self.lives = lives
+
+    def __call__(self, row: dict) -> Iterator[dict]:
+        return work(row)
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__ = state
+        for life in self.lives.iterdir():
+            life.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.fixture
 def isolated() -> Iterator[Isolated]:
     worker = Isolated(work, attempts=2, max_silence_s=5)
@@ -54,6 +70,19 @@ def test_poison_is_given_up_with_its_signal_and_the_next_row_is_fine(isolated: I
     assert "2 times" in result.reason
     assert "SIGSEGV" in result.reason
     assert names(isolated({"name": "a"})) == ["a", "a done"]
+
+
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_children_lost_while_they_start_do_not_count_against_the_row(tmp_path: Path, deaths: int) -> None:
+    for number in range(deaths):
+        (tmp_path / str(number)).touch()
+    worker = Isolated(StartsAfter(tmp_path), attempts=1)
+    if deaths < 3:
+        assert names(worker({"name": "a"})) == ["a", "a done"]
+    else:
+        with pytest.raises(RunError, match="no worker process could be started in 3 attempts"):
+            worker({"name": "a"})
+    worker.close()
 
 
 def test_a_row_that_dies_once_is_tried_again_from_its_start(isolated: Isolated, tmp_path: Path) -> None:
