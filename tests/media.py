@@ -116,6 +116,21 @@ def write_video(
     return path
 
 
+def sound_first(path: Path) -> Path:
+    """Writes a video again with its sound as the first stream and its pictures, which have B-frames, as the second."""
+    other = path.with_stem(path.stem + " sound first")
+    with av.open(str(path)) as source, av.open(str(other), "w") as target:
+        streams = {
+            stream.index: target.add_stream_from_template(stream)
+            for stream in (source.streams.audio[0], source.streams.video[0])
+        }
+        for packet in source.demux():
+            if packet.size:
+                packet.stream = streams[packet.stream.index]
+                target.mux(packet)
+    return other
+
+
 def read_numbers(data: bytes) -> list[int]:
     """The numbers of all frames of an encoded clip."""
     import io

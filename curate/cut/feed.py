@@ -102,7 +102,8 @@ class Feed:
         except (av.error.FFmpegError, OSError) as error:
             self.ended, self._fault = True, error
         else:
-            if packet.stream_index == self._video_index:
+            # The packet that says the end bears its stream, and no index.
+            if packet.stream.index == self._video_index:
                 self._take_video(packet)
             elif packet.size:
                 self._take_sound(packet)

@@ -16,7 +16,7 @@ from curate.cut.verify import verify
 from curate.picture import Geometry
 from curate.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
-from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, write_video
+from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, sound_first, write_video
 
 CONSTANT = {
     "mp4": ("a.mp4", {}),
@@ -58,6 +58,13 @@ def test_constant_rate_sources_keep_their_frames_one_for_one(kind: str, tmp_path
         assert clip.rate == options.get("rate", 25)
         assert abs(clip.frames / clip.rate - (clip.span.end_s - clip.span.start_s)) <= 0.5 / clip.rate
         assert clip.codec_mode == "encode"
+
+
+def test_pictures_behind_the_sound_are_cut_to_the_last_frame(tmp_path: Path) -> None:
+    path = sound_first(write_video(tmp_path / "a.mp4", (40, 35), audio=True, options={"bf": "2"}))
+    first, second = clips_of(path, [(0, 40), (40, 75)])
+    assert read_numbers(first.data) == list(range(40))
+    assert read_numbers(second.data) == list(range(40, 75))
 
 
 def test_variable_rate_becomes_constant_with_the_same_duration(tmp_path: Path) -> None:
