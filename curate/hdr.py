@@ -1,5 +1,7 @@
 """Tone mapping of HDR pictures (PQ, HLG; BT.2020) to BT.709 SDR as a lookup table for libavfilter."""
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ _BT2020_TO_BT709 = np.array(
 )
 
 
+@cache
 def cube(transfer: int) -> str:
     """A ``.cube`` file from full-range BT.2020 RGB with ``transfer`` (PQ or HLG) to BT.709 SDR."""
     axis = np.linspace(0.0, 1.0, _LUT_SIZE)

@@ -119,6 +119,10 @@ class Ledger:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return dict(arrays)
 
+    def array_names(self) -> list[str]:
+        """Names under which arrays are kept."""
+        return sorted(_identity(item.path) for item in self.storage.list(f"{LEDGER}arrays/"))
+
     def many_arrays(self, names: Iterable[str]) -> Iterator[dict[str, NDArray[Any]]]:
         """`read_arrays` of each name, in order, several at a time."""
         with ThreadPoolExecutor(_READERS) as readers:
@@ -126,8 +130,7 @@ class Ledger:
 
     def forget_arrays(self, gone: Callable[[str], bool]) -> None:
         """Removes the arrays whose key ``gone`` names, wherever they lie."""
-        for item in list(self.storage.list(f"{LEDGER}arrays/")):
-            name = _identity(item.path)
+        for name in self.array_names():
             arrays = self.read_arrays(name)
             left = {key: array for key, array in arrays.items() if not gone(key)}
             if len(left) < len(arrays):

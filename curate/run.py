@@ -12,6 +12,7 @@ from curate.forecast import Forecast, ForecastConfig
 from curate.inputs import SourceRef, list_sources, shown
 from curate.ledger import LEDGER, Ledger, digest
 from curate.model_stages import check
+from curate.others import fingerprints
 from curate.progress import Progress
 from curate.records import Record, Row
 from curate.shard import STAGE as SHARD
@@ -75,7 +76,13 @@ def curate(
     inputs = [shown(text) for text in inputs]
     if change:
         inputs, sources, notes = _joined(ledger, inputs, sources)
-    asked = {"curate": config.content(), "inputs": list(inputs), "sources": _sources_digest(sources)}
+    asked: dict[str, Any] = {
+        "curate": config.content(),
+        "inputs": list(inputs),
+        "sources": _sources_digest(sources),
+    }
+    if others := fingerprints(config):
+        asked["others"] = others
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         _tidy(ledger, dataset, config)
         return Outcome(dataset.manifest, already_there=True)
@@ -168,6 +175,8 @@ def _remove_strays(storage: Storage, planned: set[str]) -> None:
 
 def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:
     changed = sorted(_differences(there.get("curate", {}), asked["curate"]))
+    if not changed and there.get("others") != asked.get("others"):
+        changed = ["content of a dataset that dedup names"]
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
     return UsageError(
         f"{out} already holds a dataset made {difference}; choose another --out, or change it with --update"

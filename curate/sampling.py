@@ -4,13 +4,15 @@ They are collected while the clip is cut, from the pictures that go to the encod
 for them.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from curate.cut import Clip
-from curate.filters import ClipSample, MotionMeter, ScoreConfig, levels
+from curate.filters import ClipSample, Motion, MotionMeter, ScoreConfig, levels
 from curate.spans import Span
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -42,25 +44,62 @@ class FrameStats:
         return luma, steps
 
 
-class Sampler:
-    """Collects the sample of one clip after the other; pass `observe` to `curate.cut.cut`.
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """What a clip's pictures and vectors say; arrays as of `curate.filters.ClipSample`."""
+
+    pictures: NDArray[np.uint8]
+    times_s: NDArray[np.float64]
+    motion: Motion
+
+    def sample(self, clip: Clip, stats: FrameStats) -> ClipSample:
+        """The sample of the clip.
+
+        Args:
+            clip: as it was cut.
+            stats: of the whole source.
+        """
+        luma, steps = stats.of(clip.span)
+        return ClipSample(
+            pictures=self.pictures,
+            times_s=self.times_s,
+            luma=luma,
+            steps=steps,
+            motion=self.motion.motion,
+            motion_local=self.motion.motion_local,
+            vectors_missing=self.motion.vectors_missing,
+            width=clip.geometry.width,
+            height=clip.geometry.height,
+            frames=clip.frames,
+            fps=float(clip.rate),
+            duration_s=float(clip.frames / clip.rate),
+            audio_dbfs=levels(clip.data),
+        )
+
+
+class Collector:
+    """Collects from the frames of one clip after the other.
 
     Args:
-        times_s: when each frame of the source is shown; float64 [frames + 1].
         codec: name of the source's decoder.
         config: how many pictures, how large.
     """
 
-    def __init__(self, times_s: NDArray[np.float64], codec: str, config: ScoreConfig) -> None:
-        self._times_s = times_s
+    def __init__(self, codec: str, config: ScoreConfig) -> None:
         self._config = config
         self._scaler = VideoReformatter()
         self._motion = MotionMeter(codec)
-        self._begin()
+        self._pictures: list[NDArray[np.uint8]] = []
+        self._times_s: list[float] = []
 
-    def observe(self, span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
-        """Looks at one frame of the span being cut."""
-        since_s = float(self._times_s[number] - self._times_s[span.first])
+    def push(self, since_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
+        """Looks at the next frame of the clip, as decoded and as it went to the encoder.
+
+        Args:
+            since_s: when it is shown, seconds after the clip's start.
+            decoded: by a decoder that exports motion vectors.
+            finished: upright, square pixels.
+        """
         self._motion.push(decoded, since_s)
         if since_s + 1e-9 < len(self._pictures) / self._config.fps:
             return
@@ -74,40 +113,15 @@ class Sampler:
             threads=1,
         )
         self._pictures.append(np.asarray(small.to_ndarray(), np.uint8))
-        self._picture_times_s.append(since_s)
+        self._times_s.append(since_s)
 
-    def take(self, clip: Clip, stats: FrameStats) -> ClipSample:
-        """The sample of the clip just cut; the next one begins afresh.
-
-        Args:
-            clip: just cut.
-            stats: of the whole source.
-        """
-        luma, steps = stats.of(clip.span)
-        motion = self._motion.take()
-        sample = ClipSample(
-            pictures=np.stack(self._pictures),
-            times_s=np.array(self._picture_times_s),
-            luma=luma,
-            steps=steps,
-            motion=motion.motion,
-            motion_local=motion.motion_local,
-            vectors_missing=motion.vectors_missing,
-            width=clip.geometry.width,
-            height=clip.geometry.height,
-            frames=clip.frames,
-            fps=float(clip.rate),
-            duration_s=float(clip.frames / clip.rate),
-            audio_dbfs=levels(clip.data),
-        )
-        self._begin()
-        return sample
+    def take(self) -> Collected:
+        """What was collected of the clip; the next one begins afresh."""
+        collected = Collected(np.stack(self._pictures), np.array(self._times_s), self._motion.take())
+        self._pictures, self._times_s = [], []
+        return collected
 
     def drop(self) -> None:
         """Forgets what was collected of a span that became no clip."""
         self._motion.take()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pictures: list[NDArray[np.uint8]] = []
-        self._picture_times_s: list[float] = []
+        self._pictures, self._times_s = [], []

@@ -1,10 +1,12 @@
 """One whole decode of a source: its frame times, damage, shot transitions and picture size."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import BinaryIO
 
-from av.video.frame import VideoFrame
-
+from curate.ahead import Ahead, encode_ahead, foresee
 from curate.config import SourceStageConfig
 from curate.picture import Geometry, geometry
 from curate.probe import Probe, probe
@@ -18,55 +20,73 @@ from curate.timeline import Decoder, Timeline, timeline
 
 @dataclass(frozen=True)
 class Scan:
-    """What one whole decode of a source tells."""
+    """What one whole decode of a source tells, and the clips that were encoded on the way."""
 
     probe: Probe
     timeline: Timeline
     transitions: list[Transition]
     size: Geometry
     stats: FrameStats
+    ahead: Ahead | None = None
 
 
-def scan(file: BinaryIO, config: SourceStageConfig) -> Scan:
-    """Decodes a source once, whole.
+@contextmanager
+def scan(file: BinaryIO, config: SourceStageConfig) -> Iterator[Scan]:
+    """Decodes a source once, whole; clips encoded on the way can be had until the context ends.
 
-    Memory is bounded by one frame, the detector's window, the stitching samples and 16 bytes per frame.
+    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples and 16 bytes per
+    frame.
 
     Raises:
         SourceError: nothing can be decoded, or a limit is broken.
     """
+    with ExitStack() as stack:
+        yield _scan(file, config, stack)
+
+
+def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
     file.seek(0)
     limits = config.probe
     most = limits.max_width * limits.max_height
-    with open_video(file, max_pixels=most, rough=True) as (container, stream):
+    with open_video(file, max_pixels=most, motion_vectors=True) as (container, stream):
         found = probe(container, stream, limits)
-        detector = make_detector(config.shots, float(found.rate or 25))
+        fps = float(found.rate or 25)
+        detector = make_detector(config.shots, fps)
         scale = Scaler(detector.analysis_size)
-        samples = Samples(config.stitch, float(found.rate or 25))
+        samples = Samples(config.stitch, fps)
         stats = FrameStats()
+        foresight = foresee(detector, samples, found, config)
+        ahead: Ahead | None = None
         decoder = Decoder(container, stream, limits)
         pts: list[int | None] = []
-        first: VideoFrame | None = None
+        size: Geometry | None = None
         last_duration: int | None = None
+        time_base = stream.time_base or Fraction(1, 1000)
         for frame in decoder.frames():
-            first = first or frame
+            if size is None:
+                size = geometry(frame, found.pixel_aspect)
+                if foresight is not None:
+                    ahead = stack.enter_context(encode_ahead(foresight, size, found, time_base, config))
             pts.append(frame.pts)
             last_duration = frame.duration
             small = scale(frame)
             detector.push(small)
             samples.push(len(pts) - 1, small)
             stats.push(small)
-        if first is None or stream.time_base is None:
+            if ahead is not None:
+                ahead.push(frame)
+        if size is None:
             raise SourceError("no frame could be decoded")
         line = timeline(
             pts,
-            stream.time_base,
+            time_base,
             last_duration,
             found.rate,
             decoder.damage(),
             config.cut.max_fps,
             deinterlace=decoder.interlaced and limits.interlaced == "deinterlace",
         )
-        size = geometry(first, found.pixel_aspect)
         transitions = stitch(detector.finish(), samples, len(pts), config.stitch)
-        return Scan(found, line, transitions, size, stats)
+        if ahead is not None:
+            ahead.finish(line)
+        return Scan(found, line, transitions, size, stats, ahead)

@@ -25,7 +25,7 @@ class SourceError(Exception):
 
 @contextmanager
 def open_video(
-    file: BinaryIO, *, max_pixels: int = MAX_PIXELS, motion_vectors: bool = False, rough: bool = False
+    file: BinaryIO, *, max_pixels: int = MAX_PIXELS, motion_vectors: bool = False
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The container in ``file`` and its picture stream, closed on exit.
 
@@ -33,7 +33,6 @@ def open_video(
         file: seekable, at its start.
         max_pixels: of one picture; the decoder refuses larger ones before it takes memory for them.
         motion_vectors: whether frames carry the codec's motion vectors as side data, where it has any.
-        rough: block edges may show, for pictures that are only looked at small: a fifth of the decoding saved.
 
     Raises:
         SourceError: no container can be read, or it holds no picture stream.
@@ -61,8 +60,6 @@ def open_video(
         options = {"max_pixels": str(max_pixels)}
         if motion_vectors:
             options["flags2"] = "+export_mvs"
-        if rough:
-            options["skip_loop_filter"] = "all"
         stream.codec_context.options = options
         yield container, stream
 

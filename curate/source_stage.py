@@ -5,11 +5,14 @@ worker that reads them, and rows carry no media at all.
 """
 
 import hashlib
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, BinaryIO
 
+from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
@@ -21,7 +24,7 @@ from curate.isolate import Isolated, Poisoned
 from curate.ledger import Ledger, digest
 from curate.perceptual import embed_pictures
 from curate.records import Record, Row, clip_key
-from curate.sampling import Sampler
+from curate.sampling import Collected, Collector
 from curate.scan import Scan, scan
 from curate.source import SourceError
 from curate.spans import Span, spans
@@ -73,29 +76,12 @@ class CutSource:
     def _cut(self, source: SourceRef, file: BinaryIO) -> Iterator[Row]:
         began_s = time.process_time()
         try:
-            seen = scan(file, self.config)
+            with scan(file, self.config) as seen:
+                yield from self._clips(source, file, seen)
         except SourceError as error:
             failed = Record(source.uri, state="failed", stage="probe", reason=str(error))
             yield {"record": failed.to_row()}
             return
-        parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, self.config.spans)
-        base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
-        records = [_planned(base, part, span) for part, span in enumerate(parts)]
-        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
-        sampler = Sampler(seen.timeline.times_s, seen.probe.codec, self.config.scores)
-        clips = cut(file, seen.timeline, wanted, seen.size, self.config.cut, sampler.observe)
-        arrays: dict[str, NDArray[Any]] = {}
-        for record in records:
-            if record.state == "kept":
-                result = next(clips)
-                if isinstance(result, Clip):
-                    record = self._finished(record, result, sampler, seen, arrays)
-                else:
-                    sampler.drop()
-                    record = replace(record, state="failed", stage="cut", reason=result.reason)
-            yield {"record": record.to_row()}
-        if arrays:
-            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
         tags = {
             tag: seen.probe.metadata[tag][:_MAX_TAG_CHARS]
             for tag in CONTAINER_TAGS
@@ -111,10 +97,37 @@ class CutSource:
             }
         }
 
+    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Row]:
+        times_s, ahead = seen.timeline.times_s, seen.ahead
+        parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, self.config.spans)
+        base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
+        records = [_planned(base, part, span) for part, span in enumerate(parts)]
+        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        collector = Collector(seen.probe.codec, self.config.scores)
+
+        def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
+            collector.push(float(times_s[number] - times_s[span.first]), decoded, finished)
+
+        clips = cut(file, seen.timeline, wanted, seen.size, self.config.cut, observe, ahead or {})
+        arrays: dict[str, NDArray[Any]] = {}
+        for span, record in zip(parts, records, strict=True):
+            if record.state == "kept":
+                result = next(clips)
+                if not isinstance(result, Clip):
+                    collector.drop()
+                    record = replace(record, state="failed", stage="cut", reason=result.reason)
+                else:
+                    known = ahead is not None and span in ahead
+                    collected = ahead.collected(span) if ahead and known else collector.take()
+                    record = self._finished(record, result, collected, seen, arrays)
+            yield {"record": record.to_row()}
+        if arrays:
+            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
+
     def _finished(
-        self, record: Record, clip: Clip, sampler: Sampler, seen: Scan, arrays: dict[str, NDArray[Any]]
+        self, record: Record, clip: Clip, collected: Collected, seen: Scan, arrays: dict[str, NDArray[Any]]
     ) -> Record:
-        sample = sampler.take(clip, seen.stats)
+        sample = collected.sample(clip, seen.stats)
         record = replace(
             record,
             stage="cut",
@@ -152,7 +165,6 @@ class SourceStage:
     isolate: bool
     attempts: int
     max_source_s: float
-    _isolated: Isolated | None = field(default=None, init=False, repr=False, compare=False)
 
     def __call__(self, rows: list[Row]) -> Iterator[Row]:
         """Yields ``{"closed": entry, ...}`` for each source, then a row for each of its clips."""
@@ -180,9 +192,27 @@ class SourceStage:
     def _run(self, row: Row) -> list[Row] | Poisoned:
         if not self.isolate:
             return list(self.work(row))
-        if self._isolated is None:
-            self._isolated = Isolated(self.work, self.attempts, self.max_source_s)
-        return self._isolated(row)
+        sent = _Sent(pickle.dumps(self.work), self.work)
+        return _isolated(sent, self.attempts, self.max_source_s)(row)
+
+    @staticmethod
+    def close() -> None:
+        """Lets the child of this process go."""
+        _isolated.cache_clear()
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Work that is the same where the same bytes of it would be sent to a child."""
+
+    sent: bytes
+    work: CutSource = field(compare=False)
+
+
+@lru_cache(maxsize=1)
+def _isolated(sent: _Sent, attempts: int, max_source_s: float) -> Isolated:
+    """The child of this process. Ray makes a stage anew for each source, and an interpreter takes a second to start."""
+    return Isolated(sent.work, attempts, max_source_s)
 
 
 def clip_rows(source: SourceRef, entry: Row, todo: Iterable[str]) -> Iterator[Row]:

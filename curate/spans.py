@@ -1,6 +1,8 @@
 """From shots to spans: every second of a source belongs to exactly one span."""
 
+import bisect
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Self
@@ -27,8 +29,10 @@ class SpanConfig(BaseModel, frozen=True, extra="forbid"):
     crop_s: float = Field(
         0.0, ge=0, description="left out at both ends of every shot, where a detector's edge may be off"
     )
-    long_shots: Literal["equal", "stride"] = Field(
-        "equal", description="equal parts; or parts of max_clip_s and what remains, filtered when too short"
+    long_shots: Literal["full", "equal", "stride"] = Field(
+        "full",
+        description="full: parts of max_clip_s, of which the last but one gives way where the last would be too"
+        " short; equal: equal parts, which are cut in a second pass; stride: parts of max_clip_s and what remains",
     )
 
     @model_validator(mode="after")
@@ -98,7 +102,7 @@ def spans(
             add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
             for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
                 add(part_first, part_last)
-    found = [_long_enough(span, config) for span in sorted(found, key=lambda span: span.first)]
+    found = [_checked(span, config) for span in sorted(found, key=lambda span: span.first)]
     end_s = float(times_s[-1])
     missing_s = (promised_s or 0) - end_s
     if promised_s and missing_s > max(MISSING_MIN_S, MISSING_MIN_SHARE * promised_s):
@@ -107,10 +111,14 @@ def spans(
     return found
 
 
-def _long_enough(span: Span, config: SpanConfig) -> Span:
+def long_enough(duration_s: float, config: SpanConfig) -> bool:
+    """Whether a clip may be that short."""
+    return duration_s >= config.min_clip_s - 0.0005  # half a millisecond: ticks of containers are no finer
+
+
+def _checked(span: Span, config: SpanConfig) -> Span:
     duration_s = span.end_s - span.start_s
-    # Half a millisecond: ticks of containers are no finer.
-    if span.fault is not None or duration_s >= config.min_clip_s - 0.0005:
+    if span.fault is not None or long_enough(duration_s, config):
         return span
     return replace(
         span,
@@ -131,14 +139,36 @@ def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float)
     return (inner_first, inner_last) if inner_first < inner_last else (last, last)
 
 
+def part_end(
+    times_s: Sequence[float] | NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> int:
+    """Where the first of the parts of a shot, frames ``[first, last)``, ends, by a rule of ``full`` or ``stride``.
+
+    What follows is split by the same rule, so that the end of a shot need not be known to split its beginning:
+    where ``last`` is only a frame that the shot reaches beyond, the answer holds if it is not ``last`` and the shot
+    is longer than max_clip_s + min_clip_s.
+    """
+    start_s, left_s = times_s[first], times_s[last] - times_s[first]
+    if left_s <= config.max_clip_s + 1e-9:
+        return last
+    end_s = start_s + config.max_clip_s
+    giving_way_s = times_s[last] - config.min_clip_s
+    if config.long_shots == "full" and start_s + config.min_clip_s <= giving_way_s < end_s:
+        end_s = giving_way_s
+        return max(first + 1, bisect.bisect_right(times_s, end_s + 1e-9, first, last) - 1)
+    return max(first + 1, bisect.bisect_left(times_s, end_s - 1e-9, first, last))
+
+
 def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig) -> list[tuple[int, int]]:
     if first >= last:
         return []
-    duration_s = float(times_s[last] - times_s[first])
-    parts = max(1, math.ceil(duration_s / config.max_clip_s - 1e-9))
-    if config.long_shots == "stride":
-        inner_s = times_s[first] + config.max_clip_s * np.arange(1, parts)
-    else:
+    if config.long_shots == "equal":
+        duration_s = float(times_s[last] - times_s[first])
+        parts = max(1, math.ceil(duration_s / config.max_clip_s - 1e-9))
         inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
-    inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
-    return list(pairwise(sorted({first, *(int(bound) for bound in inner), last})))
+        inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
+        return list(pairwise(sorted({first, *(int(bound) for bound in inner), last})))
+    bounds = [first]
+    while bounds[-1] < last:
+        bounds.append(part_end(times_s, bounds[-1], last, config))
+    return list(pairwise(bounds))

@@ -91,7 +91,7 @@ class Samples:
 
 
 def stitch(
-    transitions: list[Transition], samples: Samples, frames: int, config: StitchConfig
+    transitions: list[Transition], samples: Samples, frames: int, config: StitchConfig, first: int = 0
 ) -> list[Transition]:
     """The transitions that remain when over-split shots are put together.
 
@@ -103,12 +103,14 @@ def stitch(
         samples: of the same source.
         frames: of the source.
         config: thresholds.
+        first: frame of the first shot.
     """
     if not config.enabled:
         return transitions
     boundaries = _boundaries(transitions, samples)
-    left: list[Transition] = []
-    first = 0  # of the shot before the boundary, as stitched so far
+    left: list[
+        Transition
+    ] = []  # and ``first`` becomes that of the shot before the boundary, as stitched so far
     for place, boundary in enumerate(boundaries):
         end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
         before = samples.between(first, boundary[0].start_frame + 1)

@@ -22,7 +22,7 @@ STANDARD_RATES = tuple(
     Fraction(rate)
     for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
 )
-_CONSTANT_TOLERANCE = 0.25  # of a frame; container ticks (1 ms in Matroska) move frames by less
+CONSTANT_TOLERANCE = 0.25  # of a frame; container ticks (1 ms in Matroska) move frames by less
 _SNAP_TOLERANCE = 0.01  # relative distance at which a measured rate is a standard one
 # Frames closer than this percentile show the camera's rate where a recorder dropped still frames.
 _NOMINAL_GAP_PERCENTILE = 10
@@ -261,7 +261,7 @@ def _snapped(rate: Fraction) -> Fraction:
 def _lies_on_grid(times_s: NDArray[np.float64], rate: Fraction, damage: tuple[Damage, ...]) -> bool:
     for first, last in clean_runs(len(times_s), damage):
         ideal = np.arange(last - first) / float(rate)
-        if np.max(np.abs(times_s[first:last] - times_s[first] - ideal)) > _CONSTANT_TOLERANCE / float(rate):
+        if np.max(np.abs(times_s[first:last] - times_s[first] - ideal)) > CONSTANT_TOLERANCE / float(rate):
             return False
     return True
 

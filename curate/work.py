@@ -16,6 +16,7 @@ from curate.forecast import Forecast, ForecastConfig, Measured, choose_sample, f
 from curate.inputs import SourceRef
 from curate.ledger import Ledger
 from curate.model_stages import availability, clip_stages, has_model, judge, pipeline_stages
+from curate.others import without_known
 from curate.pipeline import TIMING, Pool, Stage, cluster_size, run_sequentially, runner
 from curate.progress import Meter, Progress
 from curate.records import Record, Row
@@ -113,6 +114,7 @@ class Work:
                 meter.done(uri, row["entry"])
             else:
                 self._take(row)
+        first.close()
 
     def _plan(self, sources: int) -> Plan:
         """Workers per stage from what the first sources cost."""
@@ -199,6 +201,8 @@ class Work:
         records += [removed_source(source.uri, self._down[source.uri]) for source in self._removed]
         records.sort(key=lambda record: (record.source, record.part))
         records = without_copies(taken_down(records, self._removals))
+        if self._config.dedup.evaluation or self._config.dedup.older:
+            records = without_known(records, *self._items(records), self._config)
         new, old = self._items(records)
         return without_duplicates(records, dedup(new, self._config.dedup, old))
 

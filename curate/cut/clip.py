@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, Protocol
 
 from av.video.frame import VideoFrame
 
@@ -53,6 +53,16 @@ class FailedClip:
 
 class CutError(Exception):
     """Why one span gives no clip, in words; never leaves ``curate.cut``."""
+
+
+class Encoded(Protocol):
+    """The spans whose pictures were encoded already, each an MP4 file of pictures only, index last."""
+
+    def __contains__(self, span: object) -> bool:
+        """Whether a span is one of them."""
+
+    def get(self, span: Span, /) -> bytes | None:
+        """The file of one of them, else None."""
 
 
 Observe = Callable[[Span, int, VideoFrame, VideoFrame], None]

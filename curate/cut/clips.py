@@ -1,8 +1,10 @@
 """One pass over a source that yields its wanted spans as clips."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
+from types import MappingProxyType
 from typing import BinaryIO, Literal, cast
 
 import av
@@ -14,7 +16,7 @@ from av.video.stream import VideoStream
 
 from curate.cut import encode
 from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
-from curate.cut.clip import Clip, CutError, FailedClip, Observe
+from curate.cut.clip import Clip, CutError, Encoded, FailedClip, Observe
 from curate.cut.config import CutConfig
 from curate.cut.copy import Unit, copy, copyable, form_of, units_of
 from curate.cut.feed import Feed, choose_sound
@@ -35,6 +37,7 @@ def cut(
     size: Geometry,
     config: CutConfig,
     observe: Observe | None = None,
+    encoded: Encoded = MappingProxyType({}),
 ) -> Iterator[Clip | FailedClip]:
     """Reads the source once and yields every wanted span, in order, as a clip or as failed.
 
@@ -51,6 +54,7 @@ def cut(
         observe: sees every decoded frame of the spans, after it went into its clip, with the codec's motion
             vectors where it exports them. A span's frames are seen before its clip is yielded, those of the next
             span after that.
+        encoded: spans that need not be encoded again; they are not observed.
     """
     if not wanted:
         return
@@ -60,9 +64,13 @@ def cut(
         finisher(size) as pictures,
     ):
         source = _Pass(container, stream, timeline, pictures, size, config, observe)
+        left = sum(span not in encoded for span in wanted)
         for span in wanted:
+            if left == 0:
+                source.stop_decoding()
+            left -= span not in encoded
             try:
-                yield source.clip(span)
+                yield source.clip(span, encoded.get(span))
             except CutError as error:
                 yield FailedClip(span, str(error))
 
@@ -98,19 +106,26 @@ class _Pass:
         self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
-            self._feed.stop_decoding()
+            self.stop_decoding()
 
-    def clip(self, span: Span) -> Clip:
-        """The clip of the next span.
+    def stop_decoding(self) -> None:
+        """No span is to be decoded any more."""
+        self._feed.stop_decoding()
+        self._decodes = False
+
+    def clip(self, span: Span, encoded: bytes | None) -> Clip:
+        """The clip of the next span; of what was encoded before, where that is given.
 
         Raises:
             CutError: there is none.
         """
         start_s = int(self._ticks[span.first]) * self._time_base
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(start_s - READ_BEFORE_S))
-        picture = self._copied(span)
-        mode: Literal["encode", "copy"] = "encode" if picture is None else "copy"
+        picture = encoded or self._copied(span)
+        mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
         frames = span.last - span.first
+        if encoded and self._decodes:
+            deque(self._shown(span), maxlen=0)  # a later span is to be decoded
         if picture is None:
             frames, picture = self._encoded(span)
         sound = self._sound_of(start_s, frames / self._timeline.rate)

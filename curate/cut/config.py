@@ -1,12 +1,14 @@
 """How clips are made."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
 
 class CutConfig(BaseModel, frozen=True, extra="forbid"):
     """How spans become clips."""
+
+    SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
 
     mode: Literal["encode", "copy", "auto"] = Field(
         "encode",
@@ -37,4 +39,10 @@ class CutConfig(BaseModel, frozen=True, extra="forbid"):
         "ends",
         description="what of a clip is decoded again: its first frame and its last group of pictures, or all of it;"
         " packets are counted in any case",
+    )
+    ahead_mb: float = Field(
+        512.0,
+        ge=0,
+        description="megabytes of decoded frames that may wait so that clips are encoded while their source is"
+        " scanned; 0, or too few for a source: it is decoded twice, to the same bytes",
     )

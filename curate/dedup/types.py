@@ -93,3 +93,10 @@ class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     exact: ExactConfig = ExactConfig()
     perceptual: PerceptualConfig = PerceptualConfig()
     semantic: SemanticConfig = SemanticConfig()
+    older: tuple[str, ...] = Field(
+        (), description="finished datasets; new clips that one of them holds already are filtered"
+    )
+    evaluation: tuple[str, ...] = Field(
+        (),
+        description="finished datasets that models are evaluated on; clips that one of them holds are filtered",
+    )

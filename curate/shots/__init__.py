@@ -2,11 +2,12 @@
 
 from curate.shots.choice import ShotConfig, make_detector
 from curate.shots.colour import ColourDetector, ColourDetectorConfig
-from curate.shots.types import Piece, ShotDetector, Transition, pieces
+from curate.shots.types import ForetellingDetector, Piece, ShotDetector, Transition, pieces
 
 __all__ = [
     "ColourDetector",
     "ColourDetectorConfig",
+    "ForetellingDetector",
     "Piece",
     "ShotConfig",
     "ShotDetector",

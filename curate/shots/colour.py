@@ -1,6 +1,9 @@
 """The shot detector of the pipeline: colour and structure of the picture, on a CPU, while decoding."""
 
+import bisect
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +14,15 @@ from curate.shots.dissolves import HALF_WIDTHS, Dissolve, Screen, best_dissolve
 from curate.shots.fades import LONGEST, FadeFinder
 from curate.shots.features import HEIGHT, WIDTH, features
 from curate.shots.history import History
-from curate.shots.types import Transition, overlap
+from curate.shots.types import Foretold, Transition, overlap
+
+_Found = TypeVar("_Found")
 
 _BATCH = 16  # frames taken in at once: the cost of a call is shared
 SETTLED_AFTER = 2 * max(HALF_WIDTHS) + 1
 """Frames after which a doubtful transition has no better rival to come."""
+JUDGED_AFTER = _BATCH + REACH
+"""Frames after which a frame has been judged."""
 _HISTORY = _BATCH + REACH + 1 + max(LONGEST, 2 * max(HALF_WIDTHS) + 1)
 
 
@@ -95,6 +102,15 @@ class ColourDetector:
         self._fades.finish(self._history)
         return self._sure(0)
 
+    @property
+    def judged(self) -> int:
+        """Frames before this one have been judged."""
+        return self._judged
+
+    def foretell(self, first: int) -> Foretold:
+        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
+        return Foretold(self._sure(first), self._fades.waiting_since)
+
     def take_doubtful(self, finished: bool = False) -> list[Transition]:
         """Nominated transitions that no later frame can change; each is given once.
 
@@ -123,17 +139,15 @@ class ColourDetector:
 
     def _sure(self, first: int) -> list[Transition]:
         """What has been found up to now and ends after frame `first`, sorted and not overlapping."""
-        fades = self._fades.found
-        others = [Transition(frame - 1, frame, "cut") for frame in self._cuts]
+        fades = _ending_after(self._fades.found, first, lambda fade: fade.end_frame)
+        others = [Transition(frame - 1, frame, "cut") for frame in _ending_after(self._cuts, first, int)]
         others += [
             Transition(found.start_frame, found.end_frame, "gradual")
-            for found in self._dissolves
+            for found in _ending_after(self._dissolves, first, lambda dissolve: dissolve.end_frame)
             if found.score > self._config.gradual_threshold
         ]
         found = [*fades, *(each for each in others if not any(overlap(each, fade) for fade in fades))]
-        return sorted(
-            (each for each in found if each.end_frame > first), key=lambda transition: transition.start_frame
-        )
+        return sorted(found, key=lambda transition: transition.start_frame)
 
     def _take_in(self) -> None:
         batch = features(self._batch[: self._waiting])
@@ -185,3 +199,8 @@ class ColourDetector:
             apart -= 1
         if all(rival.score < dissolve.score for rival in known[apart:]):
             known[apart:] = [dissolve]
+
+
+def _ending_after(found: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:
+    """Those that end after a frame, of a list in the order of their ends."""
+    return found[bisect.bisect_right(found, first, key=end) :]

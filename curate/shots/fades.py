@@ -41,6 +41,12 @@ class FadeFinder:
         self._lit: list[float] = []  # contrasts since then, while the fade-in may go on
         self.found: list[Transition] = []
 
+    @property
+    def waiting_since(self) -> int | None:
+        """The last untouched frame before an even tone whose end has not been seen."""
+        outgoing = self._outgoing
+        return None if outgoing is None or outgoing.picture is None else outgoing.frame
+
     def is_blank(self, features: Features) -> bool:
         """Whether the frame is one even tone."""
         return features.contrast < self._blank_contrast

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,33 @@ class Transition:
     kind: Literal["cut", "gradual"]
 
 
+class Foretold(NamedTuple):
+    """What a detector knows before the end.
+
+    Attributes:
+        transitions: found up to now, sorted and not overlapping.
+        fading_since: the last untouched frame before a fade that is not over, or None.
+    """
+
+    transitions: list[Transition]
+    fading_since: int | None
+
+
 def overlap(a: Transition, b: Transition, margin: int = 0) -> bool:
     """Whether two transitions share a frame step, or lie less than `margin` frames apart."""
     return a.start_frame < b.end_frame + margin and b.start_frame < a.end_frame + margin
+
+
+@runtime_checkable
+class ForetellingDetector(Protocol):
+    """A detector that knows most transitions soon after their frames."""
+
+    @property
+    def judged(self) -> int:
+        """Frames before this one have been judged."""
+
+    def foretell(self, first: int) -> Foretold:
+        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
 
 
 class Piece(NamedTuple):

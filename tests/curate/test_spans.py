@@ -46,8 +46,25 @@ def test_blended_frames_of_a_dissolve_are_filtered_on_their_own() -> None:
     assert_side_by_side(found, 8.0)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "parts"),
+    [(10, [10]), (10.04, [8.04, 2]), (11, [9, 2]), (12, [10, 2]), (21.52, [10, 9.52, 2]), (25, [10, 10, 5])],
+)
+def test_the_last_part_but_one_gives_way(seconds: float, parts: list[float]) -> None:
+    found = spans(line(round(seconds * 25)), [], None, SpanConfig(min_clip_s=2, max_clip_s=10))
+    assert [span.end_s - span.start_s for span in found] == pytest.approx(parts)
+    assert all(span.fault is None for span in found)
+
+
+def test_a_part_gives_way_only_while_it_is_long_enough_itself() -> None:
+    found = spans(line(11 * 25), [], None, SpanConfig(min_clip_s=6, max_clip_s=10))
+    assert bounds(found) == [(0, 250), (250, 275)]
+    assert [span.fault_state for span in found] == ["", "filtered"]
+
+
 def test_long_shots_become_equal_parts() -> None:
-    found = spans(line(25 * 25), [], None, SpanConfig(min_clip_s=0, max_clip_s=10))
+    rules = SpanConfig(min_clip_s=0, max_clip_s=10, long_shots="equal")
+    found = spans(line(25 * 25), [], None, rules)
     assert [span.last - span.first for span in found] == [209, 208, 208]
     assert_side_by_side(found, 25.0)
 
@@ -93,7 +110,7 @@ def test_random_sources_are_always_covered() -> None:
             min_clip_s=float(rng.choice([0.0, 0.1, 0.2])),
             max_clip_s=float(rng.uniform(0.2, 9)),
             crop_s=float(rng.choice([0.0, 0.1, 0.5])),
-            long_shots=str(rng.choice(["equal", "stride"])),
+            long_shots=str(rng.choice(["full", "equal", "stride"])),
         )
         found = spans(line(frames, damage), transitions, None, config)
         assert_side_by_side(found, frames / 25)

@@ -56,6 +56,34 @@ def test_a_write_replaces_the_object(storage):
     assert storage.read("a") == b"second"
 
 
+def test_a_compare_and_swap_wants_the_version_it_read(storage):
+    storage.write("a", b"first")
+    version = storage.stat("a").version
+    assert storage.replace("a", b"second", version)
+    assert not storage.replace("a", b"third", version)
+    assert storage.read("a") == b"second"
+    assert not storage.replace("never written", b"", version)
+    assert paths(storage) == ["a"]
+
+
+def test_of_many_that_swap_one_version_one_wins(storage):
+    storage.write("a", b"first")
+    version = storage.stat("a").version
+    won = []
+
+    def swap(number):
+        if storage.replace("a", b"%d" % number, version):
+            won.append(number)
+
+    threads = [threading.Thread(target=swap, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.read("a") == b"%d" % won[0]
+
+
 @pytest.mark.parametrize(
     ("start", "length", "expected"),
     [

@@ -254,6 +254,15 @@ def test_a_create_whose_answer_is_lost_knows_its_own_object(proxy, storage):
     assert storage.create("claim", b"same") is False
 
 
+def test_a_swap_whose_answer_is_lost_knows_its_own_object(proxy, storage, direct):
+    direct.write("head", b"old")
+    version = storage.stat("head").version
+    proxy.lose_answer(match="^PUT")
+    assert storage.replace("head", b"new", version) is True
+    assert direct.read("head") == b"new"
+    assert storage.replace("head", b"newer", version) is False
+
+
 def test_a_create_that_lost_against_another_writer_knows_it(proxy, storage, direct):
     proxy.answer(503, "SlowDown", match="^PUT")
     direct.write("claim", b"same")

@@ -1,0 +1,227 @@
+"""Clips encoded while their source is scanned, so that most sources are decoded once.
+
+Frames wait in a window until `curate.foresight` tells which clip they belong to. What it told is compared with the
+spans once the whole source is known; a clip that turned out otherwise is cut in a second pass, from the same frames
+to the same bytes.
+"""
+
+import tempfile
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import IO
+
+import av
+import numpy as np
+from av.video.format import VideoFormat
+from av.video.frame import VideoFrame
+
+from curate.config import SourceStageConfig
+from curate.cut.clip import CutError
+from curate.cut.encode import Encoder, choose
+from curate.foresight import Foresight
+from curate.picture import Finisher, Geometry, finisher
+from curate.probe import Probe
+from curate.sampling import Collected, Collector
+from curate.shots import ForetellingDetector, ShotDetector
+from curate.spans import Span
+from curate.stitch import Samples
+from curate.timeline import CONSTANT_TOLERANCE, Timeline, source_frames
+
+_TURN = 16
+_MAX_SPOOL_BYTES = 1 << 35
+_VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    last: int
+    place: int  # in the spool: the clip, then the sample's pictures
+    clip_bytes: int
+    collected: Collected  # without pictures
+    shape: tuple[int, ...]
+
+
+class Ahead:
+    """Encodes the clips of one source while it is scanned; made by `encode_ahead`.
+
+    A source whose frames leave the grid of the rate it states is given up, and so is one of two fields per frame or
+    one that changes its size.
+    """
+
+    def __init__(
+        self,
+        foresight: Foresight,
+        pictures: Finisher,
+        spool: IO[bytes],
+        size: Geometry,
+        found: Probe,
+        time_base: Fraction,
+        config: SourceStageConfig,
+    ) -> None:
+        assert found.rate is not None
+        self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
+        self._rate, self._time_base, self._config = found.rate, float(time_base), config
+        self._collector = Collector(found.codec, config.scores)
+        self._window: deque[VideoFrame] = deque()
+        self._times_s = array("d")
+        self._begin_pts = 0
+        self._kind = (0, 0, "")
+        self._passed = 0  # frames that left the window
+        self._clip: int | None = None  # first frame of the clip in work
+        self._encoder: Encoder | None = None
+        self._encoded: dict[int, _Encoded] = {}
+        self._timeline: Timeline | None = None
+        self._given_up = False
+
+    def push(self, frame: VideoFrame) -> None:
+        """Take the next decoded frame, after the detector and the stitching samples took it."""
+        if self._given_up:
+            return
+        kind = (frame.width, frame.height, frame.format.name)
+        if not self._times_s:
+            self._begin_pts, self._kind = frame.pts or 0, kind
+        shown_s = ((frame.pts or 0) - self._begin_pts) * self._time_base
+        off_grid = abs(shown_s * float(self._rate) - len(self._times_s)) > CONSTANT_TOLERANCE
+        # The window is measured by the first frame; a later one may be a thousand times as large.
+        if frame.pts is None or off_grid or frame.interlaced_frame or kind != self._kind:
+            self.close()
+            return
+        self._times_s.append(shown_s)
+        self._window.append(frame)
+        # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
+        if len(self._window) == self._foresight.lag + _TURN:
+            while len(self._window) > self._foresight.lag:
+                self._step()
+
+    def finish(self, timeline: Timeline) -> None:
+        """The source is over, and the detector has finished."""
+        if self._given_up:
+            return
+        if timeline.rate != self._rate or not timeline.constant or timeline.deinterlace:
+            self.close()
+            return
+        self._timeline = timeline
+        self._times_s.append(timeline.times_s[-1])
+        while self._window:
+            self._step(ended=True)
+        self._close(self._passed)
+
+    def __contains__(self, span: object) -> bool:
+        """Whether that very span was encoded, frame for frame."""
+        found = self._encoded.get(span.first) if isinstance(span, Span) else None
+        if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
+            return False
+        slots = source_frames(self._timeline.times_s, span.first, span.last, self._rate)
+        return np.array_equal(slots, np.arange(span.first, span.last))
+
+    def get(self, span: Span, /) -> bytes | None:
+        """A span as an MP4 file of pictures only, index last, or None when it was not encoded."""
+        if span not in self:
+            return None
+        found = self._encoded[span.first]
+        self._spool.seek(found.place)
+        return self._spool.read(found.clip_bytes)
+
+    def collected(self, span: Span) -> Collected:
+        """What was collected for the sample of a span that was encoded; once."""
+        found = self._encoded.pop(span.first)
+        self._spool.seek(found.place + found.clip_bytes)
+        pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
+        return replace(found.collected, pictures=pictures)
+
+    def _step(self, ended: bool = False) -> None:
+        number, frame = self._passed, self._window.popleft()
+        self._passed += 1
+        clip = self._foresight.clip_of(number, self._times_s, ended=ended)
+        if clip != self._clip:
+            self._close(number)
+            self._clip = clip
+            if clip == number:
+                self._open()
+        if self._encoder is not None:
+            self._show(frame, self._times_s[number] - self._times_s[clip or 0])
+
+    def _open(self) -> None:
+        try:
+            self._encoder = Encoder(
+                choose(self._config.cut.encoder), self._size, self._rate, self._config.cut
+            )
+        except CutError:
+            self.close()  # the second pass says why
+
+    def _show(self, frame: VideoFrame, since_s: float) -> None:
+        assert self._encoder is not None
+        try:
+            picture = self._pictures.finish(frame)
+            self._encoder.show(picture, 1)
+            self._collector.push(since_s, frame, picture)
+        except (CutError, av.error.FFmpegError, ValueError):
+            self.close()
+
+    def _close(self, last: int) -> None:
+        encoder, self._encoder = self._encoder, None
+        if encoder is None or self._clip is None:
+            return
+        try:
+            clip, collected = encoder.finish(), self._collector.take()
+            place = self._spool.seek(0, 2)
+            if place > _MAX_SPOOL_BYTES:
+                self.close()
+                return
+            self._spool.write(clip)
+            self._spool.write(collected.pictures.tobytes())
+        except (CutError, OSError):  # a full disk costs nothing but time
+            self.close()
+            return
+        shape = collected.pictures.shape
+        slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
+        self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape)
+
+    def close(self) -> None:
+        """Gives up what has not been taken."""
+        self._given_up = True
+        self._window.clear()
+        self._encoded.clear()
+        if self._encoder is not None:
+            self._encoder.abandon()
+            self._encoder = None
+
+
+def foresee(
+    detector: ShotDetector, samples: Samples, found: Probe, config: SourceStageConfig
+) -> Foresight | None:
+    """The foresight of a source whose clips can be encoded ahead within ``cut.ahead_mb``, else None."""
+    cut, spans = config.cut, config.spans
+    if not isinstance(detector, ForetellingDetector) or not found.rate or not found.pixel_format:
+        return None
+    if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
+        return None
+    foresight = Foresight(detector, samples, config, float(found.rate))
+    bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
+    window_bytes = (foresight.lag + _TURN) * found.width * found.height * (bits / 8 + _VECTOR_BYTES)
+    return foresight if window_bytes <= cut.ahead_mb * 10**6 else None
+
+
+@contextmanager
+def encode_ahead(
+    foresight: Foresight, size: Geometry, found: Probe, time_base: Fraction, config: SourceStageConfig
+) -> Iterator[Ahead]:
+    """What encodes the clips of a source ahead, while the context lasts.
+
+    Args:
+        foresight: as `foresee` gave it.
+        size: of finished pictures.
+        found: of the source.
+        time_base: seconds per tick of its time stamps.
+        config: of the clips and their samples.
+    """
+    with finisher(size) as pictures, tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
+        ahead = Ahead(foresight, pictures, spool, size, found, time_base, config)
+        try:
+            yield ahead
+        finally:
+            ahead.close()

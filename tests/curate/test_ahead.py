@@ -1,0 +1,179 @@
+"""Clips encoded while their source is scanned are those of a second pass, byte for byte."""
+
+import hashlib
+import tempfile
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from av.video.frame import VideoFrame
+
+from curate.config import CurateConfig, fingerprint
+from curate.cut.clip import CutError
+from curate.cut.encode import Encoder
+from curate.inputs import list_sources
+from curate.ledger import Ledger
+from curate.scan import scan
+from curate.source_stage import CutSource
+from curate.spans import spans
+from loader.storage import open_storage
+from tests.filter_footage import HEIGHT, WIDTH, encode, pan
+from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
+
+SHORT: dict[str, Any] = {"spans": {"min_clip_s": 0.5, "max_clip_s": 2.0}}
+
+
+def config(ahead_mb: float, **changes: Any) -> CurateConfig:
+    cut = {**changes.pop("cut", {}), "ahead_mb": ahead_mb}
+    return CurateConfig.model_validate({**SHORT, **changes, "cut": cut})
+
+
+def curated(path: Path, settings: CurateConfig, out: Path) -> tuple[list[Any], dict[str, str]]:
+    """All rows of a source, and the digests of all its files."""
+    stage = settings.source_stage()
+    work = CutSource(stage, settings.storage, Ledger(open_storage(out)), fingerprint(stage))
+    (source,) = list_sources([str(path)], settings.storage)
+    rows = work(asdict(source))
+    for row in rows:
+        row.get("source", {}).pop("cpu_s", None)
+    files = {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in out.rglob("*") if one.is_file()
+    }
+    return rows, files
+
+
+def ready(path: Path, settings: CurateConfig) -> list[bool]:
+    """Of each clip of a source, whether it was encoded ahead."""
+    stage = settings.source_stage()
+    with path.open("rb") as file, scan(file, stage) as seen:
+        found = spans(seen.timeline, seen.transitions, seen.probe.promised_s, stage.spans)
+        return [seen.ahead is not None and one in seen.ahead for one in found if one.fault is None]
+
+
+def jumpy(frames: int) -> list[float]:
+    return [number / 25 + (0.03 if number % 7 == 3 else 0) for number in range(frames)]
+
+
+SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
+    "a few shots": ("a.mp4", (40, 30, 61), {}, True),
+    "a shot that is too short among others": ("a.mp4", (40, 6, 60), {}, True),
+    "long shots, of which the last parts give way": ("a.mp4", (55, 110, 130), {}, True),
+    "shorter than what it looks ahead": ("a.mp4", (15,), {}, True),
+    "B-frames and sound": ("a.mp4", (60, 70), {"audio": True, "options": {"bf": "3"}}, True),
+    "10-bit": ("a.mp4", (50, 50), {"pix_fmt": "yuv420p10le"}, True),
+    "29.97 with millisecond ticks": ("a.mkv", (50, 50), {"rate": Fraction(30000, 1001)}, True),
+    "variable rate": ("a.mp4", (50, 50), {"times_s": jumpy(100)}, False),
+    "60 frames per second": ("a.mp4", (100, 100), {"rate": 60}, False),
+    "AVI": ("a.avi", (50, 50), {"options": {"bf": "2"}}, False),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:
+    name, scenes, options, ahead = SOURCES[kind]
+    path = write_video(tmp_path / name, scenes, **options)
+    twice = curated(path, config(0), tmp_path / "twice")
+    assert curated(path, config(512), tmp_path / "once") == twice
+    assert any(row.get("record", {}).get("state") == "kept" for row in twice[0])
+    assert not any(ready(path, config(0)))
+    assert all(ready(path, config(512))) is ahead
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cut": {"mode": "auto"}},
+        {"spans": {**SHORT["spans"], "crop_s": 0.1}},
+        {"spans": {**SHORT["spans"], "long_shots": "equal"}},
+        {"shots": {"detector": "fixed"}},
+    ],
+)
+def test_what_cannot_be_foreseen_is_cut_in_a_second_pass(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60, 70))
+    assert not any(ready(path, config(512, **changes)))
+    curated(path, config(512, **changes), tmp_path / "out")
+
+
+def test_stride_is_foreseen_too(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60, 110))
+    stride = {"spans": {**SHORT["spans"], "long_shots": "stride"}}
+    assert all(ready(path, config(512, **stride)))
+    assert curated(path, config(512, **stride), tmp_path / "a") == curated(
+        path, config(0, **stride), tmp_path / "b"
+    )
+
+
+def test_sound_before_the_pictures(tmp_path: Path) -> None:
+    path = sound_first(write_video(tmp_path / "a.mp4", (40, 60), audio=True))
+    assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
+
+
+def test_memory_bounds_the_window(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60, 70))  # 160 x 128
+    assert all(ready(path, config(10)))
+    assert not any(ready(path, config(1)))
+
+
+def test_a_full_temporary_disk_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", (60, 70))
+    whole = curated(path, config(512), tmp_path / "whole")
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+        assert curated(path, config(512), tmp_path / "full") == whole
+
+
+def test_a_source_that_changes_its_size(tmp_path: Path) -> None:
+    parts = [
+        write_video(tmp_path / "1.ts", (60, 40)),
+        write_video(tmp_path / "2.ts", (60,), size=(320, 256), start_s=4.0, first_scene=7),
+    ]
+    path = tmp_path / "a.ts"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert not any(ready(path, config(512)))
+    assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
+
+
+def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Encoder):
+        left = 50
+
+        def show(self, picture: VideoFrame, times: int) -> None:
+            Failing.left -= 1
+            if Failing.left < 0:
+                raise CutError("no more")
+            super().show(picture, times)
+
+    path = write_video(tmp_path / "a.mp4", (60, 70))
+    whole = curated(path, config(0), tmp_path / "whole")
+    monkeypatch.setattr("curate.ahead.Encoder", Failing)
+    assert curated(path, config(512), tmp_path / "out") == whole
+    assert Failing.left < 0
+
+
+def test_a_dark_moment_and_a_fade_do_not_lose_what_follows(tmp_path: Path) -> None:
+    dark = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    shots = [list(pan(70, 2, seed)) for seed in range(4)]
+    shots[0][40:42] = [dark, dark]
+    shots[1][-12:] = [
+        (picture * share).astype(np.uint8)
+        for picture, share in zip(shots[1][-12:], np.linspace(1, 0, 12), strict=True)
+    ]
+    film = [*shots[0], *shots[1], *[dark] * 80, *shots[2], *shots[3]]
+    path = encode(tmp_path / "a.mp4", film)
+    assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
+    found = ready(path, config(512))
+    assert len(found) >= 6
+    assert sum(found) >= len(found) - 2
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
+@pytest.mark.parametrize("name", ["montages/montage_01.mp4", "originals/bbb_opening.mp4"])
+def test_real_footage_is_foreseen(name: str) -> None:
+    found = ready(CORPUS / name, CurateConfig())
+    assert len(found) >= 5
+    assert sum(found) >= 0.9 * len(found)
