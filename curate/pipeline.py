@@ -1,5 +1,6 @@
 """Runners: the same stages on Ray Data or in this process. The only module that knows Ray."""
 
+import itertools
 import json
 import logging
 import os
@@ -86,7 +87,7 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
 
     Rows travel as JSON text, so that Arrow never has to guess a schema. One row is one block while that is
     affordable: results arrive source by source and one slow source delays no other. Neighbouring stages
-    without a pool ask for the same resources and run as one task.
+    without a pool are one task: Ray sets part of the processors aside for every task of its own.
 
     Raises:
         UsageError: Ray is not installed.
@@ -109,8 +110,8 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
     context.print_on_execution_start = False
     items = [{"row": json.dumps(row)} for row in rows]
     dataset = ray.data.from_items(items, override_num_blocks=min(len(rows), _MAX_BLOCKS))
-    for stage in stages:
-        dataset = _add(ray, dataset, stage)
+    for together in _tasks(stages):
+        dataset = _add(ray, dataset, together)
     try:
         for item in dataset.iter_rows():
             yield json.loads(item["row"])
@@ -129,30 +130,41 @@ def cluster_size() -> tuple[float, float, float]:
     return float(found.get("CPU", 1)), float(found.get("GPU", 0)), float(found.get("memory", 0)) / 1e6
 
 
-def _add(ray: Any, dataset: Any, stage: Stage) -> Any:
-    options: dict[str, Any] = {"batch_size": stage.batch, "num_cpus": stage.cpus}
-    if stage.gpus:
-        options["num_gpus"] = stage.gpus
-    if stage.memory_mb:
-        options["memory"] = stage.memory_mb * 1e6
-    if stage.pool is None:
-        if stage.limit is not None:
-            options["compute"] = ray.data.TaskPoolStrategy(size=stage.limit)
-        return dataset.map_batches(_OnBatches(stage), **options)
+def _tasks(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Neighbouring stages without a pool together, the others each for itself."""
+    return [
+        part
+        for pooled, group in itertools.groupby(stages, key=lambda stage: stage.pool is not None)
+        for part in ([[stage] for stage in group] if pooled else [list(group)])
+    ]
+
+
+def _add(ray: Any, dataset: Any, stages: list[Stage]) -> Any:
+    first = stages[0]
+    options: dict[str, Any] = {"batch_size": first.batch, "num_cpus": max(stage.cpus for stage in stages)}
+    if gpus := max(stage.gpus for stage in stages):
+        options["num_gpus"] = gpus
+    if memory_mb := max(stage.memory_mb for stage in stages):
+        options["memory"] = memory_mb * 1e6
+    if first.pool is None:
+        limits = [stage.limit for stage in stages if stage.limit is not None]
+        if limits:
+            options["compute"] = ray.data.TaskPoolStrategy(size=min(limits))
+        return dataset.map_batches(_OnBatches(stages), **options)
     pool = ray.data.ActorPoolStrategy(
-        min_size=stage.pool.least, max_size=stage.pool.most, initial_size=stage.pool.initial
+        min_size=first.pool.least, max_size=first.pool.most, initial_size=first.pool.initial
     )
-    return dataset.map_batches(_OnBatches, fn_constructor_args=(stage,), compute=pool, **options)
+    return dataset.map_batches(_OnBatches, fn_constructor_args=(stages,), compute=pool, **options)
 
 
 class _OnBatches:
-    """A stage as Ray Data calls it: batches of JSON texts in, the same out, row by row."""
+    """Stages as Ray Data calls them: batches of JSON texts in, the same out, row by row."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._stages = stages
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for row in _timed(self._stage, [json.loads(text) for text in batch["row"]]):
+        for row in run_sequentially([json.loads(text) for text in batch["row"]], self._stages):
             yield {"row": [json.dumps(row)]}
 
 
