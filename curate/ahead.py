@@ -23,6 +23,7 @@ from curate.config import SourceStageConfig
 from curate.cut.clip import CutError
 from curate.cut.encode import Encoder, choose
 from curate.foresight import Foresight
+from curate.memory import give_back
 from curate.picture import Finisher, Geometry, finisher
 from curate.probe import Probe
 from curate.sampling import Collected, Collector
@@ -180,6 +181,7 @@ class Ahead:
         shape = collected.pictures.shape
         slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
         self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape)
+        give_back()
 
     def close(self) -> None:
         """Gives up what has not been taken."""

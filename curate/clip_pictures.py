@@ -54,7 +54,7 @@ def clip_pictures(
         if value is not None and not (min(value) if isinstance(value, tuple) else value) > 0:
             raise UsageError(f"{name}={value} asks for no pictures; give a number above zero, or None")
     try:
-        with open_video(io.BytesIO(data)) as (container, stream):
+        with io.BytesIO(data) as file, open_video(file) as (container, stream):
             frames = sum(1 for packet in container.demux(stream) if packet.size)
             rate = float(stream.average_rate or 0)
             if not frames or not rate:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from curate.memory import give_back
 from curate.records import Row
 from loader.errors import RunError
 
@@ -148,10 +149,7 @@ class _Child:
 
 
 def _serve(handle: int, parent: int) -> None:
-    library = ctypes.CDLL(None)
-    library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Of glibc, which keeps hundreds of megabytes of freed pictures otherwise.
-    give_back_memory = getattr(library, "malloc_trim", lambda _: None)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     if os.getppid() != parent:  # it died before we could ask to be told
         return
@@ -170,7 +168,7 @@ def _serve(handle: int, parent: int) -> None:
                 pipe.send(("raised", error))
             else:
                 pipe.send(("end", None))
-            give_back_memory(0)
+            give_back()
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def look(data: bytes, config: CaptionConfig) -> View | Fault:
         pictures, times_s = clip_pictures(data, fps=config.fps, size=config.short_side_px)
     except ClipError as error:
         return Fault(str(error))
-    with open_video(io.BytesIO(data)) as (container, stream):
+    with io.BytesIO(data) as file, open_video(file) as (container, stream):
         frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
         rate = float(stream.average_rate or 0)
     parts = windows(frames, config.window_frames, config.min_window_frames)

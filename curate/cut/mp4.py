@@ -6,6 +6,7 @@ import heapq
 import io
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 import av
@@ -34,14 +35,20 @@ class Mp4:
     def close(self) -> bytes:
         """Writes the index; returns the file, index last."""
         self.container.close()
-        return self._file.getvalue()
+        data = self._file.getvalue()
+        self._file.close()  # a container is part of a cycle: without this its file stays until somebody collects
+        return data
 
 
-def read(data: bytes) -> InputContainer:
+@contextmanager
+def read(data: bytes) -> Iterator[InputContainer]:
     """Opens a file of ours."""
-    container = av.open(io.BytesIO(data), "r", format="mp4", buffer_size=_BUFFER_BYTES)
-    assert isinstance(container, InputContainer)
-    return container
+    with (
+        io.BytesIO(data) as file,
+        av.open(file, "r", format="mp4", buffer_size=_BUFFER_BYTES) as container,
+    ):
+        assert isinstance(container, InputContainer)
+        yield container
 
 
 def merge(picture: bytes, sound: bytes) -> bytes:
