@@ -5,6 +5,7 @@ tried again in a new child; a row that does so every time is given up with a rea
 """
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -155,6 +156,7 @@ def _serve(handle: int, parent: int) -> None:
         return
     with Connection(handle) as pipe:
         function = pipe.recv()
+        gc.freeze()  # what was imported stays; nobody needs to look through it again
         pipe.send(("ready", None))
         while True:
             try:
