@@ -33,6 +33,7 @@ from curate.stitch import Samples
 from curate.timeline import CONSTANT_TOLERANCE, Timeline, source_frames
 
 _TURN = 16
+_GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
 _MAX_SPOOL_BYTES = 1 << 35
 _VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
 
@@ -76,6 +77,7 @@ class Ahead:
         self._encoder: Encoder | None = None
         self._encoded: dict[int, _Encoded] = {}
         self._timeline: Timeline | None = None
+        self._pixels = 0  # encoded since memory was given back
         self._given_up = False
 
     def push(self, frame: VideoFrame) -> None:
@@ -181,7 +183,10 @@ class Ahead:
         shape = collected.pictures.shape
         slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
         self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape)
-        give_back()
+        self._pixels += (last - self._clip) * self._size.width * self._size.height
+        if self._pixels > _GIVE_BACK_PIXELS:
+            self._pixels = 0
+            give_back()
 
     def close(self) -> None:
         """Gives up what has not been taken."""
