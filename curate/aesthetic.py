@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from loader.errors import UsageError
+from loader.errors import UsageError, first_line
 
 _MAX_BYTES = 256 * 2**20
 
@@ -129,6 +129,6 @@ def _read(path: Path) -> dict[str, Floats]:
         AttributeError,
     ) as error:
         raise UsageError(
-            f"aesthetic.weights={path} cannot be read ({str(error).strip().splitlines()[0][:200]});"
+            f"aesthetic.weights={path} cannot be read ({first_line(error)});"
             " give a .safetensors file, or a .pth that holds tensors alone"
         ) from error

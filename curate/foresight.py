@@ -9,7 +9,6 @@ from array import array
 
 from curate.config import SourceStageConfig
 from curate.shots import ForetellingDetector
-from curate.shots.colour import JUDGED_AFTER, SETTLED_AFTER
 from curate.spans import long_enough, part_end
 from curate.stitch import Samples, stitch
 
@@ -31,7 +30,8 @@ class Foresight:
         self, detector: ForetellingDetector, samples: Samples, config: SourceStageConfig, fps: float
     ) -> None:
         self._detector, self._samples, self._config = detector, samples, config
-        self.lag = JUDGED_AFTER + max(SETTLED_AFTER, math.ceil(config.spans.min_clip_s * fps) + 1)
+        shortest = math.ceil(config.spans.min_clip_s * fps) + 1
+        self.lag = detector.judged_after + max(detector.settled_after, shortest)
         self._judged = 0
         self._shot = self._part = 0  # first frames
         self._end: int | None = None  # of the shot, where it is known

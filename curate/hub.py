@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loader.errors import UsageError
+from loader.errors import UsageError, first_line
 
 _TIMEOUT_S = 10.0
 
@@ -33,7 +33,7 @@ def check_hub(repository: str, asked: str) -> None:
         except Exception as error:
             raise UsageError(
                 f"{asked}: {repository} is not in this machine's model cache, and the hub does not give it"
-                f" ({_first_line(error)}); bring the model here and give its folder or file"
+                f" ({first_line(error)}); bring the model here and give its folder or file"
             ) from error
 
 
@@ -49,8 +49,3 @@ def local_folder(name: str) -> Path | None:
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise UsageError(f"there is no folder {name}; give the folder of a model, or its name on a hub")
     return None
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from curate.device import Device, inference, pick_device, weights_sha256
 from curate.hub import check_hub, local_folder
-from loader.errors import UsageError
+from loader.errors import UsageError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ class OpenClip:
         ) as error:
             raise UsageError(
                 f"embed.model={model} with embed.pretrained={pretrained!r} cannot be loaded"
-                f" ({str(error).strip().splitlines()[0][:300]}); give weights made for this model"
+                f" ({first_line(error)}); give weights made for this model"
             ) from error
         settings = PreprocessCfg(**self._model.visual.preprocess_cfg)
         self._prepare: Any = image_transform_v2(settings, is_train=False)

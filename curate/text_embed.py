@@ -1,9 +1,7 @@
 """Captions as a text encoder sees them: one vector per token, stored beside the clip for training."""
 
 import math
-import pickle
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,11 +9,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from curate.device import Device, inference, pick_device, weights_sha256
-from curate.hub import check_hub, local_folder
+from curate.named_model import NamedModel
 from loader.errors import RunError, UsageError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_TOKENIZERS = ("tokenizer.json", "*.model", "vocab.*")
 _LENGTH_STEP = 64
 _CLIP_MODELS = ("clip", "clip_text_model")
 
@@ -47,7 +44,7 @@ class TextEmbedder:
         if config.model is None:
             raise UsageError("text_embed.model is empty; give the folder of a text encoder")
         self._config = config
-        self._name: str = config.model
+        self._named = NamedModel("text_embed.model", config.model)
         self._loaded: tuple[Any, Any, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -59,19 +56,13 @@ class TextEmbedder:
         Raises:
             UsageError: it cannot, and what to do.
         """
-        folder = local_folder(self._name)
-        if folder is None:
-            check_hub(self._name, f"text_embed.model={self._name}")
-        elif not _holds(folder, _WEIGHTS):
-            raise UsageError(f"text_embed.model={folder} holds no weights; put model.safetensors there")
-        elif not _holds(folder, _TOKENIZERS):
-            # transformers would make up an empty one, to which every word is unknown.
-            raise UsageError(f"text_embed.model={folder} holds no tokenizer; put tokenizer.json there")
-        self._tokenizer(self._model_config())
+        self._named.check_files(_WEIGHTS)
+        _loader(self._named.config())
+        self._named.tokenizer()
 
     def fingerprint(self) -> dict[str, str]:
         """Model and sha256 of its weights, for the manifest."""
-        return {"model": self._name, "weights_sha256": weights_sha256(self._encoder()[0])}
+        return {"model": self._named.name, "weights_sha256": weights_sha256(self._encoder()[0])}
 
     def __call__(self, captions: Sequence[str]) -> list[Array]:
         """What the encoder makes of each caption: [tokens, D], without padding.
@@ -114,8 +105,8 @@ class TextEmbedder:
             ]
         if not all(np.isfinite(array).all() for array in found):
             raise RunError(
-                f"{self._name} gives numbers that {self._config.dtype} cannot hold; set text_embed.dtype=float32,"
-                " or take other weights"
+                f"{self._named.name} gives numbers that {self._config.dtype} cannot hold;"
+                " set text_embed.dtype=float32, or take other weights"
             )
         return found
 
@@ -123,65 +114,23 @@ class TextEmbedder:
         """Model, tokenizer, and the most tokens of a caption."""
         if self._loaded is None:
             import torch
-            import transformers
 
-            config = self._model_config()
-            tokenizer = self._tokenizer(config)
+            config, tokenizer = self._named.config(), self._named.tokenizer()
             device = pick_device(self._config.device)
             # T5 leaves float16 inside; bfloat16 halves a large encoder without that.
             dtype = torch.float32 if device == "cpu" else torch.bfloat16
-            loader = _loader(config, transformers)
-            model = self._guarded(
-                lambda: loader.from_pretrained(self._source(), dtype=dtype).eval().to(device)
+            model = self._named.guarded(
+                lambda: _loader(config).from_pretrained(self._named.source(), dtype=dtype).eval().to(device)
             )
-            if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-                raise UsageError(f"text_embed.model={self._name} holds the tokenizer of another model")
+            self._named.check_vocabulary(model, tokenizer)
             self._loaded = (model, tokenizer, _limit(config, tokenizer, self._config.max_tokens))
         return self._loaded
 
-    def _model_config(self) -> Any:
-        import transformers
 
-        return self._guarded(lambda: transformers.AutoConfig.from_pretrained(self._source()))
-
-    def _tokenizer(self, config: Any) -> Any:
-        import transformers
-
-        tokenizer = self._guarded(lambda: transformers.AutoTokenizer.from_pretrained(self._source()))
-        _loader(config, transformers)
-        return tokenizer
-
-    def _source(self) -> str:
-        return str(local_folder(self._name) or self._name)
-
-    def _guarded(self, load: Any) -> Any:
-        from safetensors import SafetensorError
-
-        try:
-            return load()
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            ImportError,
-            RuntimeError,
-            pickle.UnpicklingError,
-            SafetensorError,
-        ) as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(
-                f"text_embed.model={self._name} cannot be loaded ({first[:300]}); give the folder of a transformers"
-                " text encoder with its tokenizer"
-            ) from error
-
-
-def _holds(folder: Path, patterns: Sequence[str]) -> bool:
-    return any(path for pattern in patterns for path in folder.glob(pattern))
-
-
-def _loader(config: Any, transformers: Any) -> Any:
+def _loader(config: Any) -> Any:
     """The class that loads only the encoder of a model."""
+    import transformers
+
     if config.model_type in _CLIP_MODELS:
         return transformers.CLIPTextModel
     if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:

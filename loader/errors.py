@@ -13,3 +13,9 @@ class RunError(Exception):
 
     The command line prints it and exits with 1.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, short."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:300] + " ..."

@@ -113,13 +113,13 @@ def _text(vocabulary: int) -> dict[str, Any]:
 
 def _sizes(kind: Kind, vocabulary: int, ids: dict[str, int]) -> dict[str, Any]:
     text = _text(vocabulary)
+    vision: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     if kind == "smolvlm":
-        vision = {
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        }
         return {
             "text_config": {**text, "model_type": "llama"},
             "vision_config": {**vision, "image_size": 32, "patch_size": 8},
@@ -128,12 +128,6 @@ def _sizes(kind: Kind, vocabulary: int, ids: dict[str, int]) -> dict[str, Any]:
             "tie_word_embeddings": False,
         }
     if kind == "llava":
-        vision = {
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-        }
         return {
             "text_config": {**text, "model_type": "llama"},
             "vision_config": {**vision, "model_type": "clip_vision_model", "image_size": 32, "patch_size": 8},

@@ -14,13 +14,16 @@ from curate.caption.checks import SENTENCE_ENDS
 from curate.caption.config import CaptionConfig
 from curate.caption.prompts import prompt_text, rewrite_text
 from curate.caption.provenance import provenance, rewritten_provenance
-from curate.caption.rewrite import TextModel
+from curate.caption.rewrite import TEXT
+from curate.caption.transformers_model import TransformersModel
 from curate.caption.types import Caption
 from curate.caption.vllm_backend import VllmModel
-from curate.caption.vlm import VisionModel
+from curate.caption.vlm import VISION
 from curate.caption.windows import Window, pictures_of, windows
 from curate.clip_pictures import ClipError, Fault, clip_pictures
+from curate.named_model import NamedModel
 from curate.source import open_video
+from loader.errors import UsageError
 
 _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa: RUF001
 
@@ -68,10 +71,8 @@ class Captioner:
             UsageError: there is no model.
         """
         self._config = config
-        if model is None:
-            model = VllmModel(config) if config.backend == "vllm" else VisionModel(config)
-        self._model = model
-        self._rewriter = TextModel(config) if rewriter is None and config.rewrite_model else rewriter
+        self._model = model or _vision_model(config)
+        self._rewriter = rewriter or _text_model(config)
         self._identities: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     def check(self) -> None:
@@ -141,6 +142,19 @@ class Captioner:
             rewriter = self._rewriter.identity() if self._rewriter is not None else {}
             self._identities = (self._model.identity(), rewriter)
         return self._identities
+
+
+def _vision_model(config: CaptionConfig) -> Backend:
+    if config.model is None:
+        raise UsageError("captions.model is empty; give the folder of a vision-language model")
+    named = NamedModel("captions.model", config.model)
+    return VllmModel(config, named) if config.backend == "vllm" else TransformersModel(config, named, VISION)
+
+
+def _text_model(config: CaptionConfig) -> Backend | None:
+    if config.rewrite_model is None:
+        return None
+    return TransformersModel(config, NamedModel("captions.rewrite_model", config.rewrite_model), TEXT)
 
 
 def look(data: bytes, config: CaptionConfig) -> View | Fault:

@@ -7,10 +7,10 @@ from typing import Any
 from curate.caption.backend import Ask, Draft, draft
 from curate.caption.chat import chat_text, takes_video, video
 from curate.caption.config import CaptionConfig
-from curate.caption.loading import check_files, first_line, guarded, identity, model_folder
-from curate.caption.vlm import KEY, load_processor
+from curate.caption.vlm import load_processor
 from curate.clip_pictures import Fault
-from loader.errors import UsageError
+from curate.named_model import NamedModel
+from loader.errors import UsageError, first_line
 
 _TOP_P = 0.9
 
@@ -18,11 +18,9 @@ _TOP_P = 0.9
 class VllmModel:
     """Questions about pictures -> answers; a `curate.caption.backend.Backend`."""
 
-    def __init__(self, config: CaptionConfig) -> None:
-        if config.model is None:
-            raise UsageError(f"{KEY} is empty; give the folder of a vision-language model")
+    def __init__(self, config: CaptionConfig, named: NamedModel) -> None:
         self._config = config
-        self._name: str = config.model
+        self._named = named
         self._loaded: tuple[Any, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -35,12 +33,12 @@ class VllmModel:
             UsageError: one is not, and what to do.
         """
         _check_installed()
-        check_files(self._name, KEY)
-        _check_video(load_processor(self._name), self._name)
+        self._named.check_files()
+        self._processor()
 
     def identity(self) -> Mapping[str, str]:
         """Name, sha256 of configuration and weights, and the version of vLLM."""
-        return identity(self._name, KEY, "vllm")
+        return self._named.identity("vllm")
 
     def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
         """An answer for each question, or why the model cannot take it."""
@@ -52,11 +50,10 @@ class VllmModel:
             _check_installed()
             from vllm import LLM  # type: ignore[import-not-found, unused-ignore]
 
-            folder = str(model_folder(self._name, KEY))
-            processor = load_processor(folder)
-            _check_video(processor, self._name)
+            folder = str(self._named.folder())
+            processor = self._processor()
             config = self._config
-            model = guarded(
+            model = self._named.guarded(
                 lambda: LLM(
                     model=folder,
                     dtype=config.dtype,
@@ -64,12 +61,19 @@ class VllmModel:
                     gpu_memory_utilization=config.vllm_gpu_share,
                     max_model_len=config.vllm_max_tokens,
                     limit_mm_per_prompt={"video": 1},
-                ),
-                self._name,
-                KEY,
+                )
             )
             self._loaded = (model, processor)
         return self._loaded
+
+    def _processor(self) -> Any:
+        processor = load_processor(self._named)
+        if not takes_video(processor):
+            raise UsageError(
+                f"{self._named.key}={self._named.name} takes single images only;"
+                " set captions.backend=transformers for it"
+            )
+        return processor
 
 
 def _check_installed() -> None:
@@ -78,11 +82,6 @@ def _check_installed() -> None:
             "captions.backend=vllm needs vLLM, which is not installed; install it (pip install vllm) on a machine"
             " with a GPU, or set captions.backend=transformers"
         )
-
-
-def _check_video(processor: Any, name: str) -> None:
-    if not takes_video(processor):
-        raise UsageError(f"{KEY}={name} takes single images only; set captions.backend=transformers for it")
 
 
 def _request(processor: Any, ask: Ask) -> dict[str, Any]:

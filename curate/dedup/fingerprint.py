@@ -4,7 +4,7 @@ Agreement is local. Two shots of one fixed camera agree everywhere but where som
 counts: the blocks that agree least decide. A slight crop or scaling is undone by a small search before.
 """
 
-from functools import cache
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,10 @@ _FEWER_WORST = 0.25  # while the crop is sought: smoother
 _REFINEMENTS = (0.025, 0.0125, 0.006)  # steps by which a crop is moved and resized
 _SCALES = (1.0, 0.95, 0.9, 0.85)
 _STEPS = (0.0, 0.5, 1.0)  # where a crop may lie, as a share of what is left over
+_FIRST_BOXES: tuple[Box, ...] = (
+    (0.0, 0.0, 1.0),
+    *(((1 - scale) * x, (1 - scale) * y, scale) for scale in _SCALES[1:] for x in _STEPS for y in _STEPS),
+)
 _LEAST_STILL = 0.45  # below it two pictures are not of one moment, whatever moves alike in them
 _STILL_POWER = 3  # without motion to go by, what stands still must agree all but wholly
 _CHANGE_FLOOR = 2.0  # grey levels squared: change that coding noise makes too
@@ -88,19 +92,22 @@ def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
 def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
     """Agreement when ``part`` is a crop of ``whole``: the best of some crops on few pictures, then refined."""
     few = np.unique(np.linspace(0, len(whole) - 1, min(3, len(whole))).astype(int))
+    seen, wanted = whole[few], _blocks(part[few].astype(np.float32))
 
-    def value(box: Box) -> float:
-        return float(_agreement(_crop(whole[few], box), part[few], _FEWER_WORST).mean())
+    def tried(boxes: Sequence[Box]) -> tuple[float, Box]:
+        agreements = _agreement(_blocks(_crops(seen, boxes)), wanted, _FEWER_WORST)
+        return max(zip(agreements.mean(axis=1).tolist(), boxes, strict=True))
 
-    best = max((value(box), box) for box in _boxes())
+    best = tried(_FIRST_BOXES)
     for step in _REFINEMENTS:
         improved = True
         while improved:
-            nearby = [(value(box), box) for box in _nearby(best[1], step)]
-            improved = max(nearby)[0] > best[0]
-            best = max(best, *nearby)
-    cropped = _crop(whole, best[1])
-    still = float(np.median(_agreement(cropped, part, _WORST_SHARE)))
+            nearby = tried(_nearby(best[1], step))
+            improved = nearby[0] > best[0]
+            best = max(best, nearby)
+    (cropped,) = _crops(whole, [best[1]])
+    blocks = _blocks(part.astype(np.float32))
+    still = float(np.median(_agreement(_blocks(cropped), blocks, _WORST_SHARE)))
     if still < _LEAST_STILL:
         return 0.0
     moving, evidence = _changes_alike(cropped, part.astype(np.float32))
@@ -120,16 +127,15 @@ def _nearby(box: Box, step: float) -> list[Box]:
     return found or [box]
 
 
-def _agreement(a: Floats, b: NDArray[np.uint8], worst_share: float) -> Floats:
-    """Agreement of pictures [n, HEIGHT, WIDTH] pair by pair, [n]: the best of a share of the worst blocks."""
-    one, other = _blocks(np.asarray(a, np.float32)), _blocks(b.astype(np.float32))
+def _agreement(one: Floats, other: Floats, worst_share: float) -> Floats:
+    """Agreement of pictures in blocks, pair by pair, [..., n]: the best of a share of the worst blocks."""
     one = one - one.mean(axis=-1, keepdims=True)
     other = other - other.mean(axis=-1, keepdims=True)
     together = (one * other).mean(axis=-1)
     apart = ((one * one).mean(axis=-1) + (other * other).mean(axis=-1)) / 2
-    alike = (together + _FLOOR) / (apart + _FLOOR)  # [n, blocks]
-    worst = max(1, round(alike.shape[1] * worst_share))
-    return np.asarray(np.sort(alike, axis=1)[:, worst - 1], np.float32)
+    alike = (together + _FLOOR) / (apart + _FLOOR)  # [..., n, blocks]
+    worst = max(1, round(alike.shape[-1] * worst_share))
+    return np.asarray(np.sort(alike, axis=-1)[..., worst - 1], np.float32)
 
 
 def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
@@ -149,42 +155,31 @@ def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _blocks(pictures: Floats) -> Floats:
-    """[n, HEIGHT, WIDTH] to [n, blocks, pixels]; a row or column that does not fit is left out."""
+    """[..., HEIGHT, WIDTH] to [..., blocks, pixels]; a row or column that does not fit is left out."""
     columns, rows = _BLOCKS
     high, wide = HEIGHT // rows, WIDTH // columns
-    inner = pictures[:, : high * rows, : wide * columns]
-    parts = inner.reshape(len(pictures), rows, high, columns, wide).transpose(0, 1, 3, 2, 4)
-    return np.asarray(parts.reshape(len(pictures), rows * columns, high * wide))
+    inner = pictures[..., : high * rows, : wide * columns]
+    parts = inner.reshape(*pictures.shape[:-2], rows, high, columns, wide).swapaxes(-3, -2)
+    return np.asarray(parts.reshape(*pictures.shape[:-2], rows * columns, high * wide))
 
 
-@cache
-def _boxes() -> tuple[Box, ...]:
-    """The crops tried first."""
-    boxes = [(0.0, 0.0, 1.0)]
-    for scale in _SCALES[1:]:
-        boxes += [((1 - scale) * x, (1 - scale) * y, scale) for x in _STEPS for y in _STEPS]
-    return tuple(boxes)
-
-
-def _crop(pictures: NDArray[np.uint8], box: Box) -> Floats:
-    """Crops of pictures [n, HEIGHT, WIDTH], scaled up to the same size."""
-    left, top, scale = box
-    if scale == 1:
-        return pictures.astype(np.float32)
-    rows, row_share = _positions(HEIGHT, top, scale)
-    columns, column_share = _positions(WIDTH, left, scale)
+def _crops(pictures: NDArray[np.uint8], boxes: Sequence[Box]) -> Floats:
+    """Crops of pictures [n, HEIGHT, WIDTH], scaled up to the same size: [boxes, n, HEIGHT, WIDTH]."""
+    left, top, scale = np.array(boxes).T[..., None]
+    rows, down = _positions(HEIGHT, top, scale)
+    columns, right = _positions(WIDTH, left, scale)
     images = pictures.astype(np.float32)
-    across = (
-        images[:, :, columns] * (1 - column_share)
-        + images[:, :, np.minimum(columns + 1, WIDTH - 1)] * column_share
-    )
-    row_share = row_share[:, None]
-    return np.asarray(
-        across[:, rows] * (1 - row_share) + across[:, np.minimum(rows + 1, HEIGHT - 1)] * row_share
-    )
+    across = images[:, :, columns] * (1 - right) + images[:, :, np.minimum(columns + 1, WIDTH - 1)] * right
+    box, down = np.arange(len(boxes))[:, None], down[..., None]
+    # across is [n, HEIGHT, boxes, WIDTH]
+    found = across[:, rows, box] * (1 - down) + across[:, np.minimum(rows + 1, HEIGHT - 1), box] * down
+    return np.asarray(found.swapaxes(0, 1))
 
 
-def _positions(size: int, start: float, scale: float) -> tuple[NDArray[np.intp], Floats]:
+def _positions(
+    size: int, start: NDArray[np.float64], scale: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], Floats]:
+    """The pixel before each point of the crops, and how far the point lies towards the next: both [boxes, size]."""
     centres = (np.arange(size) + 0.5) * scale + start * size - 0.5
     low = np.floor(centres).clip(0, size - 1).astype(np.intp)
     return low, (centres - low).clip(0, 1).astype(np.float32)

@@ -19,11 +19,10 @@ from curate.shots.types import Foretold, Transition, overlap
 _Found = TypeVar("_Found")
 
 _BATCH = 16  # frames taken in at once: the cost of a call is shared
+_JUDGED_AFTER = _BATCH + REACH
+_HISTORY = _JUDGED_AFTER + 1 + max(LONGEST, 2 * max(HALF_WIDTHS) + 1)
 SETTLED_AFTER = 2 * max(HALF_WIDTHS) + 1
-"""Frames after which a doubtful transition has no better rival to come."""
-JUDGED_AFTER = _BATCH + REACH
-"""Frames after which a frame has been judged."""
-_HISTORY = _BATCH + REACH + 1 + max(LONGEST, 2 * max(HALF_WIDTHS) + 1)
+"""Frames judged after a doubtful transition that has no better rival to come."""
 
 
 class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
@@ -106,6 +105,16 @@ class ColourDetector:
     def judged(self) -> int:
         """Frames before this one have been judged."""
         return self._judged
+
+    @property
+    def judged_after(self) -> int:
+        """Frames pushed after one that has been judged, at most."""
+        return _JUDGED_AFTER
+
+    @property
+    def settled_after(self) -> int:
+        """Frames judged after a doubtful transition that has no better rival to come."""
+        return SETTLED_AFTER
 
     def foretell(self, first: int) -> Foretold:
         """What is known already of the transitions that end after frame ``first``; later frames may change it."""

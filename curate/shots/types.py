@@ -48,6 +48,14 @@ class ForetellingDetector(Protocol):
     def judged(self) -> int:
         """Frames before this one have been judged."""
 
+    @property
+    def judged_after(self) -> int:
+        """Frames pushed after one that has been judged, at most."""
+
+    @property
+    def settled_after(self) -> int:
+        """Frames judged after a doubtful transition that has no better rival to come."""
+
     def foretell(self, first: int) -> Foretold:
         """What is known already of the transitions that end after frame ``first``; later frames may change it."""
 

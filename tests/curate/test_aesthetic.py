@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from curate.aesthetic import AestheticConfig, AestheticHead
 from loader.errors import UsageError
+from tests.tiny_models import Program
 
 
 class PublishedHead(torch.nn.Module):
@@ -97,18 +98,10 @@ def test_layers_that_do_not_fit_are_refused(tmp_path: Path, frames: np.ndarray) 
 
 
 def test_a_file_that_would_run_a_program_is_refused(tmp_path: Path, frames: np.ndarray) -> None:
-    torch.save(_Program(tmp_path / "ran"), tmp_path / "head.pth")
+    torch.save(Program(tmp_path / "ran"), tmp_path / "head.pth")
     with pytest.raises(UsageError, match="cannot be read"):
         score(tmp_path / "head.pth", frames)
     assert not (tmp_path / "ran").exists()
-
-
-class _Program:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, frames: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from curate.clip_pictures import Fault, clip_pictures
 from curate.embed import ClipEmbedder, EmbedConfig, Embedding, pooled
 from loader.errors import UsageError
 from tests.media import write_video
-from tests.tiny_models import tiny_open_clip
+from tests.tiny_models import Program, tiny_open_clip
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +151,9 @@ def test_a_damaged_file_of_weights_is_refused(tmp_path: Path) -> None:
 def test_weights_that_are_a_program_are_not_run(tmp_path: Path) -> None:
     folder = tiny_open_clip(tmp_path / "model")
     (folder / "open_clip_model.safetensors").unlink()
-    torch.save({"state_dict": _Program(tmp_path / "ran")}, folder / "open_clip_pytorch_model.bin")
+    torch.save({"state_dict": Program(tmp_path / "ran")}, folder / "open_clip_pytorch_model.bin")
     assert "cannot be loaded" in wrong(model=str(folder))
     assert not (tmp_path / "ran").exists()
-
-
-class _Program:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
 
 
 def test_a_model_that_only_a_hub_has_is_said_to_be_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

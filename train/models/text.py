@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from loader.errors import UsageError
+from loader.errors import UsageError, first_line
 from loader.text import words
 from train.config import HashedTextConfig, TransformersTextConfig
 
@@ -83,7 +83,7 @@ class TransformersTextEncoder(TextEncoder):
             self.tokenizer = AutoTokenizer.from_pretrained(config.name, trust_remote_code=False)
         except (ImportError, OSError, ValueError) as error:
             raise UsageError(
-                f"text.name={config.name!r} could not be loaded ({_first_line(error)}); pass a hub "
+                f"text.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
                 "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
             ) from error
         self.model.requires_grad_(False)
@@ -113,8 +113,3 @@ def build_text_encoder(config: HashedTextConfig | TransformersTextConfig) -> Tex
     if isinstance(config, HashedTextConfig):
         return HashedTextEncoder(config)
     return TransformersTextEncoder(config)
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some libraries append."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
