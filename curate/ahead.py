@@ -67,6 +67,7 @@ class Ahead:
         assert found.rate is not None
         self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
         self._rate, self._time_base, self._config = found.rate, float(time_base), config
+        self._counted = found.container == "avi"  # stores no times: frames lie on the grid, most of the time
         self._collector = Collector(found.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
         self._times_s = array("d")
@@ -87,10 +88,9 @@ class Ahead:
         kind = (frame.width, frame.height, frame.format.name)
         if not self._times_s:
             self._begin_pts, self._kind = frame.pts or 0, kind
-        shown_s = ((frame.pts or 0) - self._begin_pts) * self._time_base
-        off_grid = abs(shown_s * float(self._rate) - len(self._times_s)) > CONSTANT_TOLERANCE
+        shown_s = self._shown_s(frame)
         # The window is measured by the first frame; a later one may be a thousand times as large.
-        if frame.pts is None or off_grid or frame.interlaced_frame or kind != self._kind:
+        if shown_s is None or frame.interlaced_frame or kind != self._kind:
             self.close()
             return
         self._times_s.append(shown_s)
@@ -135,6 +135,16 @@ class Ahead:
         self._spool.seek(found.place + found.clip_bytes)
         pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
         return replace(found.collected, pictures=pictures)
+
+    def _shown_s(self, frame: VideoFrame) -> float | None:
+        """Seconds from the first frame to the next one, which is ``frame``; None off the grid."""
+        due_s = len(self._times_s) / float(self._rate)
+        if self._counted:
+            return due_s
+        if frame.pts is None:
+            return None
+        shown_s = (frame.pts - self._begin_pts) * self._time_base
+        return shown_s if abs(shown_s - due_s) * float(self._rate) <= CONSTANT_TOLERANCE else None
 
     def _step(self, ended: bool = False) -> None:
         number, frame = self._passed, self._window.popleft()

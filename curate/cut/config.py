@@ -37,7 +37,7 @@ class CutConfig(BaseModel, frozen=True, extra="forbid"):
     audio_bitrate_kbps: int = Field(128, ge=16, le=512, description="of sound that is encoded")
     verify: Literal["ends", "whole"] = Field(
         "ends",
-        description="what of a clip is decoded again: its first frame and its last group of pictures, or all of it;"
+        description="what of a clip is decoded again: its first frame and its last, or all of it;"
         " packets are counted in any case",
     )
     ahead_mb: float = Field(

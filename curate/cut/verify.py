@@ -34,7 +34,7 @@ def verify(
         rate: of the grid its frames must lie on, beginning at 0.
         size: of its pictures.
         sound: whether it must have a sound track, which begins with the first picture.
-        extent: what is decoded: the first frame and the last group of pictures, or all.
+        extent: what is decoded: the first and the last frame with those that it builds on, or all.
 
     Raises:
         CutError: it is not as it must be.
@@ -77,20 +77,33 @@ def _begins_in_time(packets: list[Packet[Stream]]) -> bool:
 def _check_pictures(
     stream: VideoStream, packets: list[Packet[Stream]], size: Geometry, extent: Literal["ends", "whole"]
 ) -> None:
-    keys = [place for place, packet in enumerate(packets) if packet.is_keyframe]
     if extent == "whole":
-        _check_run(_decoded(stream, packets), len(packets), size)
+        _check_run(_decoded(stream, packets), len(packets), size, "pictures")
         return
-    if keys[-1] > 0:
-        first = next(_decoded(stream, packets), None)
-        if first is None:
-            raise CutError("its clip's first frame does not decode")
-        _check_run([first], 1, size)
+    last_key = max(place for place, packet in enumerate(packets) if packet.is_keyframe)
+    if last_key > 0:
+        _check_run(_decoded(stream, packets[:1]), 1, size, "first frame")
         stream.codec_context.flush_buffers()
-    _check_run(_decoded(stream, packets[keys[-1] :]), len(packets) - keys[-1], size)
+    _check_run(_last(stream, packets[last_key:]), 1, size, "last frame")
 
 
-def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry) -> None:
+def _last(stream: VideoStream, packets: list[Packet[Stream]]) -> list[VideoFrame]:
+    """The frame shown last, decoded from a key frame on through the frames it builds on, or none."""
+    last_pts = max(packet.pts or 0 for packet in packets)
+    # Frames on which no other builds are passed over on the way.
+    stream.codec_context.skip_frame = "NONREF"
+    found = None
+    for packet in [*packets, None]:
+        if packet is not None and packet.pts == last_pts:
+            stream.codec_context.skip_frame = "DEFAULT"
+        for frame in stream.codec_context.decode(packet):
+            if frame.is_corrupt:
+                raise CutError("its clip decodes with damage")
+            found = frame
+    return [found] if found is not None and found.pts == last_pts else []
+
+
+def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry, which: str) -> None:
     count, before = 0, -1
     for frame in frames:
         count += 1
@@ -102,7 +115,7 @@ def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry) -> N
         if (frame.width, frame.height, frame.format.name) != (size.width, size.height, "yuv420p"):
             raise CutError(f"its clip shows {frame.width}x{frame.height} {frame.format.name}")
     if count != expected:
-        raise CutError(f"its clip's last {expected} frames decode to {count}")
+        raise CutError(f"its clip's {which} decode to {count} frames instead of {expected}")
 
 
 def _decoded(stream: VideoStream, packets: list[Packet[Stream]]) -> Iterator[VideoFrame]:

@@ -57,6 +57,10 @@ def jumpy(frames: int) -> list[float]:
     return [number / 25 + (0.03 if number % 7 == 3 else 0) for number in range(frames)]
 
 
+def halting(frames: int) -> list[float]:
+    return [number / 25 + (0.4 if number > 30 else 0) for number in range(frames)]
+
+
 SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "a few shots": ("a.mp4", (40, 30, 61), {}, True),
     "a shot that is too short among others": ("a.mp4", (40, 6, 60), {}, True),
@@ -67,7 +71,8 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "29.97 with millisecond ticks": ("a.mkv", (50, 50), {"rate": Fraction(30000, 1001)}, True),
     "variable rate": ("a.mp4", (50, 50), {"times_s": jumpy(100)}, False),
     "60 frames per second": ("a.mp4", (100, 100), {"rate": 60}, False),
-    "AVI": ("a.avi", (50, 50), {"options": {"bf": "2"}}, False),
+    "AVI, which stores no times": ("a.avi", (50, 50), {"options": {"bf": "2"}}, True),
+    "AVI with a gap": ("a.avi", (50, 50), {"times_s": halting(100), "options": {"bf": "0"}}, False),
 }
 
 
