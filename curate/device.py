@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from loader.errors import UsageError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -12,12 +14,17 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def pick_device(wanted: Device) -> str:
-    """The device meant, "cpu" or "cuda"; "auto" means the GPU where there is one."""
+    """The device meant, "cpu" or "cuda"; "auto" means the GPU where there is one.
+
+    Raises:
+        UsageError: a GPU is asked for, and there is none.
+    """
     import torch
 
-    if wanted != "auto":
-        return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    has_gpu = torch.cuda.is_available()
+    if wanted == "cuda" and not has_gpu:
+        raise UsageError("device=cuda asks for a GPU, and PyTorch finds none here; set device=auto or cpu")
+    return "cuda" if has_gpu and wanted != "cpu" else "cpu"
 
 
 @contextmanager

@@ -1,17 +1,24 @@
 """Deduplication: exact, perceptual and semantic, as pure functions over items; nothing here reads a clip."""
 
+import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
-from curate.dedup.semantic import clusters, near_pairs
+from curate.dedup.neighbours import Floats, Places, near_others, near_pairs
 from curate.dedup.types import DedupConfig, Duplicate, Item, PerceptualConfig, SemanticConfig
+from curate.device import Device
 
 __all__ = ["DedupConfig", "Duplicate", "Item", "contaminated", "dedup", "fingerprint", "quality"]
+
+Vector = NDArray[Any]
+Compare = Callable[[Item, Item, float], Duplicate | None]
 
 _NEIGHBOURS = 32
 """Candidates compared closely with one clip at most: thousands of one camera would otherwise cost their square."""
@@ -41,8 +48,8 @@ def dedup(items: Sequence[Item], config: DedupConfig, older: Sequence[Item] = ()
     old = {item.key for item in older}
     for enabled, find in (
         (config.exact.enabled, _exact),
-        (config.perceptual.enabled, lambda left, old: _perceptual(left, old, config.perceptual)),
-        (config.semantic.enabled, lambda left, old: _semantic(left, old, config.semantic)),
+        (config.perceptual.enabled, lambda left, old: _perceptual(left, old, config)),
+        (config.semantic.enabled, lambda left, old: _semantic(left, old, config)),
     ):
         if enabled:
             found.update(find([item for item in ordered if item.key not in found], old))
@@ -54,8 +61,23 @@ def contaminated(
 ) -> dict[str, Duplicate]:
     """What of the items also lies in an evaluation set, by key; duplicates among the items do not count."""
     found: dict[str, Duplicate] = {}
-    for item in sorted(items, key=_order):
-        found.update(dedup([item], config, evaluation))
+    theirs = {item.sha256: item for item in sorted(evaluation, key=_order, reverse=True)}
+    if config.exact.enabled:
+        found |= {item.key: _same_bytes(theirs[item.sha256]) for item in items if item.sha256 in theirs}
+    for enabled, vector_of, least, compare in (
+        (
+            config.perceptual.enabled,
+            _footage_vector,
+            config.perceptual.candidate_similarity,
+            _footage(config.perceptual),
+        ),
+        (config.semantic.enabled, _embedding, config.semantic.min_similarity, _kind(config.semantic)),
+    ):
+        ours, vectors = _with_vectors([item for item in items if item.key not in found], vector_of)
+        others, others_vectors = _with_vectors(sorted(evaluation, key=_order), vector_of)
+        if enabled and ours and others:
+            pairs = near_others(vectors, others_vectors, least, _NEIGHBOURS, config.device)
+            found |= _stars(((others[at], ours[one], cosine) for at, one, cosine in pairs), compare)
     return found
 
 
@@ -76,17 +98,37 @@ def _exact(items: Sequence[Item], old: set[str]) -> dict[str, Duplicate]:
     for item in items:
         kept = first.setdefault(item.sha256, item)
         if kept is not item and item.key not in old:
-            reason = f"the same bytes as {kept.key} from {kept.source}"
-            found[item.key] = Duplicate(kept.key, "exact", 1.0, 1.0, reason)
+            found[item.key] = _same_bytes(kept)
     return found
 
 
-def _perceptual(items: Sequence[Item], old: set[str], config: PerceptualConfig) -> dict[str, Duplicate]:
-    seen = [item for item in items if item.fingerprint is not None and item.global_embedding is not None]
-    if len(seen) < 2:
-        return {}
-    vectors = np.stack([np.asarray(item.global_embedding, np.float32) for item in seen])
+def _perceptual(items: Sequence[Item], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
+    seen, vectors = _with_vectors(items, _footage_vector)
+    least = config.perceptual.candidate_similarity
+    return _stars(_pairs(seen, vectors, old, least, config.device), _footage(config.perceptual))
 
+
+def _semantic(items: Sequence[Item], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
+    seen, vectors = _with_vectors(items, _embedding)
+    if not seen:
+        return {}
+    semantic = config.semantic
+    by_key = np.argsort([item.key for item in seen], kind="stable")
+    nearest = np.empty(len(seen), np.intp)
+    nearest[by_key] = clusters(vectors[by_key], semantic.cluster_size, semantic.iterations, config.device)
+    found: dict[str, Duplicate] = {}
+    for members in _members(nearest):
+        part = [seen[number] for number in members]
+        pairs = _pairs(part, vectors[members], old, semantic.min_similarity, config.device)
+        found |= _stars(pairs, _kind(semantic))
+    return found
+
+
+def _same_bytes(kept: Item) -> Duplicate:
+    return Duplicate(kept.key, "exact", 1.0, 1.0, f"the same bytes as {kept.key} from {kept.source}")
+
+
+def _footage(config: PerceptualConfig) -> Compare:
     def compare(kept: Item, item: Item, _: float) -> Duplicate | None:
         one, other = kept.fingerprint, item.fingerprint
         if one is None or other is None:
@@ -100,51 +142,62 @@ def _perceptual(items: Sequence[Item], old: set[str], config: PerceptualConfig) 
         reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {kept.key} from {kept.source}"
         return Duplicate(kept.key, "perceptual", best.agreement, config.min_agreement, reason)
 
-    return _stars(seen, vectors, old, config.candidate_similarity, compare)
+    return compare
 
 
-def _semantic(items: Sequence[Item], old: set[str], config: SemanticConfig) -> dict[str, Duplicate]:
-    seen = [item for item in items if item.embedding is not None]
-    if len(seen) < 2:
-        return {}
-    vectors = np.stack([np.asarray(item.embedding, np.float32) for item in seen])
-    by_key = np.argsort([item.key for item in seen], kind="stable")
-    nearest = np.empty(len(seen), np.intp)
-    nearest[by_key] = clusters(vectors[by_key], config.cluster_size, config.iterations)
-
+def _kind(config: SemanticConfig) -> Compare:
     def compare(kept: Item, _: Item, cosine: float) -> Duplicate:
         reason = f"shows the same kind of thing as {kept.key} from {kept.source}"
         return Duplicate(kept.key, "semantic", cosine, config.min_similarity, reason)
 
-    found: dict[str, Duplicate] = {}
-    for cluster in np.unique(nearest):
-        members = np.flatnonzero(nearest == cluster)
-        part = [seen[number] for number in members]
-        found.update(_stars(part, vectors[members], old, config.min_similarity, compare))
-    return found
+    return compare
 
 
-def _stars(
-    items: Sequence[Item],
-    vectors: np.ndarray[tuple[int, int], np.dtype[np.float32]],
-    old: set[str],
-    least: float,
-    compare: Callable[[Item, Item, float], Duplicate | None],
-) -> dict[str, Duplicate]:
-    """Each item that ``compare`` matches with an earlier, kept one; the surest match counts."""
-    nearby: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS):
-        nearby[later].append((earlier, cosine))
+def _footage_vector(item: Item) -> Vector | None:
+    return None if item.fingerprint is None else item.global_embedding
+
+
+def _embedding(item: Item) -> Vector | None:
+    return item.embedding
+
+
+def _with_vectors(
+    items: Sequence[Item], vector_of: Callable[[Item], Vector | None]
+) -> tuple[list[Item], Floats]:
+    """The items that have the vector, and the vectors, float32 [n, D]."""
+    seen = [(item, vector) for item in items if (vector := vector_of(item)) is not None]
+    vectors = [np.asarray(vector, np.float32) for _, vector in seen]
+    return [item for item, _ in seen], np.stack(vectors) if vectors else np.zeros((0, 1), np.float32)
+
+
+def _members(nearest: Places) -> list[Places]:
+    """The places of each cluster's items, rising."""
+    order = np.argsort(nearest, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
+
+
+def _pairs(
+    items: Sequence[Item], vectors: Floats, old: set[str], least: float, device: Device
+) -> Iterator[tuple[Item, Item, float]]:
+    """(earlier, later, cosine) of items near each other of which the later may be dropped."""
+    for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
+        if items[later].key not in old:
+            yield items[earlier], items[later], cosine
+
+
+def _stars(pairs: Iterable[tuple[Item, Item, float]], compare: Compare) -> dict[str, Duplicate]:
+    """Each later item that ``compare`` matches with an earlier, kept one; the surest match counts.
+
+    Args:
+        pairs: (earlier, later, cosine), by the later one, in order.
+        compare: what the two are to each other.
+    """
     found: dict[str, Duplicate] = {}
-    for later in sorted(nearby):
-        if items[later].key in old:
-            continue
+    for key, group in itertools.groupby(pairs, key=lambda pair: pair[1].key):
         matches = [
-            compare(items[earlier], items[later], cosine)
-            for earlier, cosine in nearby[later]
-            if items[earlier].key not in found
+            compare(earlier, later, cosine) for earlier, later, cosine in group if earlier.key not in found
         ]
         sure = [one for one in matches if one is not None]
         if sure:
-            found[items[later].key] = max(sure, key=lambda one: (one.score, one.of))
+            found[key] = max(sure, key=lambda one: (one.score, one.of))
     return found

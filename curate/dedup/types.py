@@ -1,11 +1,13 @@
 """What deduplication works on and what it says."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
+
+from curate.device import Device
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class SemanticConfig(BaseModel, frozen=True, extra="forbid"):
 class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     """What counts as a duplicate."""
 
+    SPEED_ONLY: ClassVar = frozenset({"device"})
+
     exact: ExactConfig = ExactConfig()
     perceptual: PerceptualConfig = PerceptualConfig()
     semantic: SemanticConfig = SemanticConfig()
@@ -99,4 +103,7 @@ class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     evaluation: tuple[str, ...] = Field(
         (),
         description="finished datasets that models are evaluated on; clips that one of them holds are filtered",
+    )
+    device: Device = Field(
+        "auto", description="where candidates are sought; auto: a GPU where there is one and 20,000 clips"
     )

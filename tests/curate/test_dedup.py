@@ -11,7 +11,6 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
 from curate.dedup import DedupConfig, Item, contaminated, dedup, fingerprint, quality
-from curate.dedup.semantic import clusters, near_pairs
 from curate.perceptual import embed_pictures
 from curate.source import open_video
 from curate.timeline import Decoder
@@ -134,14 +133,10 @@ def test_evaluation_footage_in_a_dataset_is_named() -> None:
     assert {key: twin.of for key, twin in found.items()} == {"b": "eval", "b2": "eval"}
 
 
-def test_clusters_gather_what_is_near_and_every_near_pair_inside_is_seen() -> None:
-    rng = np.random.default_rng(1)
-    centres = rng.normal(size=(8, 32))
-    vectors = np.repeat(centres, 50, axis=0) + rng.normal(size=(400, 32)) * 0.05
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    nearest = clusters(vectors, 50, 30)
-    assert np.array_equal(nearest, clusters(vectors, 50, 30))
-    groups = nearest.reshape(8, 50)
-    assert all(len(set(group.tolist())) == 1 for group in groups)
-    pairs = {(one, other) for one, other, _ in near_pairs(vectors, 0.9, 400)}
-    assert pairs == {(one, other) for other in range(400) for one in range(other // 50 * 50, other)}
+def test_the_evaluation_clip_named_is_the_nearest_one() -> None:
+    angles = np.deg2rad([0, 5, 40])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    evaluation = [item("far", embedding=vectors[2]), item("near", embedding=vectors[1])]
+    ours = [item("a", embedding=vectors[0]), item("b", embedding=-vectors[0])]
+    found = contaminated(ours, evaluation, SEMANTIC)
+    assert {key: (twin.of, twin.kind) for key, twin in found.items()} == {"a": ("near", "semantic")}
