@@ -1,0 +1,220 @@
+"""Cost models fitted to measured step times, with what speaks for and against each fit."""
+
+import csv
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.cost import Cost, Floats, LinearQuadraticCost, PowerCost, seconds
+from loader.errors import UsageError
+
+_EXPONENTS = np.round(np.arange(1.6, 2.4 + 1e-9, 0.01), 2)  # AdaptiveLoad's interval
+_COLUMNS = ("batch", "length", "step_s")
+_MAX_ROWS = 1_000_000
+_FOLDS = 20
+_RESAMPLES = 200
+_LEAST_LENGTHS = 5
+_LEAST_SPAN = 4.0
+_LARGEST_MEAN_ERROR = 0.10
+_LARGEST_WORST_ERROR = 0.30
+
+
+@dataclass(frozen=True, eq=False)
+class Timings:
+    """Measured steps.
+
+    Attributes:
+        batch: int64 [n], B of each.
+        length: int64 [n], S of each.
+        step_s: float64 [n], seconds without the wait for other ranks.
+    """
+
+    batch: NDArray[np.int64]
+    length: NDArray[np.int64]
+    step_s: Floats
+
+    def where(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "Timings":
+        """Some of them."""
+        return Timings(self.batch[chosen], self.length[chosen], self.step_s[chosen])
+
+
+@dataclass(frozen=True)
+class CostFit:
+    """A fitted cost model and how far to trust it.
+
+    Attributes:
+        cost: the model.
+        r2: share of the variance of the step times that it explains.
+        mean_error: mean of |predicted / measured - 1| of shapes it was not fitted to.
+        worst_error: the largest of these.
+        worst_cell: (B, S) where that is.
+        interval: half the width of the 95 % interval of a predicted step time, relative, at the longest S.
+        doubts: why the fit should not be used, in words; empty when it may.
+    """
+
+    cost: Cost
+    r2: float
+    mean_error: float
+    worst_error: float
+    worst_cell: tuple[int, int]
+    interval: float
+    doubts: tuple[str, ...]
+
+    def trusted(self) -> Cost:
+        """The model.
+
+        Raises:
+            UsageError: it should not be used; every doubt is named.
+        """
+        if self.doubts:
+            raise UsageError(f"the {self.cost.kind} cost cannot be trusted: {'; '.join(self.doubts)}")
+        return self.cost
+
+
+def read_timings(text: str, name: str) -> Timings:
+    """Timings from CSV with the columns batch, length and step_s; further columns are passed over.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{name} has no column {missing[0]}; a shape benchmark has {', '.join(_COLUMNS)}")
+    rows: list[list[float]] = []
+    for row in reader:
+        if len(rows) == _MAX_ROWS:
+            raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
+        rows.append([_number(row[column], column, reader.line_num, name) for column in _COLUMNS])
+    if not rows:
+        raise UsageError(f"{name} holds no timings")
+    batch, length, step_s = np.array(rows).T
+    return Timings(batch.astype(np.int64), length.astype(np.int64), step_s)
+
+
+def fit_linear_quadratic(timings: Timings) -> CostFit:
+    """Fits a + b*B*S + c*B*S^2 in least relative squares, none of the three below 0."""
+    return _judged(timings, _linear_quadratic)
+
+
+def fit_power(timings: Timings) -> CostFit:
+    """Fits a + b*B*S^p: the p in [1.6, 2.4] of the largest R^2 (AdaptiveLoad, section 3.2), a and b not below 0."""
+    return _judged(timings, _power)
+
+
+def _linear_quadratic(timings: Timings) -> Cost:
+    tokens = (timings.batch * timings.length).astype(np.float64)
+    columns = np.stack([np.ones_like(tokens), tokens, tokens * timings.length], axis=1)
+    # Relative errors: what is wanted is the same percentage at 1k and at 60k tokens.
+    fixed, token, square = _not_negative(columns / timings.step_s[:, None], np.ones_like(tokens))
+    return LinearQuadraticCost(fixed_s=fixed, token_s=token, square_s=square)
+
+
+def _power(timings: Timings) -> Cost:
+    best: tuple[float, Cost] | None = None
+    for exponent in _EXPONENTS.tolist():
+        work = timings.batch * timings.length.astype(np.float64) ** exponent
+        fixed, scale = _not_negative(np.stack([np.ones_like(work), work], axis=1), timings.step_s)
+        cost = PowerCost(fixed_s=fixed, scale_s=scale, exponent=exponent)
+        r2 = _r2(cost, timings)
+        if best is None or r2 > best[0]:
+            best = r2, cost
+    assert best is not None
+    return best[1]
+
+
+def _not_negative(columns: Floats, values: Floats) -> list[float]:
+    """Least squares with no coefficient below 0: with so few, every set of them is tried."""
+    count = columns.shape[1]
+    scale = np.abs(columns).max(axis=0)
+    best, least = np.zeros(count), float(values @ values)
+    for size in range(1, count + 1):
+        for used in itertools.combinations(range(count), size):
+            part = columns[:, used] / scale[list(used)]
+            found, *_ = np.linalg.lstsq(part, values, rcond=None)
+            left = float(np.square(part @ found - values).sum())
+            if (found >= 0).all() and left < least:
+                best, least = np.zeros(count), left
+                best[list(used)] = found / scale[list(used)]
+    return best.tolist()
+
+
+def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
+    lengths = np.unique(timings.length)
+    doubts = _too_little(lengths)
+    cost = fit(timings)
+    if doubts:
+        return CostFit(cost, _r2(cost, timings), np.inf, np.inf, (0, 0), np.inf, tuple(doubts))
+    errors = _held_out(timings, fit, lengths)
+    worst = int(errors.argmax())
+    mean_error, worst_error = float(errors.mean()), float(errors[worst])
+    cell = int(timings.batch[worst]), int(timings.length[worst])
+    if mean_error > _LARGEST_MEAN_ERROR:
+        doubts.append(f"shapes it has not seen are off by {mean_error:.0%} on average")
+    if worst_error > _LARGEST_WORST_ERROR:
+        doubts.append(f"B={cell[0]}, S={cell[1]} is off by {worst_error:.0%}")
+    interval = _interval(timings, fit)
+    return CostFit(cost, _r2(cost, timings), mean_error, worst_error, cell, interval, tuple(doubts))
+
+
+def _too_little(lengths: NDArray[np.int64]) -> list[str]:
+    doubts = []
+    if len(lengths) < _LEAST_LENGTHS:
+        doubts.append(f"{len(lengths)} sequence lengths were measured, and {_LEAST_LENGTHS} are needed")
+    elif lengths[-1] < _LEAST_SPAN * lengths[0]:
+        doubts.append(
+            f"S was measured from {lengths[0]} to {lengths[-1]} only; the longest should be {_LEAST_SPAN:g} times"
+            " the shortest"
+        )
+    return doubts
+
+
+def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: NDArray[np.int64]) -> Floats:
+    """|predicted / measured - 1| of each timing by a fit that saw none of its length."""
+    errors = np.zeros(len(timings.step_s))
+    for fold in np.array_split(lengths, min(_FOLDS, len(lengths))):
+        out = np.isin(timings.length, fold)
+        errors[out] = _errors(fit(timings.where(~out)), timings.where(out))
+    return errors
+
+
+def _errors(cost: Cost, timings: Timings) -> Floats:
+    return np.abs(seconds(cost, timings.batch, timings.length) / timings.step_s - 1)
+
+
+def _r2(cost: Cost, timings: Timings) -> float:
+    left = np.square(seconds(cost, timings.batch, timings.length) - timings.step_s).sum()
+    spread = np.square(timings.step_s - timings.step_s.mean()).sum()
+    return float(1 - left / spread) if spread > 0 else 0.0
+
+
+def _interval(timings: Timings, fit: Callable[[Timings], Cost]) -> float:
+    """By refitting to resampled timings (bootstrap); the same on every run."""
+    generator = np.random.Generator(np.random.Philox(0))
+    longest = int(timings.length.max())
+    count = len(timings.step_s)
+    predicted = [
+        float(seconds(fit(timings.where(generator.integers(0, count, count))), 1, longest))
+        for _ in range(_RESAMPLES)
+    ]
+    low, middle, high = np.percentile(predicted, [2.5, 50, 97.5])
+    return float((high - low) / 2 / middle)
+
+
+def _number(text: str | None, column: str, line: int, name: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = 0.0
+    whole = column == "step_s" or value.is_integer()
+    if not (np.isfinite(value) and value > 0 and whole):
+        raise UsageError(f"{name} line {line}: {column} is {text!r}, which is no positive number")
+    return value
