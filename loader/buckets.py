@@ -28,7 +28,18 @@ class Bucket:
         return f"{self.frames}x{self.height}x{self.width}"
 
 
-class BucketConfig(BaseModel, frozen=True, extra="forbid"):
+class Budgets(BaseModel, frozen=True, extra="forbid"):
+    """What one microbatch may hold."""
+
+    memory_tokens: PositiveInt = Field(description="M_mem: tokens of one microbatch at most")
+    compute_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
+    )
+    exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
+    max_batch: PositiveInt | None = Field(default=None, description="samples of one microbatch at most")
+
+
+class BucketConfig(Budgets, frozen=True, extra="forbid"):
     """The allowed shapes and the budgets that fix a microbatch's size at each."""
 
     frames: tuple[PositiveInt, ...] = Field(min_length=1, description="allowed frame counts")
@@ -39,12 +50,6 @@ class BucketConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(
         ge=0, description="text tokens counted for every sample; longer captions are cut"
     )
-    memory_tokens: PositiveInt = Field(description="M_mem: tokens of one microbatch at most")
-    compute_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
-    )
-    exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
-    max_batch: PositiveInt | None = Field(default=None, description="samples of one microbatch at most")
     max_upscale: float = Field(
         default=1.25, ge=1.0, description="how far a sample may be enlarged to fill a size"
     )
@@ -100,19 +105,19 @@ def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
     )
 
 
-def batch_size(length: int, config: BucketConfig) -> BatchSize:
+def batch_size(length: int, budgets: Budgets) -> BatchSize:
     """B = max(1, min(floor(M_mem / S), floor(M_comp / S^p))), AdaptiveLoad equation 2, and ``max_batch``.
 
     Args:
         length: S, tokens of one sample.
-        config: the budgets.
+        budgets: of a microbatch.
     """
-    bounds: list[tuple[int, Bound]] = [(config.memory_tokens // length, "memory")]
-    if config.compute_budget is not None:
+    bounds: list[tuple[int, Bound]] = [(budgets.memory_tokens // length, "memory")]
+    if budgets.compute_budget is not None:
         # A budget of exactly k * S^p means k, whichever way the platform rounds the power.
-        bounds.append((int(config.compute_budget / length**config.exponent + 1e-9), "compute"))
-    if config.max_batch is not None:
-        bounds.append((config.max_batch, "max_batch"))
+        bounds.append((int(budgets.compute_budget / length**budgets.exponent + 1e-9), "compute"))
+    if budgets.max_batch is not None:
+        bounds.append((budgets.max_batch, "max_batch"))
     batch, bound = min(bounds, key=lambda pair: pair[0])
     return BatchSize(batch, bound) if batch >= 1 else BatchSize(1, "one")
 

@@ -1,8 +1,6 @@
 """Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
 
-Randomness comes from the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011) used as sort keys, with
-key (seed, epoch) and one counter block per purpose. The words are part of the algorithm's definition, so a
-plan is the same on every platform and numpy version; ``Generator.shuffle`` gives no such promise.
+Random words (`loader.draws`) serve as sort keys.
 """
 
 import hashlib
@@ -14,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.buckets import Assignment
+from loader.draws import words
 from loader.errors import UsageError
 
-_SAMPLES, _MICROBATCHES = 0, 1
+SAMPLES, MICROBATCHES = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +104,14 @@ def plan_epoch(assignment: Assignment, seed: int, epoch: int, world_size: int) -
     Raises:
         UsageError: there are fewer samples in buckets than ranks.
     """
-    rows_N, pieces_M3 = _cut(assignment, _random_words(seed, epoch, _SAMPLES, len(assignment.bucket_of)))
+    rows_N, pieces_M3 = cut(assignment, words(seed, epoch, SAMPLES, len(assignment.bucket_of)))
     if len(rows_N) < world_size:
         raise UsageError(
             f"{len(rows_N)} samples in buckets cannot feed {world_size} ranks: "
             "use fewer ranks or allow more shapes"
         )
     pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % world_size)
-    pieces_M3 = pieces_M3[
-        np.argsort(_random_words(seed, epoch, _MICROBATCHES, len(pieces_M3)), kind="stable")
-    ]
+    pieces_M3 = pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES, len(pieces_M3)), kind="stable")]
     fillers = -len(pieces_M3) % world_size
     last_step_X3 = pieces_M3[len(pieces_M3) // world_size * world_size :]
     start_M, size_M, bucket_M = np.concatenate([pieces_M3, np.resize(last_step_X3, (fillers, 3))]).T
@@ -127,7 +124,7 @@ def start_frame(seed: int, epoch: int, key: str, clip_frames: int, frames: int) 
     return int.from_bytes(digest, "little") % (clip_frames - frames + 1)
 
 
-def _cut(assignment: Assignment, words_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def cut(assignment: Assignment, words_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shuffled rows grouped by bucket, and (start, size, bucket) of each microbatch among them."""
     order_N = np.lexsort((words_N, assignment.bucket_of))
     rows_N = order_N[np.searchsorted(assignment.bucket_of[order_N], 0) :]
@@ -156,10 +153,3 @@ def _halve_largest(pieces_M3: NDArray[np.int64], times: int) -> NDArray[np.int64
         heapq.heappush(heap, (half - size, start + half, bucket))
     halved = np.array([(start, -size, bucket) for size, start, bucket in heap], dtype=np.int64).reshape(-1, 3)
     return np.concatenate([np.delete(pieces_M3, largest, axis=0), halved])
-
-
-def _random_words(seed: int, epoch: int, purpose: int, count: int) -> NDArray[np.uint64]:
-    philox = np.random.Philox(
-        key=np.array([seed, epoch], dtype=np.uint64), counter=np.array([0, 0, 0, purpose], dtype=np.uint64)
-    )
-    return np.asarray(philox.random_raw(count), dtype=np.uint64)

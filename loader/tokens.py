@@ -1,8 +1,10 @@
 """Token lengths from shapes alone: S = S_text + S_visual (AdaptiveLoad, section 3.2)."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 
 class Compression(BaseModel, frozen=True, extra="forbid"):
@@ -15,6 +17,30 @@ class Compression(BaseModel, frozen=True, extra="forbid"):
     height: int = Field(ge=1, description="pixel rows per token")
     width: int = Field(ge=1, description="pixel columns per token")
     causal: bool = Field(description="the first frame is a latent frame of its own, as in causal video VAEs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in COMPRESSIONS:
+            raise ValueError(f"no model is called {value}; known are {', '.join(COMPRESSIONS)}")
+        return COMPRESSIONS[value].model_dump()
+
+
+def _causal(frames: int, side: int) -> Compression:
+    return Compression(frames=frames, height=side, width=side, causal=True)
+
+
+COMPRESSIONS: dict[str, Compression] = {
+    "adaptiveload": _causal(8, 16),
+    "cogvideox": _causal(4, 16),
+    "cosmos": _causal(8, 16),
+    "hunyuanvideo": _causal(4, 16),
+    "wan": _causal(4, 16),
+    "wan2.2-5b": _causal(4, 32),
+}
+"""Of known models, by name: the VAE's compression times the DiT's patch of 1 x 2 x 2; Cosmos is Predict1."""
 
 
 def visual_tokens(

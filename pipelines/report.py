@@ -1,4 +1,4 @@
-"""Show a dataset: accounting, distributions, buckets and clips, as HTML and as JSON."""
+"""Show a dataset: accounting, distributions, buckets and clips, as HTML and as JSON; plan a cluster's steps."""
 
 import argparse
 from dataclasses import asdict
@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field
 
 from loader.buckets import BucketConfig
 from loader.dataset import Dataset, stage_totals
+from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
+from pipelines import report_plan
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout, table
 
@@ -31,17 +33,25 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
+    parser.add_argument("dataset", metavar="DATASET", nargs="?", help="folder or s3:// prefix")
     parser.add_argument(
         "--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="YAML configuration"
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    report_plan.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the HTML report into the dataset and prints the bucket table."""
+    """Writes the HTML report into the dataset and prints the bucket table; or plans for a cluster."""
+    if (options.dataset is None) == (options.workload is None):
+        raise UsageError("give either a DATASET or --workload NAME")
+    if options.workload:
+        return report_plan.run(options, report_plan.workload(options.workload, options.seed))
     config = resolve(ReportConfig, options.config, options.set)
     dataset = Dataset(open_storage(options.dataset, config.storage))
+    if options.world_size is not None:
+        mixture = report_plan.dataset(options.dataset, dataset.index, config.buckets, options.seed)
+        return report_plan.run(options, mixture)
     where = write_report(dataset, config)
     if options.json:
         print_json({**statistics(dataset, config), "report": where})

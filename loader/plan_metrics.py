@@ -1,0 +1,109 @@
+"""How even a step is: spread and idle time of the ranks, padding, composition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.microbatches import Microbatches
+from loader.policy import Placement
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step. Loads are sums over a rank's microbatches, since ranks wait for each other once a step.
+
+    Attributes:
+        compute_cv: (max - min) / max of the ranks' cost.
+        compute_cv_s2: the same of the ranks' B*S^2, the load that AdaptiveLoad reports.
+        token_cv: the same of the ranks' B*S.
+        idle: 1 - mean / max of the ranks' cost: the share of the cluster's time spent waiting.
+        padding: share of the trained tokens that are padding.
+        image_share: of the samples.
+        samples: in the step.
+    """
+
+    compute_cv: float
+    compute_cv_s2: float
+    token_cv: float
+    idle: float
+    padding: float
+    image_share: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class PlanMetrics:
+    """Means over steps, and the spread of what steps are made of.
+
+    Attributes:
+        compute_cv, compute_cv_s2, token_cv, idle, padding: means, see `StepMetrics`.
+        image_share_std: standard deviation over the steps.
+        samples_std: the same of the samples of a step, relative to their mean.
+    """
+
+    compute_cv: float
+    compute_cv_s2: float
+    token_cv: float
+    idle: float
+    padding: float
+    image_share_std: float
+    samples_std: float
+
+
+def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement) -> StepMetrics:
+    """Metrics of one step.
+
+    Args:
+        microbatches: of all ranks.
+        costs: float64 [M], of each.
+        placement: of each.
+    """
+    trained = microbatches.batch * microbatches.length
+    loads = _loads(costs, placement)
+    samples = int(microbatches.batch.sum())
+    return StepMetrics(
+        compute_cv=_spread(loads),
+        compute_cv_s2=_spread(_loads(trained * microbatches.length.astype(np.float64), placement)),
+        token_cv=_spread(_loads(trained, placement)),
+        idle=idle(costs, placement),
+        padding=1 - float(microbatches.tokens.sum() / trained.sum()),
+        image_share=float(microbatches.images.sum()) / samples,
+        samples=samples,
+    )
+
+
+def idle(costs: Floats, placement: Placement) -> float:
+    """1 - mean / max of the ranks' cost."""
+    loads = _loads(costs, placement)
+    return 1 - float(loads.mean() / loads.max())
+
+
+def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
+    """Means over steps; at least one."""
+    samples = np.array([step.samples for step in steps])
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(step, name) for step in steps]))
+
+    return PlanMetrics(
+        compute_cv=mean("compute_cv"),
+        compute_cv_s2=mean("compute_cv_s2"),
+        token_cv=mean("token_cv"),
+        idle=mean("idle"),
+        padding=mean("padding"),
+        image_share_std=float(np.std([step.image_share for step in steps])),
+        samples_std=float(samples.std() / samples.mean()),
+    )
+
+
+def _loads(values: NDArray[Any], placement: Placement) -> Floats:
+    return np.bincount(placement.rank, weights=values, minlength=placement.ranks).astype(np.float64)
+
+
+def _spread(loads: Floats) -> float:
+    return float((loads.max() - loads.min()) / loads.max())

@@ -1,0 +1,204 @@
+"""How evenly a cluster would work on a dataset or a named mixture, policy beside policy."""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loader.buckets import Bucket, BucketConfig
+from loader.cost import Cost, PowerCost
+from loader.cost_fit import fit_linear_quadratic, read_timings
+from loader.epoch import epoch_stream
+from loader.errors import UsageError
+from loader.microbatches import Microbatches
+from loader.policy import POLICIES, Policy, budgets_of
+from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, planned_steps, simulate
+from loader.workloads import WORKLOADS
+from pipelines.console import print_json, stdout, table
+
+_MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS = 65536, 1024, 1_000_000
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What is planned for.
+
+    Attributes:
+        name: as the person gave it.
+        buckets: shapes.
+        draw: the microbatches of a step: policy, step, how many, and how many in a row share a bucket.
+    """
+
+    name: str
+    buckets: tuple[Bucket, ...]
+    draw: Callable[[Policy, int, int, int], Microbatches]
+
+
+_SHARES = {
+    "idle": "idle",
+    "compute_cv": "compute CV",
+    "compute_cv_s2": "CV of B*S^2",
+    "token_cv": "token CV",
+    "padding": "padding",
+    "image_share_std": "image share, spread",
+    "samples_std": "samples, spread",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of planning."""
+    plan = parser.add_argument_group("planning", "with --workload, or with --world-size for a dataset")
+    plan.add_argument("--workload", choices=sorted(WORKLOADS), help="a named mixture instead of a dataset")
+    plan.add_argument("--world-size", type=int, metavar="N", help="data-parallel ranks (--workload: 16)")
+    plan.add_argument("--policy", choices=POLICIES, default="balanced", help="default: balanced")
+    plan.add_argument(
+        "--microbatches", type=int, default=4, metavar="M", help="of a rank in a step (default: 4)"
+    )
+    plan.add_argument("--steps", type=int, default=100, metavar="K", help="planned (default: 100)")
+    plan.add_argument("--seed", type=int, default=0, help="of the stream (default: 0)")
+    plan.add_argument(
+        "--timings",
+        type=Path,
+        metavar="CSV",
+        help="shape benchmark with the columns batch, length, step_s; fits a + b*B*S + c*B*S^2 (default cost: B*S^2)",
+    )
+    plan.add_argument(
+        "--plan-out", type=Path, metavar="FILE", help="write the plan as parquet, one row per microbatch"
+    )
+
+
+def run(options: argparse.Namespace, mixture: Mixture) -> int:
+    """Plans, measures and prints."""
+    ranks = 16 if options.world_size is None else options.world_size
+    _check("--world-size", ranks, _MAX_RANKS)
+    _check("--microbatches", options.microbatches, _MAX_MICROBATCHES)
+    _check("--steps", options.steps, _MAX_STEPS)
+    _check("--seed", options.seed + 1, 2**64)
+    cost = _cost(options.timings)
+
+    def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
+        count = ranks * options.microbatches
+        repeated = ranks if policy == "same_bucket" else 1
+        return simulate(
+            planned_steps(
+                lambda step: mixture.draw(policy, step, count, repeated), policy, cost, ranks, options.steps
+            ),
+            keep,
+        )
+
+    if options.plan_out:
+        with _plan_file(options.plan_out) as keep:
+            chosen = simulated(options.policy, keep)
+    else:
+        chosen = simulated(options.policy)
+    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in POLICIES}
+    if options.json:
+        said = {
+            "workload": mixture.name,
+            "world_size": ranks,
+            "microbatches": options.microbatches,
+            "steps": options.steps,
+            "seed": options.seed,
+            "regime": "step",
+            "cost": cost.model_dump(),
+            "buckets": [str(bucket) for bucket in mixture.buckets],
+            "policy": options.policy,
+        }
+        print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
+        return 0
+    _print(results, mixture, options, ranks)
+    return 0
+
+
+def workload(name: str, seed: int) -> Mixture:
+    """A named mixture."""
+    found = WORKLOADS[name]
+
+    def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
+        return found.draw(found.batch_sizes(budgets_of(policy, found.budgets)), seed, step, count, repeated)
+
+    return Mixture(name, found.buckets, draw)
+
+
+def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
+    """A dataset's own mixture, from its index."""
+    streams = {policy: epoch_stream(index, budgets_of(policy, config), seed) for policy in POLICIES}
+
+    def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
+        return streams[policy].step(step, count, repeated)
+
+    return Mixture(name, streams["balanced"].assignment.buckets, draw)
+
+
+def _keys(simulated: Simulated) -> dict[str, Any]:
+    return {
+        **asdict(simulated.metrics),
+        "plan_ms_per_step": simulated.plan_ms_per_step,
+        "idle_with_error": {f"{error:g}": value for error, value in simulated.idle_with_error.items()},
+    }
+
+
+def _check(option: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"{option} is {value}; it goes from 1 to {most:,}")
+
+
+def _cost(timings: Path | None) -> Cost:
+    if timings is None:
+        return PowerCost()
+    try:
+        text = timings.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"--timings {timings} cannot be read: {reason}") from error
+    return fit_linear_quadratic(read_timings(text, str(timings))).trusted()
+
+
+@contextmanager
+def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
+    """Takes steps and writes them as one parquet file, which appears whole or not at all."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    except OSError as error:
+        raise UsageError(f"--plan-out {path} cannot be written: {error.strerror}") from error
+    os.close(handle)
+    try:
+        with pq.ParquetWriter(name, PLAN_SCHEMA) as writer:
+            yield lambda step: writer.write_table(step.table())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _print(
+    results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int
+) -> None:
+    out = stdout()
+    rows: list[tuple[str, ...]] = [
+        (label, *(f"{getattr(one.metrics, name):.2%}" for one in results.values()))
+        for name, label in _SHARES.items()
+    ]
+    for error in COST_ERRORS:
+        label = f"idle, costs {error:.0%} off"
+        rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
+    rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
+    title = f"{mixture.name}: {ranks} ranks, {options.microbatches} microbatches each, {options.steps} steps"
+    out.print(table(title, ["mean over steps", *results], rows))
+    unit = "B*S^2" if options.timings is None else f"seconds, fitted to {options.timings}"
+    notes = [
+        f"cost: {unit}",
+        "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",
+        "costs off: each microbatch really costs so much more or less than planned (standard deviation)",
+    ]
+    if options.plan_out:
+        notes.append(f"plan of {options.policy}: {options.plan_out}")
+    for note in notes:
+        out.print(note, markup=False, soft_wrap=True)

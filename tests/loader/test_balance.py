@@ -1,0 +1,62 @@
+"""Microbatches placed on ranks: all of them, evenly, and the same everywhere."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from loader.balance import balanced
+
+
+def loads(costs: np.ndarray, ranks: int) -> np.ndarray:
+    return np.bincount(balanced(costs, ranks), weights=costs, minlength=ranks)
+
+
+def heavy_tailed(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(0, 1, count)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, 1), (5, 1), (2, 2), (7, 3), (12, 4), (64, 16), (1024, 128)])
+def test_every_microbatch_has_a_rank_and_every_rank_work(count: int, ranks: int) -> None:
+    for seed in range(5):
+        placed = balanced(heavy_tailed(count, seed), ranks)
+        assert len(placed) == count
+        assert set(placed.tolist()) == set(range(ranks))
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(6, 2), (8, 2), (9, 3), (8, 4)])
+def test_small_steps_are_within_two_percent_of_the_best_there_is(count: int, ranks: int) -> None:
+    excess = []
+    for seed in range(12):
+        costs = heavy_tailed(count, seed)
+        best = min(
+            np.bincount(choice, weights=costs, minlength=ranks).max()
+            for choice in itertools.product(range(ranks), repeat=count)
+        )
+        excess.append(loads(costs, ranks).max() / best - 1)
+    assert np.mean(excess) < 0.02
+    assert max(excess) < 0.10
+
+
+@pytest.mark.parametrize("ranks", [16, 128])
+def test_with_eight_microbatches_a_rank_hardly_anybody_waits(ranks: int) -> None:
+    costs = np.random.default_rng(1).uniform(0.2, 4.0, 8 * ranks)
+    found = loads(costs, ranks)
+    assert found.max() <= found.mean() * 1.001
+
+
+def test_what_is_larger_than_a_share_stays_alone() -> None:
+    costs = np.array([10.0, 1, 1, 1, 1, 1, 1])
+    placed = balanced(costs, 3)
+    assert (placed[1:] != placed[0]).all()
+    assert sorted(loads(costs, 3)) == [3, 3, 10]
+
+
+def test_equal_costs_give_equal_numbers() -> None:
+    assert loads(np.ones(24), 8).tolist() == [3] * 8
+
+
+def test_scale_does_not_matter() -> None:
+    costs = heavy_tailed(256, 3)
+    assert np.array_equal(balanced(costs, 32), balanced(costs * 2.0**40, 32))
+    assert np.array_equal(balanced(costs, 32), balanced(costs.copy(), 32))

@@ -1,0 +1,67 @@
+"""``reelweave report`` as a planner: what it prints can be recomputed from the plan it writes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.cli import main
+
+KEYS = ("compute_cv", "compute_cv_s2", "token_cv", "idle", "padding", "image_share_std", "plan_ms_per_step")
+WIDE = ["report", "--workload", "koala-wide", "--steps", "5"]
+
+
+def test_the_plan_it_writes_gives_the_figures_it_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.parquet"
+    asked = ["--world-size", "32", "--microbatches", "8", "--plan-out", str(out), "--json"]
+    assert main([*WIDE, *asked]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(KEYS) <= said.keys()
+    assert set(said["policies"]) == {"equal_token", "dual_constraint", "same_bucket", "balanced"}
+    plan = pq.read_table(out).to_pydict()
+    step, rank, length, batch = (np.array(plan[name]) for name in ("step", "rank", "S", "B"))
+    loads = np.zeros((5, 32))
+    np.add.at(loads, (step, rank), batch * length.astype(float) ** 2)
+    assert said["idle"] == pytest.approx((1 - loads.mean(axis=1) / loads.max(axis=1)).mean())
+    assert said["compute_cv_s2"] == pytest.approx((1 - loads.min(axis=1) / loads.max(axis=1)).mean())
+    assert said["compute_cv"] == pytest.approx(said["compute_cv_s2"])
+    assert len(set(zip(plan["step"], plan["rank"], plan["slot"], strict=True))) == 5 * 32 * 8
+    assert said["idle"] < 0.002 < said["policies"]["dual_constraint"]["idle"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_people_see_the_policies_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(WIDE) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("equal_token", "dual_constraint", "same_bucket", "balanced"))
+    assert max(map(len, shown.splitlines())) <= 110
+
+
+def test_a_shape_benchmark_decides_the_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(batch, length) for batch in (1, 2) for length in (1000, 2000, 5000, 10_000, 30_000, 60_000)]
+    lines = [f"{batch},{length},{0.1 + batch * (1e-5 * length + 1e-9 * length**2)}" for batch, length in rows]
+    (tmp_path / "t.csv").write_text("batch,length,step_s\n" + "\n".join(lines))
+    assert main([*WIDE, "--timings", str(tmp_path / "t.csv"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["cost"]["kind"] == "linear_quadratic"
+    assert said["cost"]["square_s"] == pytest.approx(1e-9, rel=1e-3)
+    assert said["compute_cv"] < 0.02 < said["compute_cv_s2"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([], "either a DATASET or --workload"),
+        (["--workload", "koala-wide", "--world-size", "0"], "--world-size is 0; it goes from 1"),
+        (["--workload", "koala-wide", "--steps", "-1"], "--steps is -1"),
+        (["--workload", "koala-wide", "--plan-out", "/nowhere/p.parquet"], "--plan-out /nowhere/p.parquet"),
+        (["--workload", "koala-wide", "--timings", "/nowhere/t.csv"], "--timings /nowhere/t.csv"),
+    ],
+)
+def test_a_wrong_call_is_named(asked: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *asked]) == 2
+    assert said in capsys.readouterr().err
