@@ -1,5 +1,6 @@
 """The HTML report: self-contained, escaped, the same for the same dataset."""
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ from curate.config import CurateConfig
 from curate.run import curate
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
+from pipelines.cli import main
 from pipelines.report import default_config, write_report
 from tests.media import write_video
 
@@ -92,3 +94,18 @@ def test_many_clips_are_sampled_and_it_says_so(dataset: Path) -> None:
     html = Path(write_report(open_dataset(dataset), config)).read_text()
     assert html.count("<img ") == 1
     assert "1 of 2 clips" in html
+
+
+def test_steps_are_planned_for_a_dataset_from_its_index(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (dataset / "report/index.html").exists()
+    asked = ["report", str(dataset), "--microbatches", "1", "--steps", "3", "--json", "--world-size"]
+    assert main([*asked, "2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["workload"] == str(dataset)
+    assert said["policies"]["balanced"]["image_share_std"] == 0
+    assert 0 <= said["idle"] < 1
+    assert (dataset / "report/index.html").exists() == before
+    assert main([*asked, "64"]) == 2
+    assert "a step takes 64; use fewer ranks" in capsys.readouterr().err
