@@ -12,34 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.buckets import Assignment
+from loader.cost import seconds
 from loader.draws import words
 from loader.errors import UsageError
+from loader.policy import Division, place
 
 SAMPLES, MICROBATCHES = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedMicrobatch:
-    """What one rank trains on in one step.
+    """What one rank trains on at once.
 
     Attributes:
         bucket: place in ``Assignment.buckets``.
         rows: int64 [B], index rows.
-        weight: B over the samples of the step on all ranks, so that the weighted sum of the ranks' mean
+        weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean
             losses is the mean over the step's samples. 0 marks a filler (``plan_epoch``).
+        rank: that runs it.
+        slot: its place in the order of the rank's microbatches of the step.
     """
 
     bucket: int
     rows: NDArray[np.int64]
     weight: float
+    rank: int
+    slot: int
 
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """One optimizer step: a microbatch for each rank, in rank order, and the samples they hold together."""
+    """One optimizer step: the microbatches of all ranks, by rank and slot, and the samples they hold together."""
 
     microbatches: tuple[PlannedMicrobatch, ...]
     samples: int
+
+    def of_rank(self, rank: int) -> tuple[PlannedMicrobatch, ...]:
+        """What one rank runs, in order; at least one microbatch."""
+        return tuple(micro for micro in self.microbatches if micro.rank == rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,74 +58,80 @@ class EpochPlan:
 
     Attributes:
         rows: int64 [N], index rows, grouped so that each microbatch is one run of them.
-        starts: int64 [M], where each microbatch starts in ``rows``; M is steps x world size, rank by rank.
+        starts: int64 [M], where each microbatch starts in ``rows``; M is steps x microbatches of a step.
         sizes: int64 [M], samples of each microbatch.
         buckets: int64 [M], place in ``Assignment.buckets`` of each microbatch.
+        costs: float64 [M], of each.
         fillers: how many microbatches at the very end repeat another one with weight 0.
-        world_size: ranks.
+        division: how a step is divided over the ranks.
     """
 
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     buckets: NDArray[np.int64]
+    costs: NDArray[np.float64]
     fillers: int
-    world_size: int
+    division: Division
 
     def __len__(self) -> int:
-        return len(self.starts) // self.world_size
+        return len(self.starts) // self.division.per_step
 
     def __getitem__(self, step: int) -> StepPlan:
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
-        places = range(step * self.world_size, (step + 1) * self.world_size)
-        counted = len(self.starts) - self.fillers
-        samples = int(self.sizes[places.start : min(places.stop, counted)].sum())
-        return StepPlan(
-            microbatches=tuple(
-                PlannedMicrobatch(
-                    bucket=int(self.buckets[place]),
-                    rows=self.rows[self.starts[place] : self.starts[place] + self.sizes[place]],
-                    weight=int(self.sizes[place]) / samples if place < counted else 0.0,
-                )
-                for place in places
-            ),
-            samples=samples,
-        )
+        first, counted = step * self.division.per_step, len(self.starts) - self.fillers
+        last = first + self.division.per_step
+        samples = int(self.sizes[first : min(last, counted)].sum())
+        placement = place(self.division.policy, self.costs[first:last], self.division.ranks)
+        microbatches = [
+            PlannedMicrobatch(
+                bucket=int(self.buckets[at]),
+                rows=self.rows[self.starts[at] : self.starts[at] + self.sizes[at]],
+                weight=int(self.sizes[at]) / samples if at < counted else 0.0,
+                rank=int(rank),
+                slot=int(slot),
+            )
+            for at, rank, slot in zip(range(first, last), placement.rank, placement.slot, strict=True)
+        ]
+        microbatches.sort(key=lambda micro: (micro.rank, micro.slot))
+        return StepPlan(tuple(microbatches), samples)
 
     def __iter__(self) -> Iterator[StepPlan]:
         return (self[step] for step in range(len(self)))
 
 
-def plan_epoch(assignment: Assignment, seed: int, epoch: int, world_size: int) -> EpochPlan:
+def plan_epoch(assignment: Assignment, seed: int, epoch: int, division: Division) -> EpochPlan:
     """Plans an epoch in which every assigned sample is trained on exactly once.
 
     Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
-    smaller), the microbatches are shuffled and dealt one to each rank. Where their number is no multiple
-    of the world size, the largest are halved until it is. Where nothing is left to halve (buckets of
-    B = 1), the last step is filled up with repeated microbatches of weight 0.
+    smaller), the microbatches are shuffled, and as many as a step takes are divided over the ranks. Where their
+    number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
+    of B = 1), the last step is filled up with repeated microbatches of weight 0.
 
     Args:
         assignment: samples in buckets.
         seed: of the whole run, 0 to 2^64 - 1.
         epoch: from 0.
-        world_size: data-parallel ranks.
+        division: of a step over the ranks.
 
     Raises:
-        UsageError: there are fewer samples in buckets than ranks.
+        UsageError: there are fewer samples in buckets than microbatches in a step.
     """
     rows_N, pieces_M3 = cut(assignment, words(seed, epoch, SAMPLES, len(assignment.bucket_of)))
-    if len(rows_N) < world_size:
+    per_step = division.per_step
+    if len(rows_N) < per_step:
         raise UsageError(
-            f"{len(rows_N)} samples in buckets cannot feed {world_size} ranks: "
-            "use fewer ranks or allow more shapes"
+            f"{len(rows_N)} samples in buckets cannot feed {division.ranks} ranks with"
+            f" {division.microbatches} microbatches each: use fewer of them or allow more shapes"
         )
-    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % world_size)
+    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % per_step)
     pieces_M3 = pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES, len(pieces_M3)), kind="stable")]
-    fillers = -len(pieces_M3) % world_size
-    last_step_X3 = pieces_M3[len(pieces_M3) // world_size * world_size :]
+    fillers = -len(pieces_M3) % per_step
+    last_step_X3 = pieces_M3[len(pieces_M3) // per_step * per_step :]
     start_M, size_M, bucket_M = np.concatenate([pieces_M3, np.resize(last_step_X3, (fillers, 3))]).T
-    return EpochPlan(rows_N, start_M, size_M, bucket_M, fillers, world_size)
+    cost_M = seconds(division.cost, size_M, np.array(assignment.lengths)[bucket_M])
+    return EpochPlan(rows_N, start_M, size_M, bucket_M, cost_M, fillers, division)
 
 
 def start_frame(seed: int, epoch: int, key: str, clip_frames: int, frames: int) -> int:

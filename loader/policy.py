@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from loader.balance import balanced
 from loader.buckets import Budgets
+from loader.cost import Cost, PowerCost
 
 Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 """equal_token: as many tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and
@@ -19,6 +20,28 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 BudgetsT = TypeVar("BudgetsT", bound=Budgets)
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a step is divided.
+
+    Attributes:
+        ranks: data-parallel.
+        microbatches: of a rank in a step, on average.
+        policy: who runs what.
+        cost: what a microbatch costs.
+    """
+
+    ranks: int
+    microbatches: int = 1
+    policy: Policy = "balanced"
+    cost: Cost = PowerCost()  # noqa: RUF009 - frozen
+
+    @property
+    def per_step(self) -> int:
+        """Microbatches of a step, on all ranks."""
+        return self.ranks * self.microbatches
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +73,8 @@ def place(policy: Policy, costs: Floats, ranks: int) -> Placement:
         ranks: of the step.
     """
     number = np.arange(len(costs))
-    if policy != "balanced":
+    # One for each rank is balanced already, or cannot be.
+    if policy != "balanced" or len(costs) == ranks:
         return Placement(number % ranks, number // ranks, ranks)
     rank = balanced(costs, ranks)
     order = np.lexsort((number, -costs, rank))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,19 +16,22 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.buckets import Bucket, BucketConfig, assign
+from loader.cost import LinearQuadraticCost, PowerCost
 from loader.dataset import Dataset, Row
 from loader.decode import decode
 from loader.errors import RunError, UsageError
-from loader.plan import EpochPlan, plan_epoch, start_frame
+from loader.plan import EpochPlan, PlannedMicrobatch, plan_epoch, start_frame
+from loader.policy import Division
 
-STATE_VERSION = 1  # of the state and of the plans it counts positions in
+STATE_VERSION = 2  # of the state and of the plans it counts positions in
 
+_PLANNED_FROM = {"buckets", "microbatches", "policy", "cost"}
 _COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
 
 
 @dataclass(frozen=True, eq=False)
 class Microbatch:
-    """What one rank trains on in one optimizer step.
+    """What one rank trains on at once.
 
     Attributes:
         bucket: the shape all samples share.
@@ -38,8 +41,11 @@ class Microbatch:
         epoch: from 0.
         position: the step within the epoch, from 0.
         weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
-            samples that count elsewhere. The sum over ranks of weight x mean loss is the step's mean loss.
+            samples that count elsewhere. The sum of weight x mean loss over the step's microbatches on all ranks is
+            the step's mean loss.
         step_samples: samples of the step on all ranks.
+        slot: its place among this rank's microbatches of the step, from 0.
+        slots: this rank's microbatches of the step; other ranks may have more or fewer.
     """
 
     bucket: Bucket
@@ -50,6 +56,13 @@ class Microbatch:
     position: int
     weight: float
     step_samples: int
+    slot: int = 0
+    slots: int = 1
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer's turn comes after it."""
+        return self.slot + 1 == self.slots
 
 
 class StreamConfig(BaseModel, frozen=True, extra="forbid"):
@@ -59,6 +72,16 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     seed: int = Field(default=0, ge=0, lt=2**64, description="fixes the order and the frames of every epoch")
     workers: PositiveInt = Field(default=4, description="decoding threads")
     prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
+    microbatches: PositiveInt = Field(
+        default=1, description="of a rank in an optimizer step, on average; from 4 on ranks can be balanced"
+    )
+    policy: Literal["balanced", "dual_constraint"] = Field(
+        default="balanced",
+        description="balanced: equal work for all ranks; dual_constraint: in shuffled order",
+    )
+    cost: LinearQuadraticCost | PowerCost | None = Field(
+        default=None, description="what a microbatch costs; null counts B * S^p with the buckets' exponent"
+    )
     epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
 
 
@@ -77,9 +100,10 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
 class VideoStream(IterableDataset[Microbatch]):
     """The microbatches of one rank, in plan order.
 
-    Iterating goes on from the state and moves it. In a ``DataLoader(stream, batch_size=None,
-    num_workers=...)`` each worker process decodes its share and the loader restores plan order; the
-    processes then hold copies of this object, so take the state from ``state_after(microbatch)``.
+    Iterating goes on from the state and moves it, a step at a time: a stream left in mid-step begins that step
+    again. In a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share and
+    the loader restores plan order; the processes then hold copies of this object, so take the state from
+    ``state_after(microbatch)``.
 
     Args:
         dataset: where the samples lie.
@@ -112,8 +136,8 @@ class VideoStream(IterableDataset[Microbatch]):
         pending: deque[_Pending] = deque()
         pool = ThreadPoolExecutor(self.config.workers, thread_name_prefix="decode")
         try:
-            for epoch, position, plan in islice(self._steps(), first, None, stride):
-                pending.append(self._submit(pool, epoch, position, plan))
+            for planned in islice(self._planned(), first, None, stride):
+                pending.append(self._submit(pool, planned))
                 if len(pending) > self.config.prefetch:
                     yield self._yielded(pending.popleft())
             while pending:
@@ -126,8 +150,8 @@ class VideoStream(IterableDataset[Microbatch]):
         return self._state(*self._next)
 
     def state_after(self, microbatch: Microbatch) -> dict[str, int | str]:
-        """The state from which a stream goes on behind ``microbatch``."""
-        return self._state(*self._following(microbatch.epoch, microbatch.position))
+        """The state from which a stream goes on behind ``microbatch``; within a step, from the step's beginning."""
+        return self._state(*self._following(microbatch))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of this or another rank, in this or another process.
@@ -162,26 +186,27 @@ class VideoStream(IterableDataset[Microbatch]):
             )
         self._next = (loaded.epoch, loaded.position)
 
-    def _steps(self) -> Iterator[tuple[int, int, EpochPlan]]:
+    def _planned(self) -> Iterator["_Planned"]:
         first_epoch, first_position = self._next
         for epoch in (
             count(first_epoch) if self.config.epochs is None else range(first_epoch, self.config.epochs)
         ):
             plan = self._plan(epoch)
             for position in range(first_position if epoch == first_epoch else 0, len(plan)):
-                yield epoch, position, plan
+                step = plan[position]
+                own = step.of_rank(self.rank)
+                for micro in own:
+                    yield _Planned(epoch, position, micro, len(own), step.samples)
 
-    def _submit(self, pool: ThreadPoolExecutor, epoch: int, position: int, plan: EpochPlan) -> "_Pending":
-        step = plan[position]
-        planned = step.microbatches[self.rank]
-        bucket = self.assignment.buckets[planned.bucket]
-        rows = planned.rows.tolist()
+    def _submit(self, pool: ThreadPoolExecutor, planned: "_Planned") -> "_Pending":
+        bucket = self.assignment.buckets[planned.micro.bucket]
+        rows = planned.micro.rows.tolist()
         samples = [self.dataset.index.slice(row, 1).select(_COLUMNS).to_pylist()[0] for row in rows]
         video_BCTHW = torch.empty(
             (len(rows), 3, bucket.frames, bucket.height, bucket.width), dtype=torch.uint8
         )
         loads = [
-            pool.submit(self._load, row, sample, bucket, epoch, video_CTHW)
+            pool.submit(self._load, row, sample, bucket, planned.epoch, video_CTHW)
             for row, sample, video_CTHW in zip(rows, samples, video_BCTHW.numpy(), strict=True)
         ]
         microbatch = Microbatch(
@@ -189,10 +214,12 @@ class VideoStream(IterableDataset[Microbatch]):
             keys=tuple(sample["key"] for sample in samples),
             captions=tuple(sample["caption"] for sample in samples),
             video_BCTHW=video_BCTHW,
-            epoch=epoch,
-            position=position,
-            weight=planned.weight,
-            step_samples=step.samples,
+            epoch=planned.epoch,
+            position=planned.position,
+            weight=planned.micro.weight,
+            step_samples=planned.samples,
+            slot=planned.micro.slot,
+            slots=planned.slots,
         )
         return _Pending(microbatch, loads)
 
@@ -214,26 +241,43 @@ class VideoStream(IterableDataset[Microbatch]):
     def _yielded(self, pending: "_Pending") -> Microbatch:
         for load in pending.loads:
             load.result()
-        self._next = self._following(pending.microbatch.epoch, pending.microbatch.position)
+        self._next = self._following(pending.microbatch)
         return pending.microbatch
 
-    def _following(self, epoch: int, position: int) -> tuple[int, int]:
+    def _following(self, microbatch: Microbatch) -> tuple[int, int]:
+        epoch, position = microbatch.epoch, microbatch.position
+        if not microbatch.ends_step:
+            return epoch, position
         return (epoch, position + 1) if position + 1 < self.steps_per_epoch else (epoch + 1, 0)
 
     def _plan(self, epoch: int) -> EpochPlan:
-        return plan_epoch(self.assignment, self.config.seed, epoch, self.world_size)
+        config = self.config
+        cost = config.cost or PowerCost(exponent=config.buckets.exponent)
+        division = Division(self.world_size, config.microbatches, config.policy, cost)
+        return plan_epoch(self.assignment, config.seed, epoch, division)
 
     def _state(self, epoch: int, position: int) -> dict[str, int | str]:
-        buckets = json.dumps(self.config.buckets.model_dump(mode="json"), sort_keys=True)
+        planned = self.config.model_dump(mode="json", include=_PLANNED_FROM)
         return StreamState(
             version=STATE_VERSION,
             epoch=epoch,
             position=position,
             seed=self.config.seed,
             dataset=self.dataset.fingerprint,
-            config=hashlib.sha256(buckets.encode()).hexdigest(),
+            config=hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest(),
             world_size=self.world_size,
         ).model_dump()
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A microbatch of this rank: where it stands, and what its step holds."""
+
+    epoch: int
+    position: int
+    micro: PlannedMicrobatch
+    slots: int
+    samples: int
 
 
 @dataclass(frozen=True, eq=False)

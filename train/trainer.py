@@ -23,7 +23,7 @@ from train.schedule import learning_rate
 
 
 class Stream(Protocol):
-    """Where a rank's microbatches come from, one per optimizer step (`loader.stream.VideoStream`)."""
+    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.VideoStream`)."""
 
     def __iter__(self) -> Iterator[Microbatch]:
         """Goes on from the state."""
@@ -58,8 +58,8 @@ class Trainer:
     """Trains a DiT with flow matching, alone or as one of torchrun's processes.
 
     A sample's loss is the mean squared error of its velocity; a step's loss is the mean over the samples of
-    all ranks. Each rank weighs its microbatch by its share of the step and gradients are summed, so the
-    update does not depend on how the samples lie on the ranks.
+    all ranks. Each microbatch is weighed by its share of the step and gradients are summed, so the update does not
+    depend on how the samples lie on the ranks, nor on how many microbatches each rank has.
 
     Args:
         config: the run.
@@ -101,21 +101,18 @@ class Trainer:
             nonfinite_steps = 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
-                batch = next(batches, None)
-                if batch is None:
-                    raise RunError(
-                        f"the stream ended before step {step} of schedule.total_steps={total_steps}"
-                    )
-                data_s = time.perf_counter() - began
-
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=False)
-                losses_B, tokens = self._sample_losses(bundle, batch, world.device)
-                (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                data_s, own = 0.0, _Own()
+                for batch, waited_s in self._microbatches(batches, step):
+                    losses_B, tokens = self._sample_losses(bundle, batch, world.device)
+                    (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                    data_s += waited_s
+                    own.add(batch, losses_B, tokens)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = self._totals(batch, losses_B, tokens, world)
+                loss, step_tokens = own.totals(world)
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
                 finite = math.isfinite(loss) and math.isfinite(norm)
@@ -130,13 +127,13 @@ class Trainer:
                         skipped=not finite,
                         step_s=time.perf_counter() - began,
                         data_s=data_s,
-                        samples=batch.step_samples,
+                        samples=own.step_samples,
                         tokens=step_tokens,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
-                    raise RunError(_nonfinite(step, nonfinite_steps, batch, losses_B, world.rank))
+                    raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
                 if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
                     self._save(step, weights, optimizer)
             world.barrier()
@@ -166,21 +163,17 @@ class Trainer:
         video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
         return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
 
-    def _totals(
-        self, batch: Microbatch, losses_B: torch.Tensor, tokens: int, world: World
-    ) -> tuple[float, int]:
-        """Loss and tokens of the whole step; a microbatch of weight 0 repeats samples that count elsewhere."""
-        counted = tokens if batch.weight else 0
-        own = [batch.weight * losses_B.mean().item(), batch.weight, counted]
-        totals = torch.tensor(own, dtype=torch.float64, device=world.device)
-        world.sum_([totals])
-        loss, weight, step_tokens = totals.tolist()
-        if abs(weight - 1) > 1e-6:
-            raise UsageError(
-                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
-                "open each rank's stream with its own rank and this world size"
-            )
-        return loss, int(step_tokens)
+    def _microbatches(self, batches: Iterator[Microbatch], step: int) -> Iterator[tuple[Microbatch, float]]:
+        """This rank's microbatches of a step, and the seconds each was waited for."""
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                total_steps = self.config.schedule.total_steps
+                raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
+            yield batch, time.perf_counter() - began
+            if batch.ends_step:
+                return
 
     def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
         """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
@@ -216,10 +209,50 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "schedule": schedule}
 
 
-def _nonfinite(step: int, count: int, batch: Microbatch, losses_B: torch.Tensor, rank: int) -> str:
-    named = [key for key, finite in zip(batch.keys, losses_B.isfinite().tolist(), strict=True) if not finite]
+class _Own:
+    """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Microbatch, torch.Tensor, int]] = []
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of the step on all ranks."""
+        return self._done[0][0].step_samples
+
+    def add(self, batch: Microbatch, losses_B: torch.Tensor, tokens: int) -> None:
+        """Takes a microbatch that went through the model."""
+        self._done.append((batch, losses_B.detach(), tokens))
+
+    def totals(self, world: World) -> tuple[float, int]:
+        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+
+        Raises:
+            UsageError: the weights of the step's microbatches do not add up to 1.
+        """
+        loss = sum(batch.weight * losses_B.mean().item() for batch, losses_B, _ in self._done)
+        weight = sum(batch.weight for batch, _, _ in self._done)
+        tokens = sum(tokens for batch, _, tokens in self._done if batch.weight)
+        totals = torch.tensor([loss, weight, tokens], dtype=torch.float64, device=world.device)
+        world.sum_([totals])
+        loss, weight, tokens = totals.tolist()
+        if abs(weight - 1) > 1e-6:
+            raise UsageError(
+                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
+                "open each rank's stream with its own rank and this world size"
+            )
+        return loss, int(tokens)
+
+    def suspects(self) -> list[str]:
+        """Keys of the samples whose loss is not finite; of all, where every loss is."""
+        keys = [key for batch, _, _ in self._done for key in batch.keys]
+        finite = [good for _, losses_B, _ in self._done for good in losses_B.isfinite().tolist()]
+        return [key for key, good in zip(keys, finite, strict=True) if not good] or keys
+
+
+def _nonfinite(step: int, count: int, own: _Own, rank: int) -> str:
     return (
         f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
-        f"(samples on rank {rank}: {', '.join((named or list(batch.keys))[:8])}); "
+        f"(samples on rank {rank}: {', '.join(own.suspects()[:8])}); "
         "lower optimizer.lr, or look at these clips"
     )

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from loader.buckets import Assignment, BatchSize, Bucket
+from loader.cost import PowerCost, seconds
 from loader.errors import UsageError
 from loader.plan import EpochPlan, plan_epoch, start_frame
+from loader.policy import Division, Policy
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:
@@ -40,7 +42,7 @@ def test_every_assigned_sample_counts_once_and_every_rank_works_in_every_step(
     seed: int, world_size: int
 ) -> None:
     parts = random_assignment(seed, samples=60 + 37 * seed, buckets=1 + seed, most=1 + seed)
-    plan = plan_epoch(parts, seed, 0, world_size)
+    plan = plan_epoch(parts, seed, 0, Division(world_size))
     counted = []
     for step in plan:
         assert len(step.microbatches) == world_size
@@ -55,21 +57,66 @@ def test_every_assigned_sample_counts_once_and_every_rank_works_in_every_step(
     assert len(list(plan)) == len(plan)
 
 
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (2, 2), (2, 4), (4, 3), (8, 2)])
+@pytest.mark.parametrize("policy", ["balanced", "dual_constraint"])
+def test_with_several_microbatches_every_sample_still_counts_once(
+    ranks: int, microbatches: int, policy: Policy
+) -> None:
+    parts = random_assignment(3, samples=300, buckets=5, most=6)
+    plan = plan_epoch(parts, 0, 0, Division(ranks, microbatches, policy))
+    counted = []
+    for step in plan:
+        assert len(step.microbatches) == ranks * microbatches
+        assert sum(micro.weight for micro in step.microbatches) == pytest.approx(1)
+        for rank in range(ranks):
+            own = step.of_rank(rank)
+            assert [micro.slot for micro in own] == list(range(len(own)))
+            assert own
+        counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
+    assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
+
+
+def test_who_runs_what_does_not_decide_what_a_step_holds() -> None:
+    parts = random_assignment(5, samples=400, buckets=6, most=8)
+    divisions = [Division(1, 8), Division(2, 4), Division(8, 1), Division(2, 4, "dual_constraint")]
+    steps = [
+        [sorted(row for micro in step.microbatches for row in micro.rows.tolist()) for step in plan]
+        for plan in (plan_epoch(parts, 0, 0, division) for division in divisions)
+    ]
+    assert steps[0] == steps[1] == steps[2] == steps[3]
+
+
+def test_balanced_ranks_wait_less_than_ranks_in_order() -> None:
+    parts = random_assignment(7, samples=3000, buckets=8, most=8)
+    cost = PowerCost()
+
+    def idle(policy: Policy) -> float:
+        found = []
+        for step in plan_epoch(parts, 0, 0, Division(8, 6, policy, cost)):
+            work = np.zeros(8)
+            for micro in step.microbatches:
+                work[micro.rank] += seconds(cost, len(micro.rows), parts.lengths[micro.bucket])
+            found.append(1 - work.mean() / work.max())
+        return float(np.mean(found))
+
+    assert idle("balanced") < 0.01 < 0.1 < idle("dual_constraint")
+
+
 def test_microbatches_are_full_but_the_last_of_each_bucket() -> None:
-    plan = plan_epoch(assignment([0] * 10 + [1] * 9, (4, 3)), seed=1, epoch=0, world_size=1)
+    plan = plan_epoch(assignment([0] * 10 + [1] * 9, (4, 3)), seed=1, epoch=0, division=Division(1))
     sizes = sorted((step.microbatches[0].bucket, len(step.microbatches[0].rows)) for step in plan)
     assert sizes == [(0, 2), (0, 4), (0, 4), (1, 3), (1, 3), (1, 3)]
 
 
 def test_the_largest_microbatches_are_halved_to_even_out_the_ranks() -> None:
-    plan = plan_epoch(assignment([0] * 8 + [1] * 2, (8, 1)), seed=1, epoch=0, world_size=5)
+    plan = plan_epoch(assignment([0] * 8 + [1] * 2, (8, 1)), seed=1, epoch=0, division=Division(5))
     [step] = plan
     assert sorted(len(micro.rows) for micro in step.microbatches) == [1, 1, 2, 2, 4]
     assert all(micro.weight for micro in step.microbatches)
 
 
 def test_with_nothing_to_halve_the_last_step_repeats_samples_at_weight_0() -> None:
-    plan = plan_epoch(assignment([0] * 7, (1,)), seed=1, epoch=0, world_size=5)
+    plan = plan_epoch(assignment([0] * 7, (1,)), seed=1, epoch=0, division=Division(5))
     assert len(plan) == 2
     last = plan[1].microbatches
     assert [micro.weight for micro in last] == [0.5, 0.5, 0, 0, 0]
@@ -79,8 +126,8 @@ def test_with_nothing_to_halve_the_last_step_repeats_samples_at_weight_0() -> No
 
 def test_seed_and_epoch_each_change_the_plan_and_nothing_else_does() -> None:
     parts = random_assignment(0, samples=200, buckets=4, most=5)
-    plans = {key: rows(plan_epoch(parts, *key, 2)) for key in itertools.product((0, 1), (0, 1))}
-    again = {key: rows(plan_epoch(parts, *key, 2)) for key in plans}
+    plans = {key: rows(plan_epoch(parts, *key, Division(2))) for key in itertools.product((0, 1), (0, 1))}
+    again = {key: rows(plan_epoch(parts, *key, Division(2))) for key in plans}
     assert plans == again
     assert all(one != other for one, other in itertools.combinations(plans.values(), 2))
 
@@ -88,14 +135,14 @@ def test_seed_and_epoch_each_change_the_plan_and_nothing_else_does() -> None:
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_a_plan_never_changes_between_machines_and_versions(world_size: int) -> None:
     bucket_of = [(7 * number) % 5 - 1 for number in range(1000)]
-    plan = plan_epoch(assignment(bucket_of, (2, 3, 1, 5)), 2**64 - 1, 3, world_size)
+    plan = plan_epoch(assignment(bucket_of, (2, 3, 1, 5)), 2**64 - 1, 3, Division(world_size))
     digest = hashlib.sha256(str(rows(plan)).encode()).hexdigest()[:16]
     # Made by numpy 2.4.6; a change breaks every saved state, so it needs a new STATE_VERSION.
     assert digest == {1: "57afa4774a1fbc9e", 4: "b291e9e95967f0be"}[world_size]
 
 
 def test_order_is_mixed_over_the_whole_epoch() -> None:
-    plan = plan_epoch(assignment([0] * 2000 + [1] * 2000, (4, 4)), seed=0, epoch=0, world_size=1)
+    plan = plan_epoch(assignment([0] * 2000 + [1] * 2000, (4, 4)), seed=0, epoch=0, division=Division(1))
     order = np.concatenate([step.microbatches[0].rows for step in plan])
     assert abs(np.corrcoef(order, np.arange(4000))[0, 1]) < 0.1
     buckets = [step.microbatches[0].bucket for step in plan]
@@ -105,7 +152,7 @@ def test_order_is_mixed_over_the_whole_epoch() -> None:
 @pytest.mark.parametrize("bucket_of", [[], [-1, -1], [0, -1, 0]])
 def test_fewer_samples_than_ranks_are_refused(bucket_of: list[int]) -> None:
     with pytest.raises(UsageError, match="cannot feed 3 ranks"):
-        plan_epoch(assignment(bucket_of, (2,)), 0, 0, 3)
+        plan_epoch(assignment(bucket_of, (2,)), 0, 0, Division(3))
 
 
 def test_start_frames_are_fixed_and_cover_the_clip() -> None:
@@ -119,5 +166,5 @@ def test_start_frames_are_fixed_and_cover_the_clip() -> None:
 def test_a_million_samples_are_planned_in_seconds() -> None:
     parts = random_assignment(1, samples=1_000_000, buckets=60, most=6)
     began = time.perf_counter()
-    assert len(plan_epoch(parts, 0, 0, 1024)) > 100
+    assert len(plan_epoch(parts, 0, 0, Division(1024))) > 100
     assert time.perf_counter() - began < 20

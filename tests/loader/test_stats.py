@@ -8,6 +8,7 @@ import pytest
 
 from loader.buckets import BucketConfig, assign
 from loader.plan import plan_epoch
+from loader.policy import Division
 from loader.stats import dataset_stats
 from loader.tokens import Compression
 
@@ -57,7 +58,7 @@ def test_each_bucket_is_described_as_the_plan_runs_it(index: pa.Table) -> None:
     stats = dataset_stats(index, CONFIG)
     assignment = assign(index, CONFIG)
     microbatches: dict[tuple[int, int, int], list[int]] = {}
-    for step in plan_epoch(assignment, seed=0, epoch=0, world_size=1):
+    for step in plan_epoch(assignment, seed=0, epoch=0, division=Division(1)):
         [micro] = step.microbatches
         bucket = assignment.buckets[micro.bucket]
         microbatches.setdefault((bucket.frames, bucket.height, bucket.width), []).append(len(micro.rows))

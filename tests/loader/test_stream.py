@@ -16,6 +16,7 @@ from loader.buckets import Bucket, BucketConfig
 from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.plan import plan_epoch, start_frame
+from loader.policy import Division
 from loader.storage import open_storage
 from loader.stream import Microbatch, StreamConfig, VideoStream
 from loader.tokens import Compression
@@ -111,6 +112,46 @@ def test_every_sample_counts_once_per_epoch_over_all_ranks(dataset: Dataset, wor
         assert sum(micro.weight for micro in step) == pytest.approx(1)
         assert sum(len(micro.keys) for micro in step if micro.weight) == step[0].step_samples
     assert streams[0].assignment.unassigned == [(SHAPELESS, "4 frames, the smallest bucket has 5")]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_several_microbatches_make_a_step(dataset: Dataset, world_size: int) -> None:
+    settings = config(microbatches=2, epochs=1)
+    streams = [VideoStream(dataset, settings, rank, world_size) for rank in range(world_size)]
+    found = [micro for stream in streams for micro in stream]
+    counted = sorted(key for micro in found if micro.weight for key in micro.keys)
+    assert counted == [f"key{number:02}" for number in range(SAMPLES)]
+    for position in range(streams[0].steps_per_epoch):
+        step = [micro for micro in found if micro.position == position]
+        assert sum(micro.weight for micro in step) == pytest.approx(1)
+        assert sum(micro.ends_step for micro in step) == world_size
+    plain = list(VideoStream(dataset, settings, 0, world_size))
+    loaded = list(DataLoader(VideoStream(dataset, settings, 0, world_size), batch_size=None, num_workers=2))
+    assert [digest(micro) for micro in loaded] == [digest(micro) for micro in plain]
+
+
+def test_a_stream_left_within_a_step_begins_the_step_again(dataset: Dataset) -> None:
+    settings = config(microbatches=3, epochs=1)
+    stream = VideoStream(dataset, settings)
+    iterator = iter(stream)
+    first = [next(iterator) for _ in range(4)]
+    iterator.close()
+    assert [micro.ends_step for micro in first] == [False, False, True, False]
+    assert stream.state_dict() == stream.state_after(first[2]) == stream.state_after(first[3])
+    again = VideoStream(dataset, settings)
+    again.load_state_dict(stream.state_dict())
+    assert digest(next(iter(again))) == digest(first[3])
+
+
+def test_the_state_of_another_division_is_refused(dataset: Dataset) -> None:
+    state = VideoStream(dataset, config()).state_dict()
+    for changes in (
+        {"microbatches": 2},
+        {"policy": "dual_constraint"},
+        {"cost": {"token_s": 1, "square_s": 0}},
+    ):
+        with pytest.raises(UsageError, match="config was"):
+            VideoStream(dataset, config(**changes)).load_state_dict(state)
 
 
 def test_pixels_and_captions_belong_to_the_keys(dataset: Dataset, samples: list[Sample]) -> None:
@@ -275,7 +316,7 @@ def test_a_clip_that_cannot_be_decoded_is_named_after_all_before_it(
     with pytest.raises(RunError, match=r"sample notaclip in shards/\d+\.tar: the clip cannot be decoded"):
         seen.extend(stream)
     row = dataset.index.column("key").to_pylist().index("notaclip")
-    plan = plan_epoch(stream.assignment, seed=3, epoch=0, world_size=1)
+    plan = plan_epoch(stream.assignment, seed=3, epoch=0, division=Division(1))
     [broken] = [position for position, step in enumerate(plan) if row in step.microbatches[0].rows]
     assert [micro.position for micro in seen] == list(range(broken))
 

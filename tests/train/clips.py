@@ -42,10 +42,18 @@ class ClipStream:
         rank: of the process.
         world_size: 1, 2 or 4.
         stall_before: step, counted from 0, before which the stream waits for ever.
+        sizes: samples of each of this rank's microbatches of a step; one microbatch of all, where empty.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1, stall_before: int | None = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        stall_before: int | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> None:
         self.rank, self.world_size, self.stall_before = rank, world_size, stall_before
+        self.sizes = sizes or (SAMPLES_PER_STEP // world_size,)
         self.position = 0
 
     def __iter__(self) -> Iterator[Microbatch]:
@@ -53,12 +61,13 @@ class ClipStream:
             while self.position == self.stall_before:
                 time.sleep(1)
             self.position += 1
-            yield self.microbatch(self.position - 1)
+            for slot in range(len(self.sizes)):
+                yield self.microbatch(self.position - 1, slot)
 
-    def microbatch(self, step: int) -> Microbatch:
+    def microbatch(self, step: int, slot: int = 0) -> Microbatch:
         bucket = BUCKETS[step % 2]
-        share = SAMPLES_PER_STEP // self.world_size
-        numbers = [(step * 3 + i) % 9 for i in range(self.rank * share, (self.rank + 1) * share)]
+        first = self.rank * (SAMPLES_PER_STEP // self.world_size) + sum(self.sizes[:slot])
+        numbers = [(step * 3 + i) % 9 for i in range(first, first + self.sizes[slot])]
         return Microbatch(
             bucket=bucket,
             keys=tuple(f"clip{number}" for number in numbers),
@@ -66,8 +75,10 @@ class ClipStream:
             video_BCTHW=torch.stack([clip(number, bucket) for number in numbers]),
             epoch=step,
             position=0,
-            weight=share / SAMPLES_PER_STEP,
+            weight=len(numbers) / SAMPLES_PER_STEP,
             step_samples=SAMPLES_PER_STEP,
+            slot=slot,
+            slots=len(self.sizes),
         )
 
     def state_dict(self) -> dict[str, Any]:

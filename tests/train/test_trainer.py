@@ -82,6 +82,15 @@ def test_equal_seeds_give_equal_losses(tmp_path, undisturbed):
     assert losses(tmp_path) == losses(undisturbed)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (1, 1, 1, 1)])
+def test_a_step_in_several_microbatches_is_the_same_step(tmp_path, undisturbed, sizes):
+    result = Trainer(tiny_config(12), ClipStream(sizes=sizes), tmp_path).run()
+    assert result.steps == 12
+    assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-4)
+    assert [line["tokens"] for line in metrics(tmp_path)] == [line["tokens"] for line in metrics(undisturbed)]
+    assert [line["samples"] for line in metrics(tmp_path)] == [4] * 12
+
+
 def test_another_seed_gives_other_losses(tmp_path, undisturbed):
     Trainer(tiny_config(12).model_copy(update={"seed": 1}), ClipStream(), tmp_path).run()
     assert losses(tmp_path) != losses(undisturbed)
@@ -139,8 +148,8 @@ class Poisoned(ClipStream):
         super().__init__()
         self.steps = steps
 
-    def microbatch(self, step):
-        batch = super().microbatch(step)
+    def microbatch(self, step, slot=0):
+        batch = super().microbatch(step, slot)
         video = batch.video_BCTHW.float() / 127.5 - 1
         if step in self.steps:
             video[1] = torch.nan
@@ -172,8 +181,8 @@ def test_a_stream_that_ends_early_is_an_error(tmp_path):
 
 def test_ranks_that_all_open_the_whole_stream_are_told(tmp_path):
     class Unshared(ClipStream):
-        def microbatch(self, step):
-            return replace(super().microbatch(step), weight=0.5)
+        def microbatch(self, step, slot=0):
+            return replace(super().microbatch(step, slot), weight=0.5)
 
     with pytest.raises(UsageError, match=r"add up to 0\.5"):
         Trainer(tiny_config(), Unshared(), tmp_path).run()
@@ -211,9 +220,10 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
         Trainer(config, ClipStream(), tmp_path).run()
 
 
-def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed):
+@pytest.mark.parametrize("more", [(), ("uneven",)])
+def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, more):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    run(*torchrun, "-m", "tests.train.worker", tmp_path, 12)
+    run(*torchrun, "-m", "tests.train.worker", tmp_path, 12, *more)
     assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-5)
     for key in ("grad_norm", "tokens", "samples"):
         together, alone = ([line[key] for line in metrics(out)] for out in (tmp_path, undisturbed))

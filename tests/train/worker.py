@@ -1,4 +1,7 @@
-"""One process of a training run, for tests that kill it or start several: OUT STEPS [STALL_BEFORE]."""
+"""One process of a training run, for tests that kill it or start several: OUT STEPS [STALL_BEFORE | uneven].
+
+uneven: rank 0 has two microbatches of one sample, the others one of two.
+"""
 
 import os
 import sys
@@ -10,11 +13,14 @@ from tests.train.clips import ClipStream, tiny_config
 from train.trainer import Trainer
 
 if __name__ == "__main__":
-    out, steps, *stall = sys.argv[1:]
+    out, steps, *more = sys.argv[1:]
     torch.set_num_threads(1)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    uneven = more == ["uneven"]
     stream = ClipStream(
-        int(os.environ.get("RANK", "0")),
-        int(os.environ.get("WORLD_SIZE", "1")),
-        int(stall[0]) if stall else None,
+        rank,
+        world_size,
+        stall_before=int(more[0]) if more and not uneven else None,
+        sizes=(1, 1) if uneven and rank == 0 else (),
     )
     Trainer(tiny_config(int(steps)), stream, Path(out)).run()
