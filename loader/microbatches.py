@@ -1,5 +1,6 @@
 """Microbatches before they have a rank: what a plan knows of each, as columns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,3 +34,13 @@ class Microbatches:
     def where(self, chosen: NDArray[Any] | slice) -> "Microbatches":
         """Some of them, in the order asked for."""
         return Microbatches(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+def together(parts: Sequence[Microbatches]) -> Microbatches:
+    """The microbatches of all parts, one part after the other."""
+    return Microbatches(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(Microbatches)
+        }
+    )

@@ -15,13 +15,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One step. Loads are sums over a rank's microbatches, since ranks wait for each other once a step.
+    """One step.
+
+    Loads are sums over a rank's microbatches where ranks wait for each other once a step. Where they wait in every
+    slot, each slot has its own loads, and what is said of them is the mean over the slots.
 
     Attributes:
         compute_cv: (max - min) / max of the ranks' cost.
         compute_cv_s2: the same of the ranks' B*S^2, the load that AdaptiveLoad reports.
         token_cv: the same of the ranks' B*S.
-        idle: 1 - mean / max of the ranks' cost: the share of the cluster's time spent waiting.
+        idle: 1 - mean / max of the ranks' cost, or of the sums over the slots of mean and of max: the share of the
+            cluster's time spent waiting.
         padding: share of the trained tokens that are padding.
         image_share: of the samples.
         samples: in the step.
@@ -78,9 +82,9 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
 
 
 def idle(costs: Floats, placement: Placement) -> float:
-    """1 - mean / max of the ranks' cost."""
+    """The share of the cluster's time spent waiting, see `StepMetrics`."""
     loads = _loads(costs, placement)
-    return 1 - float(loads.mean() / loads.max())
+    return 1 - float(loads.mean(axis=1).sum() / loads.max(axis=1).sum())
 
 
 def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
@@ -102,8 +106,12 @@ def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
 
 
 def _loads(values: NDArray[Any], placement: Placement) -> Floats:
-    return np.bincount(placement.rank, weights=values, minlength=placement.ranks).astype(np.float64)
+    """Sums of values, [waits, ranks]: one row for the step, or one for each of its slots."""
+    wait = placement.slot if placement.regime == "slot" else np.zeros_like(placement.slot)
+    waits = int(wait.max()) + 1
+    sums = np.bincount(wait * placement.ranks + placement.rank, values, minlength=waits * placement.ranks)
+    return sums.reshape(waits, placement.ranks).astype(np.float64)
 
 
 def _spread(loads: Floats) -> float:
-    return float((loads.max() - loads.min()) / loads.max())
+    return float(np.mean(1 - loads.min(axis=1) / loads.max(axis=1)))

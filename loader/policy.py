@@ -15,6 +15,9 @@ Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 compute (AdaptiveLoad, equation 2), dealt in order. same_bucket: the same B, and in a slot one bucket for all ranks.
 balanced: the same B, and the microbatches of a step placed so that the ranks have equal work."""
 
+Regime = Literal["step", "slot"]
+"""When ranks wait for each other: once a step (DDP, ZeRO-1/2), or after every microbatch (FSDP, pipelines)."""
+
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 BudgetsT = TypeVar("BudgetsT", bound=Budgets)
@@ -52,11 +55,13 @@ class Placement:
         rank: int64 [M].
         slot: int64 [M], its place in the order of the rank's microbatches.
         ranks: of the step.
+        regime: when ranks wait for each other.
     """
 
     rank: Places
     slot: Places
     ranks: int
+    regime: Regime = "step"
 
 
 def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
@@ -65,20 +70,26 @@ def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
 
 
 def place(policy: Policy, costs: Floats, ranks: int) -> Placement:
-    """Places the microbatches of one step, ranks x m of them.
+    """Places the microbatches of one step, ranks x m of them, where ranks wait for each other once a step.
 
     Args:
         policy: who decides.
         costs: float64 [M], in the order of the stream.
         ranks: of the step.
     """
-    number = np.arange(len(costs))
     # One for each rank is balanced already, or cannot be.
     if policy != "balanced" or len(costs) == ranks:
-        return Placement(number % ranks, number // ranks, ranks)
+        return in_order(len(costs), ranks)
+    number = np.arange(len(costs))
     rank = balanced(costs, ranks)
     order = np.lexsort((number, -costs, rank))
     first = np.searchsorted(rank[order], np.arange(ranks))
     slot = np.empty(len(costs), np.int64)
     slot[order] = number - first[rank[order]]
     return Placement(rank, slot, ranks)
+
+
+def in_order(count: int, ranks: int, regime: Regime = "step") -> Placement:
+    """Microbatches dealt to the ranks as they come."""
+    number = np.arange(count)
+    return Placement(number % ranks, number // ranks, ranks, regime)

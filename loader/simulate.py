@@ -1,7 +1,7 @@
 """A plan on paper: steps of a stream under a policy, measured without reading a sample."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.cost import Cost, seconds
-from loader.microbatches import Microbatches
+from loader.microbatches import Microbatches, together
 from loader.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
-from loader.policy import Placement, Policy, place
+from loader.policy import Placement, Policy, Regime, in_order, place
+from loader.slots import slotted
 
 COST_ERRORS = (0.02, 0.05, 0.10)
 """Standard deviations of the relative error of a cost, for which the idle time is stated."""
@@ -63,7 +64,14 @@ class Simulated:
 
 
 def planned_steps(
-    draw: Callable[[int], Microbatches], policy: Policy, cost: Cost, ranks: int, steps: int
+    draw: Callable[[int], Microbatches],
+    policy: Policy,
+    cost: Cost,
+    ranks: int,
+    steps: int,
+    *,
+    regime: Regime = "step",
+    lookahead: int = 1,
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The steps and the seconds that planning each took.
 
@@ -73,14 +81,32 @@ def planned_steps(
         cost: model.
         ranks: of the cluster.
         steps: how many.
+        regime: when ranks wait for each other.
+        lookahead: steps planned together, between which `balanced` may exchange microbatches in the slot regime.
     """
-    for number in range(steps):
-        microbatches = draw(number)
+    window = lookahead if regime == "slot" and policy == "balanced" else 1
+    for first in range(0, steps, window):
+        drawn = [draw(number) for number in range(first, min(first + window, steps))]
         began = time.perf_counter()
-        costs = seconds(cost, microbatches.batch, microbatches.length)
-        placement = place(policy, costs, ranks)
-        spent_s = time.perf_counter() - began
-        yield PlannedStep(number, microbatches, costs, placement), spent_s
+        planned = _planned(drawn, policy, cost, ranks, regime)
+        spent_s = (time.perf_counter() - began) / len(planned)
+        for number, (microbatches, costs, placement) in enumerate(planned, first):
+            yield PlannedStep(number, microbatches, costs, placement), spent_s
+
+
+def _planned(
+    drawn: Sequence[Microbatches], policy: Policy, cost: Cost, ranks: int, regime: Regime
+) -> list[tuple[Microbatches, NDArray[np.float64], Placement]]:
+    window = together(drawn)
+    costs = seconds(cost, window.batch, window.length)
+    if regime == "slot" and policy == "balanced":
+        step, rank, slot = slotted(costs, window.batch, window.images > 0, ranks, len(drawn))
+        members = [np.flatnonzero(step == number) for number in range(len(drawn))]
+        return [
+            (window.where(own), costs[own], Placement(rank[own], slot[own], ranks, regime)) for own in members
+        ]
+    placement = in_order(len(costs), ranks, regime) if regime == "slot" else place(policy, costs, ranks)
+    return [(window, costs, placement)]
 
 
 def simulate(

@@ -23,7 +23,7 @@ from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, pl
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
 
-_MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS = 65536, 1024, 1_000_000
+_MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--microbatches", type=int, default=4, metavar="M", help="of a rank in a step (default: 4)"
     )
     plan.add_argument("--steps", type=int, default=100, metavar="K", help="planned (default: 100)")
+    plan.add_argument(
+        "--regime",
+        choices=("step", "slot"),
+        default="step",
+        help="when ranks wait for each other: once a step, or after every microbatch (default: step)",
+    )
+    plan.add_argument(
+        "--lookahead",
+        type=int,
+        default=4,
+        metavar="K",
+        help="steps between which the slot regime exchanges (default: 4)",
+    )
     plan.add_argument("--seed", type=int, default=0, help="of the stream (default: 0)")
     plan.add_argument(
         "--timings",
@@ -80,6 +93,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     _check("--world-size", ranks, _MAX_RANKS)
     _check("--microbatches", options.microbatches, _MAX_MICROBATCHES)
     _check("--steps", options.steps, _MAX_STEPS)
+    _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
     cost = _cost(options.timings)
 
@@ -88,7 +102,13 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
         repeated = ranks if policy == "same_bucket" else 1
         return simulate(
             planned_steps(
-                lambda step: mixture.draw(policy, step, count, repeated), policy, cost, ranks, options.steps
+                lambda step: mixture.draw(policy, step, count, repeated),
+                policy,
+                cost,
+                ranks,
+                options.steps,
+                regime=options.regime,
+                lookahead=options.lookahead,
             ),
             keep,
         )
@@ -106,7 +126,8 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             "microbatches": options.microbatches,
             "steps": options.steps,
             "seed": options.seed,
-            "regime": "step",
+            "regime": options.regime,
+            "lookahead": options.lookahead,
             "cost": cost.model_dump(),
             "buckets": [str(bucket) for bucket in mixture.buckets],
             "policy": options.policy,
@@ -190,7 +211,10 @@ def _print(
         label = f"idle, costs {error:.0%} off"
         rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
     rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
-    title = f"{mixture.name}: {ranks} ranks, {options.microbatches} microbatches each, {options.steps} steps"
+    title = (
+        f"{mixture.name}: {ranks} ranks, {options.microbatches} microbatches each, {options.steps} steps,"
+        f" ranks wait once a {options.regime}"
+    )
     out.print(table(title, ["mean over steps", *results], rows))
     unit = "B*S^2" if options.timings is None else f"seconds, fitted to {options.timings}"
     notes = [
