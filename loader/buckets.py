@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
+from loader.cost import Cost, LinearQuadraticCost, PowerCost, largest_batch
 from loader.tokens import Compression, sequence_length
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
@@ -36,7 +37,33 @@ class Budgets(BaseModel, frozen=True, extra="forbid"):
         default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
     )
     exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
+    cost: LinearQuadraticCost | PowerCost | None = Field(
+        default=None, description="seconds of a microbatch, fitted to measured steps; null counts B * S^p"
+    )
+    target_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="seconds of one microbatch at most, by its cost; null is no bound"
+    )
     max_batch: PositiveInt | None = Field(default=None, description="samples of one microbatch at most")
+
+    @model_validator(mode="after")
+    def _one_compute_bound(self) -> Self:
+        if self.cost is None and self.target_step_s is not None:
+            raise ValueError(
+                "target_step_s needs a cost that counts seconds; without one, set compute_budget"
+            )
+        if self.cost is not None and self.compute_budget is not None:
+            raise ValueError("compute_budget counts B * S^p; with a cost, set target_step_s instead")
+        return self
+
+    @property
+    def counted_cost(self) -> Cost:
+        """What a microbatch costs: ``cost``, or B * S^p."""
+        return self.cost or PowerCost(exponent=self.exponent)
+
+    @property
+    def cost_limit(self) -> float | None:
+        """The most a microbatch may cost, in the unit of ``counted_cost``; None is no bound."""
+        return self.compute_budget if self.cost is None else self.target_step_s
 
 
 class BucketConfig(Budgets, frozen=True, extra="forbid"):
@@ -108,14 +135,15 @@ def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
 def batch_size(length: int, budgets: Budgets) -> BatchSize:
     """B = max(1, min(floor(M_mem / S), floor(M_comp / S^p))), AdaptiveLoad equation 2, and ``max_batch``.
 
+    With a fitted cost the second bound is the samples that fit into ``target_step_s``.
+
     Args:
         length: S, tokens of one sample.
         budgets: of a microbatch.
     """
     bounds: list[tuple[int, Bound]] = [(budgets.memory_tokens // length, "memory")]
-    if budgets.compute_budget is not None:
-        # A budget of exactly k * S^p means k, whichever way the platform rounds the power.
-        bounds.append((int(budgets.compute_budget / length**budgets.exponent + 1e-9), "compute"))
+    if budgets.cost_limit is not None:
+        bounds.append((int(largest_batch(budgets.counted_cost, length, budgets.cost_limit)), "compute"))
     if budgets.max_batch is not None:
         bounds.append((budgets.max_batch, "max_batch"))
     batch, bound = min(bounds, key=lambda pair: pair[0])

@@ -66,7 +66,9 @@ class Placement:
 
 def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
     """The budgets, or a bucket configuration, with what decides B under a policy."""
-    return budgets.model_copy(update={"compute_budget": None}) if policy == "equal_token" else budgets
+    if policy != "equal_token":
+        return budgets
+    return budgets.model_copy(update={"compute_budget": None, "target_step_s": None})
 
 
 def place(policy: Policy, costs: Floats, ranks: int) -> Placement:

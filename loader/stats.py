@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.buckets import Assignment, BucketConfig, assign
+from loader.cost import seconds
 from loader.tokens import sequence_length
 
 _DURATION_EDGES_S = (0, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600, 1800, 3600)
@@ -29,9 +30,10 @@ class BucketStats:
         microbatches: of an epoch, before any are halved to even out ranks.
         tokens: samples x S.
         token_share: of the tokens of all buckets.
-        cost_share: samples x S^p over that of all buckets.
-        microbatch_cost: B x S^p of a full microbatch over the largest of any bucket here; spread between
-            buckets is what ranks wait for.
+        cost_share: the samples' cost over that of all buckets.
+        microbatch_cost: of a full microbatch over the largest of any bucket here; spread between buckets is what
+            ranks wait for.
+        over_limit: how many times M_comp or the target step time a microbatch costs, at least 1; None without a bound.
         long_captions: samples whose caption is longer than ``max_text_tokens``.
     """
 
@@ -47,6 +49,7 @@ class BucketStats:
     token_share: float
     cost_share: float
     microbatch_cost: float
+    over_limit: float | None
     long_captions: int
 
 
@@ -131,11 +134,13 @@ def _bucket_stats(
     )
     length_K = np.array(assignment.lengths)
     batch_K = np.array([size.batch for size in assignment.batch_sizes])
-    sample_cost_K = length_K**config.exponent
+    sample_cost_K = config.counted_cost.sample_s(length_K)
+    batch_cost_K = seconds(config.counted_cost, batch_K, length_K)
+    limit = config.cost_limit
     used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda place: (length_K[place], place))
     tokens = int(samples_K @ length_K)
     cost = float(samples_K @ sample_cost_K)
-    largest = float((batch_K * sample_cost_K)[used].max(initial=0))
+    largest = float(batch_cost_K[used].max(initial=0))
     return [
         BucketStats(
             **asdict(assignment.buckets[place]),
@@ -147,7 +152,8 @@ def _bucket_stats(
             tokens=int(samples_K[place] * length_K[place]),
             token_share=int(samples_K[place] * length_K[place]) / tokens,
             cost_share=float(samples_K[place] * sample_cost_K[place]) / cost,
-            microbatch_cost=float(batch_K[place] * sample_cost_K[place]) / largest,
+            microbatch_cost=float(batch_cost_K[place]) / largest,
+            over_limit=None if limit is None else max(1.0, float(batch_cost_K[place]) / limit),
             long_captions=int(long_K[place]),
         )
         for place in used

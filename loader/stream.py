@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.buckets import Bucket, BucketConfig, assign
-from loader.cost import LinearQuadraticCost, PowerCost
 from loader.dataset import Dataset, Row
 from loader.decode import decode
 from loader.errors import RunError, UsageError
@@ -25,7 +24,7 @@ from loader.policy import Division
 
 STATE_VERSION = 2  # of the state and of the plans it counts positions in
 
-_PLANNED_FROM = {"buckets", "microbatches", "policy", "cost"}
+_PLANNED_FROM = {"buckets", "microbatches", "policy"}
 _COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
 
 
@@ -78,9 +77,6 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     policy: Literal["balanced", "dual_constraint"] = Field(
         default="balanced",
         description="balanced: equal work for all ranks; dual_constraint: in shuffled order",
-    )
-    cost: LinearQuadraticCost | PowerCost | None = Field(
-        default=None, description="what a microbatch costs; null counts B * S^p with the buckets' exponent"
     )
     epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
 
@@ -252,8 +248,7 @@ class VideoStream(IterableDataset[Microbatch]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         config = self.config
-        cost = config.cost or PowerCost(exponent=config.buckets.exponent)
-        division = Division(self.world_size, config.microbatches, config.policy, cost)
+        division = Division(self.world_size, config.microbatches, config.policy, config.buckets.counted_cost)
         return plan_epoch(self.assignment, config.seed, epoch, division)
 
     def _state(self, epoch: int, position: int) -> dict[str, int | str]:

@@ -91,6 +91,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     """The bucket table on the console."""
     from loader.stats import dataset_stats
+    from pipelines.report_page import bound_shown
 
     stats = dataset_stats(dataset.index, config.buckets)
     out = stdout()
@@ -104,7 +105,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
                     b.samples,
                     b.length,
                     b.batch,
-                    b.bound,
+                    bound_shown(b.bound, b.over_limit),
                     b.microbatches,
                     f"{b.cost_share:.1%}",
                 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from loader.buckets import BucketConfig
 from loader.dataset import Dataset
 from pipelines.report_curation import duplicate_groups, run_facts, run_notes, score_charts
 
@@ -53,14 +54,13 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
             {"title": "Short side, pixels", "bars": _bars(statistics["short_side_px"])},
             {"title": "Tokens of a clip, S", "bars": _bars(statistics["clip_tokens"])},
         ],
-        bucket_note=(
-            f"B = max(1, min(⌊M_mem/S⌋, ⌊M_comp/S^p⌋)) with M_mem = {buckets.memory_tokens:,} tokens,"
-            f" M_comp = {'no bound' if buckets.compute_budget is None else f'{buckets.compute_budget:,.4g}'},"
-            f" p = {buckets.exponent:g}; S counts {buckets.max_text_tokens} text tokens and one token per"
-            f" {buckets.compression.frames}x{buckets.compression.height}x{buckets.compression.width} pixels."
-        ),
+        bucket_note=_bucket_note(buckets),
         buckets=[
-            {**bucket, "bucket": f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"}
+            {
+                **bucket,
+                "bucket": f"{bucket['frames']} x {bucket['height']} x {bucket['width']}",
+                "bound": bound_shown(bucket["bound"], bucket["over_limit"]),
+            }
             for bucket in statistics["buckets"]
         ],
         unassigned=[(item["key"], item["reason"]) for item in statistics["unassigned"]],
@@ -72,6 +72,29 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
         groups=[_group(dataset, group) for group in duplicate_groups(dataset)],
         run=run_facts(dataset),
         notes=run_notes(dataset),
+    )
+
+
+def bound_shown(bound: str, over_limit: float | None) -> str:
+    """What sets B, and by how much one sample alone exceeds the compute budget where it does."""
+    return bound if over_limit is None or over_limit < 1.005 else f"{bound} ({over_limit:.2f} x the budget)"
+
+
+def _bucket_note(buckets: BucketConfig) -> str:
+    if buckets.cost is None:
+        bound = "⌊M_comp/S^p⌋"
+        limit = "no bound" if buckets.compute_budget is None else f"{buckets.compute_budget:,.4g}"
+        compute = f"M_comp = {limit}, p = {buckets.exponent:g}"
+    else:
+        bound = "samples that fit into the target step time"
+        compute = (
+            f"target = {'no bound' if buckets.target_step_s is None else f'{buckets.target_step_s:g} s'}"
+        )
+    per_token = buckets.compression
+    return (
+        f"B = max(1, min(⌊M_mem/S⌋, {bound})) with M_mem = {buckets.memory_tokens:,} tokens, {compute};"
+        f" S counts {buckets.max_text_tokens} text tokens and one token per"
+        f" {per_token.frames}x{per_token.height}x{per_token.width} pixels."
     )
 
 

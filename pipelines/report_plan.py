@@ -33,11 +33,13 @@ class Mixture:
     Attributes:
         name: as the person gave it.
         buckets: shapes.
+        cost: what its budgets count with.
         draw: the microbatches of a step: policy, step, how many, and how many in a row share a bucket.
     """
 
     name: str
     buckets: tuple[Bucket, ...]
+    cost: Cost
     draw: Callable[[Policy, int, int, int], Microbatches]
 
 
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     _check("--steps", options.steps, _MAX_STEPS)
     _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
-    cost = _cost(options.timings)
+    cost = mixture.cost if options.timings is None else _fitted(options.timings)
 
     def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
         count = ranks * options.microbatches
@@ -134,7 +136,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
         }
         print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
         return 0
-    _print(results, mixture, options, ranks)
+    _print(results, mixture, options, ranks, cost)
     return 0
 
 
@@ -145,7 +147,7 @@ def workload(name: str, seed: int) -> Mixture:
     def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
         return found.draw(found.batch_sizes(budgets_of(policy, found.budgets)), seed, step, count, repeated)
 
-    return Mixture(name, found.buckets, draw)
+    return Mixture(name, found.buckets, found.budgets.counted_cost, draw)
 
 
 def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
@@ -155,7 +157,7 @@ def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixt
     def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
         return streams[policy].step(step, count, repeated)
 
-    return Mixture(name, streams["balanced"].assignment.buckets, draw)
+    return Mixture(name, streams["balanced"].assignment.buckets, config.counted_cost, draw)
 
 
 def _keys(simulated: Simulated) -> dict[str, Any]:
@@ -171,9 +173,7 @@ def _check(option: str, value: int, most: int) -> None:
         raise UsageError(f"{option} is {value}; it goes from 1 to {most:,}")
 
 
-def _cost(timings: Path | None) -> Cost:
-    if timings is None:
-        return PowerCost()
+def _fitted(timings: Path) -> Cost:
     try:
         text = timings.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -200,7 +200,7 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
 
 
 def _print(
-    results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int
+    results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int, cost: Cost
 ) -> None:
     out = stdout()
     rows: list[tuple[str, ...]] = [
@@ -216,9 +216,8 @@ def _print(
         f" ranks wait once a {options.regime}"
     )
     out.print(table(title, ["mean over steps", *results], rows))
-    unit = "B*S^2" if options.timings is None else f"seconds, fitted to {options.timings}"
     notes = [
-        f"cost: {unit}",
+        f"cost: {_unit(cost)}",
         "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",
         "costs off: each microbatch really costs so much more or less than planned (standard deviation)",
     ]
@@ -226,3 +225,13 @@ def _print(
         notes.append(f"plan of {options.policy}: {options.plan_out}")
     for note in notes:
         out.print(note, markup=False, soft_wrap=True)
+
+
+def _unit(cost: Cost) -> str:
+    if isinstance(cost, PowerCost):
+        return (
+            f"B*S^{cost.exponent:g}"
+            if cost.scale_s == 1 and not cost.fixed_s
+            else f"a + b*B*S^{cost.exponent:g}, seconds"
+        )
+    return f"{cost.fixed_s:.3g} + {cost.token_s:.3g} * B*S + {cost.square_s:.3g} * B*S^2, seconds"

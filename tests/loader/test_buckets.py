@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from loader.buckets import BatchSize, Bucket, BucketConfig, assign, batch_size
+from loader.cost import LinearQuadraticCost
 from loader.tokens import Compression
 
 SIZES = ((480, 832), (720, 1280), (832, 480), (640, 640))
@@ -53,6 +54,26 @@ def test_batch_size_is_the_dual_constraint(
     length: int, budgets: dict[str, float], expected: BatchSize
 ) -> None:
     assert batch_size(length, config(**budgets)) == expected
+
+
+def test_a_fitted_cost_and_a_target_time_bound_b_as_well() -> None:
+    cost = LinearQuadraticCost(fixed_s=0.5, token_s=1e-5, square_s=1e-9)
+    timed = config(memory_tokens=10**6, cost=cost, target_step_s=2.0)
+    assert batch_size(10_000, timed) == BatchSize(7, "compute")  # 1.5 s over 0.2 s
+    assert batch_size(100_000, timed) == BatchSize(1, "one")
+    assert batch_size(10_000, config(memory_tokens=10**6, cost=cost)) == BatchSize(100, "memory")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"target_step_s": 2.0}, "target_step_s needs a cost"),
+        ({"cost": {"token_s": 1, "square_s": 0}, "compute_budget": 1.0}, "set target_step_s instead"),
+    ],
+)
+def test_bounds_of_two_units_are_refused(values: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        config(**values)
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1.61, 2.0, 2.4])

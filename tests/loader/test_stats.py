@@ -87,6 +87,12 @@ def test_bounds_and_shares_of_a_hand_made_dataset() -> None:
     assert (short.long_captions, long.long_captions) == (1, 1)
     assert long.cost_share == pytest.approx(6364**2 / (6364**2 + 3 * 2764**2))
     assert short.microbatch_cost == pytest.approx(7 * 2764**2 / (2 * 6364**2))
+    assert (short.over_limit, long.over_limit) == (1, 1)
+    slow = dataset_stats(table, CONFIG.model_copy(update={"compute_budget": 2e7})).buckets[1]
+    assert (slow.batch, slow.bound) == (1, "one")
+    assert slow.over_limit == pytest.approx(6364**2 / 2e7)
+    unbound = dataset_stats(table, CONFIG.model_copy(update={"compute_budget": None})).buckets[1]
+    assert unbound.over_limit is None
 
 
 def test_histograms_show_only_the_range_that_occurs() -> None:

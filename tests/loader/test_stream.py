@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from loader.buckets import Bucket, BucketConfig
+from loader.cost import LinearQuadraticCost
 from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.plan import plan_epoch, start_frame
@@ -145,11 +146,8 @@ def test_a_stream_left_within_a_step_begins_the_step_again(dataset: Dataset) -> 
 
 def test_the_state_of_another_division_is_refused(dataset: Dataset) -> None:
     state = VideoStream(dataset, config()).state_dict()
-    for changes in (
-        {"microbatches": 2},
-        {"policy": "dual_constraint"},
-        {"cost": {"token_s": 1, "square_s": 0}},
-    ):
+    costly = BUCKETS.model_copy(update={"cost": LinearQuadraticCost(token_s=1, square_s=0)})
+    for changes in ({"microbatches": 2}, {"policy": "dual_constraint"}, {"buckets": costly}):
         with pytest.raises(UsageError, match="config was"):
             VideoStream(dataset, config(**changes)).load_state_dict(state)
 
