@@ -77,7 +77,7 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
 
 def bound_shown(bound: str, over_limit: float | None) -> str:
     """What sets B, and by how much one sample alone exceeds the compute budget where it does."""
-    return bound if over_limit is None or over_limit < 1.005 else f"{bound} ({over_limit:.2f} x the budget)"
+    return bound if over_limit is None or over_limit < 1.005 else f"{bound} ({over_limit:.3g} x)"
 
 
 def _bucket_note(buckets: BucketConfig) -> str:
