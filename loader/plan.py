@@ -122,8 +122,8 @@ def plan_epoch(assignment: Assignment, seed: int, epoch: int, division: Division
     per_step = division.per_step
     if len(rows_N) < per_step:
         raise UsageError(
-            f"{len(rows_N)} samples in buckets cannot feed {division.ranks} ranks with"
-            f" {division.microbatches} microbatches each: use fewer of them or allow more shapes"
+            f"{len(rows_N)} samples in buckets cannot fill the {per_step} microbatches of a step (ranks:"
+            f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
         )
     pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % per_step)
     pieces_M3 = pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES, len(pieces_M3)), kind="stable")]

@@ -151,7 +151,7 @@ def test_order_is_mixed_over_the_whole_epoch() -> None:
 
 @pytest.mark.parametrize("bucket_of", [[], [-1, -1], [0, -1, 0]])
 def test_fewer_samples_than_ranks_are_refused(bucket_of: list[int]) -> None:
-    with pytest.raises(UsageError, match="cannot feed 3 ranks"):
+    with pytest.raises(UsageError, match="cannot fill the 3 microbatches of a step"):
         plan_epoch(assignment(bucket_of, (2,)), 0, 0, Division(3))
 
 
