@@ -102,20 +102,21 @@ def read_timings(text: str, name: str) -> Timings:
 
 def fit_linear_quadratic(timings: Timings) -> CostFit:
     """Fits a + b*B*S + c*B*S^2 in least relative squares, none of the three below 0."""
-    return _judged(timings, _linear_quadratic)
+    return _judged(timings, linear_quadratic)
 
 
-def fit_power(timings: Timings) -> CostFit:
-    """Fits a + b*B*S^p: the p in [1.6, 2.4] of the largest R^2 (AdaptiveLoad, section 3.2), a and b not below 0."""
-    return _judged(timings, _power)
-
-
-def _linear_quadratic(timings: Timings) -> Cost:
+def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
+    """The cost itself, unjudged; see `fit_linear_quadratic`."""
     tokens = (timings.batch * timings.length).astype(np.float64)
     columns = np.stack([np.ones_like(tokens), tokens, tokens * timings.length], axis=1)
     # Relative errors: what is wanted is the same percentage at 1k and at 60k tokens.
     fixed, token, square = _not_negative(columns / timings.step_s[:, None], np.ones_like(tokens))
     return LinearQuadraticCost(fixed_s=fixed, token_s=token, square_s=square)
+
+
+def fit_power(timings: Timings) -> CostFit:
+    """Fits a + b*B*S^p: the p in [1.6, 2.4] of the largest R^2 (AdaptiveLoad, section 3.2), a and b not below 0."""
+    return _judged(timings, _power)
 
 
 def _power(timings: Timings) -> Cost:

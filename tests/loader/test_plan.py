@@ -168,3 +168,17 @@ def test_a_million_samples_are_planned_in_seconds() -> None:
     began = time.perf_counter()
     assert len(plan_epoch(parts, 0, 0, Division(1024))) > 100
     assert time.perf_counter() - began < 20
+
+
+@pytest.mark.parametrize("division", [Division(1), Division(4, 3), Division(3, 5, "dual_constraint")])
+def test_the_weighted_gradients_of_a_step_are_that_of_the_mean_over_its_samples(division: Division) -> None:
+    parts = random_assignment(11, samples=400, buckets=6, most=7)
+    gradients = np.random.default_rng(0).normal(size=(400, 16))  # of a linear model, one per sample
+    epoch, samples = np.zeros(16), 0
+    for step in plan_epoch(parts, 0, 0, division):
+        summed = sum(micro.weight * gradients[micro.rows].mean(axis=0) for micro in step.microbatches)
+        rows = np.concatenate([micro.rows for micro in step.microbatches if micro.weight])
+        np.testing.assert_allclose(summed, gradients[rows].mean(axis=0), atol=1e-12)
+        epoch, samples = epoch + step.samples * summed, samples + step.samples
+    # Over an epoch nothing is favoured: steps weighed by their samples give the mean over all of them.
+    np.testing.assert_allclose(epoch / samples, gradients[parts.bucket_of >= 0].mean(axis=0), atol=1e-12)

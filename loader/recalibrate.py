@@ -1,0 +1,101 @@
+"""The closed loop: step times measured in training correct the cost they were planned with.
+
+AdaptiveLoad (section 3.2) names such a loop and gives no rule. Ours: at a set point the cost is fitted again to what
+was measured since the last one, without the steps that something else slowed down, and the new cost is taken only
+when it explains clearly more. Noise alone therefore changes nothing, and a plan never changes between set points.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from loader.cost import Cost, Floats, seconds
+from loader.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
+
+_TRIMS = 3
+_PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
+
+
+class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
+    """When a cost is replaced."""
+
+    min_timings: int = Field(100, ge=10, description="fewer measured microbatches change nothing")
+    keep_error: float = Field(
+        0.02, ge=0, description="a cost whose median error is at most this is kept, whatever else would fit"
+    )
+    improvement: float = Field(
+        0.7,
+        gt=0,
+        lt=1,
+        description="a new cost must bring the median error below this share of the old one's",
+    )
+    outliers: float = Field(
+        3.0, gt=1, description="standard deviations beyond which a time is left out of the fit"
+    )
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What came of a set point.
+
+    Attributes:
+        cost: to plan with from here on.
+        changed: whether it is a new one.
+        reason: in words, for the log.
+        error: median of |predicted / measured - 1| with ``cost``.
+    """
+
+    cost: Cost
+    changed: bool
+    reason: str
+    error: float
+
+
+def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
+    """Keeps or replaces a cost; a pure function, so that every rank with the same timings decides the same.
+
+    Args:
+        current: that the measured steps were planned with.
+        timings: microbatches measured since the last set point, on all ranks.
+        config: when to replace.
+    """
+    count = len(timings.step_s)
+    if count < config.min_timings:
+        return Recalibration(
+            current, False, f"{count} of {config.min_timings} microbatches measured", float("nan")
+        )
+    before = _median_error(current, timings)
+    if before <= config.keep_error:
+        return Recalibration(current, False, f"the cost is {before:.1%} off", before)
+    usual = _usual(timings, config.outliers)
+    fit = fit_linear_quadratic(usual)
+    if fit.doubts:
+        return Recalibration(current, False, f"no better cost: {'; '.join(fit.doubts)}", before)
+    after = _median_error(fit.cost, timings)
+    if after > config.improvement * before:
+        return Recalibration(
+            current, False, f"the cost is {before:.1%} off, a new one would be {after:.1%}", before
+        )
+    left_out = count - len(usual.step_s)
+    reason = (
+        f"the cost was {before:.1%} off, the new one is {after:.1%}; {left_out} slow or odd times left out"
+    )
+    return Recalibration(fit.cost, True, reason, after)
+
+
+def _usual(timings: Timings, outliers: float) -> Timings:
+    """Without the times that lie far from what the others say of their shape."""
+    for _ in range(_TRIMS):
+        ratio = np.log(timings.step_s / seconds(linear_quadratic(timings), timings.batch, timings.length))
+        off = np.abs(ratio - np.median(ratio))
+        kept = off <= outliers * _PER_DEVIATION * max(float(np.median(off)), 1e-6)
+        if kept.all():
+            break
+        timings = timings.where(kept)
+    return timings
+
+
+def _median_error(cost: Cost, timings: Timings) -> float:
+    predicted: Floats = seconds(cost, timings.batch, timings.length)
+    return float(np.median(np.abs(predicted / timings.step_s - 1)))

@@ -1,0 +1,97 @@
+"""The closed loop against a simulated cluster whose true cost drifts."""
+
+import numpy as np
+import pytest
+
+from loader.buckets import Budgets
+from loader.cost import Cost, LinearQuadraticCost, PowerCost, seconds
+from loader.cost_fit import Timings
+from loader.plan_metrics import idle
+from loader.policy import place
+from loader.recalibrate import RecalibrateConfig, recalibrated
+from loader.workloads import WORKLOADS
+
+CONFIG = RecalibrateConfig()
+WORKLOAD = WORKLOADS["koala-wide"]
+RANKS = 32
+START = LinearQuadraticCost(fixed_s=0.05, token_s=1e-5, square_s=3e-10)
+SLOWER = LinearQuadraticCost(fixed_s=0.08, token_s=1.2e-5, square_s=1.2e-9)
+
+
+class Cluster:
+    """Runs steps that were planned with one cost and take what another says, with noise and stragglers."""
+
+    def __init__(self, noise: float = 0.02, stragglers: float = 0.02) -> None:
+        self.noise, self.stragglers = noise, stragglers
+        self.generator = np.random.default_rng(0)
+        self.step = 0
+
+    def run(self, planned: Cost, true: Cost, steps: int = 10) -> tuple[Timings, float]:
+        """Timings of all microbatches, and the mean idle share."""
+        sizes = WORKLOAD.batch_sizes(Budgets(memory_tokens=144_000, cost=planned, target_step_s=4.0))
+        batch, length, step_s, waited = [], [], [], []
+        for _ in range(steps):
+            drawn = WORKLOAD.draw(sizes, 0, self.step, RANKS * 4)
+            placement = place("balanced", seconds(planned, drawn.batch, drawn.length), RANKS)
+            taken = seconds(true, drawn.batch, drawn.length)
+            waited.append(idle(taken, placement))
+            slow = self.generator.random(len(taken)) < self.stragglers
+            taken = taken * (1 + self.noise * self.generator.normal(size=len(taken))) * np.where(slow, 3, 1)
+            batch.append(drawn.batch)
+            length.append(drawn.length)
+            step_s.append(taken)
+            self.step += 1
+        timings = Timings(np.concatenate(batch), np.concatenate(length), np.concatenate(step_s))
+        return timings, float(np.mean(waited))
+
+
+def test_a_cost_that_drifts_is_followed_and_ranks_wait_no_longer() -> None:
+    cluster = Cluster()
+    timings, at_first = cluster.run(START, START)
+    assert not recalibrated(START, timings, CONFIG).changed
+    timings, drifted = cluster.run(START, SLOWER)
+    found = recalibrated(START, timings, CONFIG)
+    assert found.changed
+    _, mended = cluster.run(found.cost, SLOWER)
+    assert at_first < 0.01
+    assert drifted > 0.05
+    assert mended < 0.01
+    planned, true = (seconds(cost, timings.batch, timings.length) for cost in (found.cost, SLOWER))
+    np.testing.assert_allclose(planned, true, rtol=0.03)
+
+
+def test_a_wrong_first_guess_is_mended_at_the_first_set_point() -> None:
+    cluster = Cluster()
+    timings, before = cluster.run(PowerCost(scale_s=3e-9), SLOWER)
+    found = recalibrated(PowerCost(scale_s=3e-9), timings, CONFIG)
+    assert found.changed
+    assert cluster.run(found.cost, SLOWER)[1] < 0.2 * before
+
+
+@pytest.mark.parametrize(("noise", "stragglers"), [(0.02, 0.0), (0.10, 0.02), (0.02, 0.10)])
+def test_noise_and_stragglers_change_nothing(noise: float, stragglers: float) -> None:
+    cluster = Cluster(noise, stragglers)
+    for _ in range(10):
+        timings, _ = cluster.run(START, START, steps=4)
+        assert not recalibrated(START, timings, CONFIG).changed
+
+
+def test_stragglers_do_not_make_the_cost_dearer() -> None:
+    timings, _ = Cluster(noise=0.02, stragglers=0.15).run(START, SLOWER)
+    found = recalibrated(START, timings, CONFIG)
+    assert found.changed
+    assert float(seconds(found.cost, 2, 20_000)) == pytest.approx(float(seconds(SLOWER, 2, 20_000)), rel=0.03)
+    assert "left out" in found.reason
+
+
+def test_too_little_to_go_by_changes_nothing_and_says_so() -> None:
+    timings, _ = Cluster().run(START, SLOWER, steps=1)
+    few = timings.where(np.arange(50))
+    assert recalibrated(START, few, CONFIG).reason == "50 of 100 microbatches measured"
+    alike = Timings(np.full(200, 2), np.full(200, 9000), np.full(200, 1.0))
+    assert "sequence lengths were measured" in recalibrated(START, alike, CONFIG).reason
+
+
+def test_every_rank_decides_the_same() -> None:
+    timings, _ = Cluster().run(START, SLOWER)
+    assert recalibrated(START, timings, CONFIG) == recalibrated(START, timings, CONFIG)
