@@ -5,8 +5,9 @@ Random words (`loader.draws`) serve as sort keys.
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,32 +102,46 @@ class EpochPlan:
         return (self[step] for step in range(len(self)))
 
 
-def plan_epoch(assignment: Assignment, seed: int, epoch: int, division: Division) -> EpochPlan:
-    """Plans an epoch in which every assigned sample is trained on exactly once.
+class Done(NamedTuple):
+    """The first part of an epoch, or the next one, that is over: trained in steps of that many microbatches."""
+
+    per_step: int
+    steps: int
+
+
+def plan_epoch(
+    assignment: Assignment, seed: int, epoch: int, division: Division, done: Sequence[Done] = ()
+) -> EpochPlan:
+    """Plans an epoch, or the rest of one, in which every assigned sample is trained on exactly once.
 
     Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
     smaller), the microbatches are shuffled, and as many as a step takes are divided over the ranks. Where their
     number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
     of B = 1), the last step is filled up with repeated microbatches of weight 0.
 
+    Which samples a step holds follows from the number of its microbatches alone, ranks x m: 8 x 1, 4 x 2 and 2 x 4
+    train the same steps.
+
     Args:
         assignment: samples in buckets.
         seed: of the whole run, 0 to 2^64 - 1.
         epoch: from 0.
         division: of a step over the ranks.
+        done: what is over of this epoch, in order, where steps had another size before; what is left is planned.
 
     Raises:
         UsageError: there are fewer samples in buckets than microbatches in a step.
     """
     rows_N, pieces_M3 = cut(assignment, words(seed, epoch, SAMPLES, len(assignment.bucket_of)))
-    per_step = division.per_step
-    if len(rows_N) < per_step:
+    if len(rows_N) < division.per_step:
         raise UsageError(
-            f"{len(rows_N)} samples in buckets cannot fill the {per_step} microbatches of a step (ranks:"
+            f"{len(rows_N)} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
             f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
         )
-    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % per_step)
-    pieces_M3 = pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES, len(pieces_M3)), kind="stable")]
+    for number, part in enumerate(done):
+        pieces_M3 = _shuffled(pieces_M3, seed, epoch, number, part.per_step)[part.steps * part.per_step :]
+    per_step = division.per_step
+    pieces_M3 = _shuffled(pieces_M3, seed, epoch, len(done), per_step)
     fillers = -len(pieces_M3) % per_step
     last_step_X3 = pieces_M3[len(pieces_M3) // per_step * per_step :]
     start_M, size_M, bucket_M = np.concatenate([pieces_M3, np.resize(last_step_X3, (fillers, 3))]).T
@@ -153,6 +168,14 @@ def cut(assignment: Assignment, words_N: NDArray[np.uint64]) -> tuple[NDArray[np
         size_X = np.minimum(size.batch, end - start_X)
         pieces.append(np.stack([start_X, size_X, np.full_like(start_X, bucket)], axis=1))
     return rows_N, np.concatenate(pieces)
+
+
+def _shuffled(
+    pieces_M3: NDArray[np.int64], seed: int, epoch: int, part: int, per_step: int
+) -> NDArray[np.int64]:
+    """Microbatches in the order of the ``part``-th part of an epoch, halved where that fills its last step."""
+    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % per_step)
+    return pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES + part, len(pieces_M3)), kind="stable")]
 
 
 def _halve_largest(pieces_M3: NDArray[np.int64], times: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,12 +19,12 @@ from loader.buckets import Bucket, BucketConfig, assign
 from loader.dataset import Dataset, Row
 from loader.decode import decode
 from loader.errors import RunError, UsageError
-from loader.plan import EpochPlan, PlannedMicrobatch, plan_epoch, start_frame
+from loader.plan import Done, EpochPlan, PlannedMicrobatch, plan_epoch, start_frame
 from loader.policy import Division
 
-STATE_VERSION = 2  # of the state and of the plans it counts positions in
+STATE_VERSION = 3  # of the state and of the plans it counts positions in
 
-_PLANNED_FROM = {"buckets", "microbatches", "policy"}
+_PLANNED_FROM = {"buckets"}
 _COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
 
 
@@ -82,15 +82,20 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Where a stream stands: the next step of the plan, and what the plan was made from."""
+    """Where a stream stands: the next step of the plan, and what the plan was made from.
+
+    ``per_step`` is the microbatches of a step on all ranks, ``done`` what was trained of the epoch in steps of another
+    size: pairs of microbatches per step and steps.
+    """
 
     version: int
-    epoch: int = Field(ge=0)
+    epoch: int = Field(ge=0, lt=2**63)
     position: int = Field(ge=0)
     seed: int
     dataset: str
     config: str
-    world_size: int
+    per_step: int = Field(ge=1, le=2**24)
+    done: list[Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]] = Field(max_length=256)
 
 
 class VideoStream(IterableDataset[Microbatch]):
@@ -123,8 +128,9 @@ class VideoStream(IterableDataset[Microbatch]):
         self.rank = rank
         self.world_size = world_size
         self.assignment = assign(dataset.index, config.buckets)
-        self.steps_per_epoch = len(self._plan(0))
-        self._next = (0, 0)
+        self._division = Division(world_size, config.microbatches, config.policy, config.buckets.counted_cost)
+        self.steps_per_epoch = len(plan_epoch(self.assignment, config.seed, 0, self._division))
+        self._begin(0, 0, ())
 
     def __iter__(self) -> Iterator[Microbatch]:
         worker = get_worker_info()
@@ -141,11 +147,11 @@ class VideoStream(IterableDataset[Microbatch]):
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def state_dict(self) -> dict[str, int | str]:
+    def state_dict(self) -> dict[str, Any]:
         """The state after the last microbatch this object yielded; a few JSON values."""
         return self._state(*self._next)
 
-    def state_after(self, microbatch: Microbatch) -> dict[str, int | str]:
+    def state_after(self, microbatch: Microbatch) -> dict[str, Any]:
         """The state from which a stream goes on behind ``microbatch``; within a step, from the step's beginning."""
         return self._state(*self._following(microbatch))
 
@@ -154,7 +160,7 @@ class VideoStream(IterableDataset[Microbatch]):
 
         Raises:
             UsageError: the state is of another dataset, seed, bucket configuration or version, so its
-                position counts steps of another plan; or of another world size in mid-epoch.
+                position counts steps of another plan.
         """
         try:
             loaded = StreamState.model_validate(state)
@@ -170,17 +176,18 @@ class VideoStream(IterableDataset[Microbatch]):
                     f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now; "
                     "use the same one, or start without a state"
                 )
-        if loaded.world_size != self.world_size and loaded.position:
+        done = tuple(Done(*part) for part in loaded.done)
+        saved_with = plan_epoch(
+            self.assignment, self.config.seed, loaded.epoch, Division(loaded.per_step), done
+        )
+        if loaded.position >= len(saved_with):
             raise UsageError(
-                f"cannot resume: world_size was {loaded.world_size} when the state was saved in the middle "
-                f"of epoch {loaded.epoch} and is {self.world_size} now; use as many ranks, or a state saved "
-                "at the end of an epoch"
+                f"cannot resume: position is {loaded.position}, but the epoch has {len(saved_with)} steps"
             )
-        if loaded.position >= self.steps_per_epoch:
-            raise UsageError(
-                f"cannot resume: position is {loaded.position}, but an epoch has {self.steps_per_epoch} steps"
-            )
-        self._next = (loaded.epoch, loaded.position)
+        position = loaded.position
+        if loaded.per_step != self._division.per_step:
+            done, position = (*done, *([Done(loaded.per_step, position)] if position else [])), 0
+        self._begin(loaded.epoch, position, done)
 
     def _planned(self) -> Iterator["_Planned"]:
         first_epoch, first_position = self._next
@@ -244,14 +251,19 @@ class VideoStream(IterableDataset[Microbatch]):
         epoch, position = microbatch.epoch, microbatch.position
         if not microbatch.ends_step:
             return epoch, position
-        return (epoch, position + 1) if position + 1 < self.steps_per_epoch else (epoch + 1, 0)
+        steps = self._begun_steps if epoch == self._begun else self.steps_per_epoch
+        return (epoch, position + 1) if position + 1 < steps else (epoch + 1, 0)
+
+    def _begin(self, epoch: int, position: int, done: tuple[Done, ...]) -> None:
+        """Goes on at a step of an epoch of which something is done already, in steps of another size."""
+        self._next, self._begun, self._done = (epoch, position), epoch, done
+        self._begun_steps = len(self._plan(epoch))
 
     def _plan(self, epoch: int) -> EpochPlan:
-        config = self.config
-        division = Division(self.world_size, config.microbatches, config.policy, config.buckets.counted_cost)
-        return plan_epoch(self.assignment, config.seed, epoch, division)
+        done = self._done if epoch == self._begun else ()
+        return plan_epoch(self.assignment, self.config.seed, epoch, self._division, done)
 
-    def _state(self, epoch: int, position: int) -> dict[str, int | str]:
+    def _state(self, epoch: int, position: int) -> dict[str, Any]:
         planned = self.config.model_dump(mode="json", include=_PLANNED_FROM)
         return StreamState(
             version=STATE_VERSION,
@@ -260,7 +272,8 @@ class VideoStream(IterableDataset[Microbatch]):
             seed=self.config.seed,
             dataset=self.dataset.fingerprint,
             config=hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest(),
-            world_size=self.world_size,
+            per_step=self._division.per_step,
+            done=[list(part) for part in self._done] if epoch == self._begun else [],
         ).model_dump()
 
 

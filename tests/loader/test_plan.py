@@ -10,7 +10,7 @@ import pytest
 from loader.buckets import Assignment, BatchSize, Bucket
 from loader.cost import PowerCost, seconds
 from loader.errors import UsageError
-from loader.plan import EpochPlan, plan_epoch, start_frame
+from loader.plan import Done, EpochPlan, plan_epoch, start_frame
 from loader.policy import Division, Policy
 
 
@@ -182,3 +182,24 @@ def test_the_weighted_gradients_of_a_step_are_that_of_the_mean_over_its_samples(
         epoch, samples = epoch + step.samples * summed, samples + step.samples
     # Over an epoch nothing is favoured: steps weighed by their samples give the mean over all of them.
     np.testing.assert_allclose(epoch / samples, gradients[parts.bucket_of >= 0].mean(axis=0), atol=1e-12)
+
+
+def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once() -> None:
+    generator = np.random.default_rng(0)
+    interruptions = 0
+    for seed in range(12):
+        parts = random_assignment(seed, samples=600, buckets=5, most=4)
+        done: list[Done] = []
+        counted: list[int] = []
+        while True:
+            division = Division(int(generator.integers(1, 9)), int(generator.integers(1, 4)))
+            plan = plan_epoch(parts, seed, 1, division, done)
+            steps = int(generator.integers(1, max(2, len(plan) // 3)))
+            for step in itertools.islice(plan, steps):
+                counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
+            if steps >= len(plan):
+                break
+            done.append(Done(division.per_step, steps))
+            interruptions += 1
+        assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
+    assert interruptions > 100
