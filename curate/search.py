@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.clip_pictures import Fault
@@ -136,13 +134,14 @@ class ClipSearch:
     def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
         """Row numbers of the index, rising, and the embedding of each, [n, D] of unit length."""
         root = self._dataset.storage.root
-        rows, shards, offsets, sizes = _places(self._dataset.index)
+        members = self._dataset.members(MEMBER)
+        rows = members.rows()
         if not len(rows):
             raise UsageError(
                 f"{root} holds no video embeddings; curate it again with embed.backend=open_clip or perceptual"
             )
-        in_shards = np.lexsort((offsets, shards))
-        first = self._read(rows[0], shards[0], offsets[0], sizes[0])
+        in_shards = np.lexsort((members.offset[rows], members.shard[rows]))
+        first = self._read(int(rows[0]))
         if len(rows) * first.nbytes > self._max_bytes:
             raise RunError(
                 f"the {len(rows)} embeddings of {root} take {len(rows) * first.nbytes / 2**30:.1f} GiB, more than"
@@ -151,7 +150,7 @@ class ClipSearch:
         matrix = np.empty((len(rows), len(first)), first.dtype)
 
         def read(place: int) -> None:
-            vector = self._read(rows[place], shards[place], offsets[place], sizes[place])
+            vector = self._read(int(rows[place]))
             if vector.shape != first.shape:
                 key = self._dataset.row(int(rows[place]))["key"]
                 raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
@@ -163,33 +162,16 @@ class ClipSearch:
                 pass
         return rows, matrix
 
-    def _read(
-        self, row_number: np.int64, shard: str, offset: np.int64, size: np.int64
-    ) -> NDArray[np.float16] | Floats:
-        storage = self._dataset.storage
-        data = storage.read(shard, int(offset), int(size)) if size <= _MAX_MEMBER_BYTES else b""
-        vector = _vector(data)
-        if vector is None or len(data) != size:
-            key = self._dataset.row(int(row_number))["key"]
-            raise RunError(f"{storage.uri(shard)}: {key}.{MEMBER} is no vector; run `reelweave verify`")
+    def _read(self, row_number: int) -> NDArray[np.float16] | Floats:
+        place = self._dataset.members(MEMBER).place(row_number)
+        assert place is not None
+        small = place[2] <= _MAX_MEMBER_BYTES
+        vector = _vector(self._dataset.read_member(row_number, MEMBER)) if small else None
+        if vector is None:
+            key = self._dataset.row(row_number)["key"]
+            shard = self._dataset.storage.uri(place[0])
+            raise RunError(f"{shard}: {key}.{MEMBER} is no vector; run `reelweave verify`")
         return vector
-
-
-def _places(
-    index: pa.Table,
-) -> tuple[NDArray[np.int64], NDArray[np.str_], NDArray[np.int64], NDArray[np.int64]]:
-    """Where the embeddings lie: row numbers, shards, offsets and sizes, in the order of the index."""
-    members = index.column("members").combine_chunks()
-    parents = pc.list_parent_indices(members)
-    flat = pc.list_flatten(members)
-    ours = pc.equal(flat.field("suffix"), MEMBER)
-    rows = parents.filter(ours)
-    return (
-        np.asarray(rows, np.int64),
-        np.asarray(index.column("shard").take(rows).to_pylist(), str),
-        np.asarray(flat.field("offset").filter(ours), np.int64),
-        np.asarray(flat.field("size").filter(ours), np.int64),
-    )
 
 
 def _vector(data: bytes) -> NDArray[np.float16] | Floats | None:

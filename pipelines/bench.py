@@ -1,4 +1,4 @@
-"""Run a benchmark: shots (found transitions against those written down), curate (cost against a bare floor)."""
+"""Run a benchmark: shots (against cuts written down), curate (against a bare floor), loader (against a bare read)."""
 
 import argparse
 from pathlib import Path
@@ -8,14 +8,17 @@ from loader.errors import UsageError
 from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
 
-BENCHMARKS = ("curate", "shots")
+BENCHMARKS = ("curate", "loader", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=f"one of: {', '.join(BENCHMARKS)}")
     parser.add_argument(
-        "--videos", type=Path, required=True, metavar="DIR", help="videos with a NAME.cuts.json beside them"
+        "--videos",
+        type=Path,
+        metavar="DIR",
+        help="curate: videos; shots: videos with a NAME.cuts.json beside them",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the detector"
@@ -24,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs it and prints a table, or everything as JSON."""
+    if options.name == "loader":
+        return _loader(options)
+    if options.videos is None:
+        raise UsageError(f"the benchmark {options.name} needs --videos DIR")
     if not options.videos.is_dir():
         raise UsageError(f"{options.videos} is no folder; give one of videos")
     return _curate(options) if options.name == "curate" else _shots(options)
@@ -45,6 +52,21 @@ def _curate(options: argparse.Namespace) -> int:
         if one["ratio"] is not None
     ]
     stdout().print(table("CPU seconds against the floor", ["source", "ours", "floor", "ratio"], rows))
+    return 0
+
+
+def _loader(options: argparse.Namespace) -> int:
+    from pipelines.bench_loader import bench_loader
+
+    with stderr().status("reading samples"):
+        result = bench_loader()
+    if options.json:
+        print_json(result)
+        return 0
+    raw = result["mb_per_s"]["raw"]
+    rows = [(name, speed, speed / raw) for name, speed in result["mb_per_s"].items()]
+    title = f"{result['samples']} samples of {result['sample_bytes'] // 1000} KB, warm, not decoded"
+    stdout().print(table(title, ["reader", "MB/s", "of raw"], rows))
     return 0
 
 

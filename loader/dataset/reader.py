@@ -6,6 +6,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from loader.dataset.manifest import Manifest, read_manifest, sha256
+from loader.dataset.members import Members, members
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
@@ -26,9 +27,10 @@ class Dataset:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.manifest: Manifest = read_manifest(storage)
+        self._members: dict[str, Members] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {"storage": self.storage, "manifest": self.manifest}
+        return {"storage": self.storage, "manifest": self.manifest, "_members": {}}
 
     @property
     def fingerprint(self) -> str:
@@ -95,16 +97,22 @@ class Dataset:
         Raises:
             RunError: the sample has no such member, or its shard ends before it.
         """
-        row = self.row(row_number)
-        for member in row["members"]:
-            if member["suffix"] == suffix:
-                data = self.storage.read(row["shard"], member["offset"], member["size"])
-                if len(data) != member["size"]:
-                    raise RunError(
-                        f"{self.storage.uri(row['shard'])} ends inside {row['key']}.{suffix}: the shard is cut off"
-                    )
-                return data
-        raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
+        found = self.members(suffix).place(row_number)
+        if found is None:
+            row = self.row(row_number)
+            raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
+        shard, offset, size = found
+        data = self.storage.read(shard, offset, size)
+        if len(data) != size:
+            key = self.row(row_number)["key"]
+            raise RunError(f"{self.storage.uri(shard)} ends inside {key}.{suffix}: the shard is cut off")
+        return data
+
+    def members(self, suffix: str) -> Members:
+        """Where the members with a suffix lie; computed once."""
+        if suffix not in self._members:
+            self._members[suffix] = members(self.index, suffix)
+        return self._members[suffix]
 
     def _table(self, name: str) -> pa.Table:
         entry = self.manifest.table(name)

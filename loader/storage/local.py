@@ -51,9 +51,17 @@ class LocalStorage:
             return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        with self._faults("read", path), self.open(path) as file:
-            file.seek(start)
-            return file.read(-1 if length is None else length)
+        # Samples are read so often that a context manager and a path object would be a third of the time.
+        try:
+            handle = os.open(f"{self.folder}/{check_path(path)}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _range(handle, start, length)
+            finally:
+                os.close(handle)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
+        except OSError as error:
+            raise self._fault("read", path, error) from error
 
     def open(self, path: str) -> BinaryIO:
         target = self.folder / check_path(path)
@@ -169,7 +177,25 @@ class LocalStorage:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and verb == "read":
                 raise
-            raise RunError(f"cannot {verb} {self.uri(path)}: {error.strerror or error}") from error
+            raise self._fault(verb, path, error) from error
+
+    def _fault(self, verb: str, path: str, error: OSError) -> RunError:
+        return RunError(f"cannot {verb} {self.uri(path)}: {error.strerror or error}")
+
+
+def _range(handle: int, start: int, length: int | None) -> bytes:
+    left = max(0, os.fstat(handle).st_size - start)
+    if length is not None and length < left:
+        left = length
+    data = os.pread(handle, left, start)
+    if len(data) == left:
+        return data
+    # The system gives 2 GiB at once at most.
+    parts = [data]
+    while data:
+        start, left = start + len(data), left - len(data)
+        parts.append(data := os.pread(handle, left, start))
+    return b"".join(parts)
 
 
 def _info(path: str, found: os.stat_result) -> ObjectInfo:

@@ -1,11 +1,13 @@
 """Which names an object may have, and which names may be shown."""
 
 import re
+from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
 from loader.errors import UsageError
 
 
+@lru_cache(maxsize=4096)
 def check_path(path: str) -> str:
     """Returns ``path`` when it names an object below the root of a storage.
 

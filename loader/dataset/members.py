@@ -1,0 +1,51 @@
+"""Where one member of every sample lies, as columns: what a reader needs, without a row of the index as a dict."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The members with one suffix, by row of the index.
+
+    Attributes:
+        shards: paths.
+        shard: int32 [rows], place in ``shards``; -1 where the sample has no such member.
+        offset: int64 [rows], of the content in its shard.
+        size: int64 [rows], bytes.
+    """
+
+    shards: tuple[str, ...]
+    shard: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+    def place(self, row_number: int) -> tuple[str, int, int] | None:
+        """Shard, offset and size of one member, or None."""
+        shard = self.shard[row_number]
+        if shard < 0:
+            return None
+        return self.shards[shard], int(self.offset[row_number]), int(self.size[row_number])
+
+    def rows(self) -> NDArray[np.int64]:
+        """Rows of the samples that have it, rising."""
+        return np.flatnonzero(self.shard >= 0)
+
+
+def members(index: pa.Table, suffix: str) -> Members:
+    """The members with a suffix, from the columns ``shard`` and ``members`` of an index."""
+    listed = index.column("members").combine_chunks()
+    flat = pc.list_flatten(listed)
+    ours = pc.equal(flat.field("suffix"), suffix)
+    rows = np.asarray(pc.list_parent_indices(listed).filter(ours), np.int64)
+    names = index.column("shard").combine_chunks().dictionary_encode()
+    shard = np.full(len(index), -1, np.int32)
+    offset, size = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
+    shard[rows] = np.asarray(names.indices)[rows]
+    offset[rows] = np.asarray(flat.field("offset").filter(ours))
+    size[rows] = np.asarray(flat.field("size").filter(ours))
+    return Members(tuple(names.dictionary.to_pylist()), shard, offset, size)

@@ -1,0 +1,101 @@
+"""How fast samples come out of a dataset on a local disk, against a bare sequential read of its shards.
+
+Everything is measured in one process and run, by turns, from a warm page cache, without decoding: what is compared is
+the work per sample.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loader.dataset import Dataset, DatasetWriter, Sample
+from loader.storage import open_storage
+
+SAMPLES, SAMPLE_BYTES = 2000, 200_000
+_ROUNDS = 5
+
+
+def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
+    """MB/s of each reader, the best of five rounds, and their ratio to the raw read; None where not installed."""
+    with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
+        folder = Path(name)
+        _write(folder, samples)
+        dataset = Dataset(open_storage(folder))
+        shards = sorted(folder.glob("shards/*.tar"))
+        rows = list(range(samples))
+        shuffled = np.random.default_rng(0).permutation(samples).tolist()
+        readers: dict[str, Callable[[], int]] = {
+            "raw": lambda: _raw(shards),
+            "reelweave": lambda: _clips(dataset, rows),
+            "reelweave_random": lambda: _clips(dataset, shuffled),
+        }
+        if find_spec("webdataset"):
+            readers["webdataset"] = lambda: _webdataset(shards)
+        speeds = dict.fromkeys(readers, 0.0)
+        for _ in range(_ROUNDS):
+            for reader, read in readers.items():
+                began = time.perf_counter()
+                got = read()
+                speeds[reader] = max(speeds[reader], got / (time.perf_counter() - began) / 1e6)
+    ratios = {reader: speed / speeds["raw"] for reader, speed in speeds.items()}
+    return {
+        "samples": samples,
+        "sample_bytes": SAMPLE_BYTES,
+        "mb_per_s": speeds,
+        "ratio_to_raw": ratios["reelweave"],
+        "ratio_to_raw_random": ratios["reelweave_random"],
+        "ratio_to_raw_webdataset": ratios.get("webdataset"),
+    }
+
+
+def _write(folder: Path, samples: int) -> None:
+    generator = np.random.default_rng(0)
+    with DatasetWriter(open_storage(folder), max_shard_bytes=48_000_000) as writer:
+        for number in range(samples):
+            clip = generator.bytes(int(generator.integers(SAMPLE_BYTES * 9 // 10, SAMPLE_BYTES * 11 // 10)))
+            row = {
+                "key": f"k{number:06}",
+                "frames": 1,
+                "fps": 25.0,
+                "height": 64,
+                "width": 64,
+                "duration_s": 0.04,
+                "text_tokens": 0,
+                "caption": "",
+                "caption_source": "none",
+                "source": f"{number}.mp4",
+                "source_sha256": "0" * 64,
+                "start_s": 0.0,
+                "end_s": 0.04,
+                "scores": {},
+                "sha256": hashlib.sha256(clip).hexdigest(),
+            }
+            writer.add(Sample(row, clip))
+
+
+def _raw(shards: Iterable[Path]) -> int:
+    buffer, total = bytearray(1 << 20), 0
+    for path in shards:
+        handle = os.open(path, os.O_RDONLY)
+        while got := os.readv(handle, [buffer]):
+            total += got
+        os.close(handle)
+    return total
+
+
+def _clips(dataset: Dataset, rows: Iterable[int]) -> int:
+    return sum(len(dataset.read_member(row, "mp4")) for row in rows)
+
+
+def _webdataset(shards: Iterable[Path]) -> int:
+    import webdataset
+
+    found = webdataset.WebDataset([str(path) for path in shards], shardshuffle=False)
+    return sum(len(sample["mp4"]) for sample in found)
