@@ -26,10 +26,10 @@ class Members:
 
     def place(self, row_number: int) -> tuple[str, int, int] | None:
         """Shard, offset and size of one member, or None."""
-        shard = self.shard[row_number]
+        shard = self.shard.item(row_number)
         if shard < 0:
             return None
-        return self.shards[shard], int(self.offset[row_number]), int(self.size[row_number])
+        return self.shards[shard], self.offset.item(row_number), self.size.item(row_number)
 
     def rows(self) -> NDArray[np.int64]:
         """Rows of the samples that have it, rising."""

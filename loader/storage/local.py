@@ -17,6 +17,7 @@ from loader.storage.base import ObjectInfo
 from loader.storage.names import check_path, check_prefix
 
 _UNFINISHED = ".reelweave-unfinished-"
+_AT_ONCE = 1 << 26  # bytes; for more than that the file is asked first whether it has them
 
 
 @dataclass(frozen=True)
@@ -184,18 +185,16 @@ class LocalStorage:
 
 
 def _range(handle: int, start: int, length: int | None) -> bytes:
-    left = max(0, os.fstat(handle).st_size - start)
-    if length is not None and length < left:
-        left = length
-    data = os.pread(handle, left, start)
-    if len(data) == left:
-        return data
-    # The system gives 2 GiB at once at most.
+    if length is None or length > _AT_ONCE:
+        left = os.fstat(handle).st_size - start
+        length = max(0, left if length is None else min(left, length))
+    data = os.pread(handle, length, start)
+    # The system gives 2 GiB at once at most, and less where the file ends.
     parts = [data]
-    while data:
-        start, left = start + len(data), left - len(data)
-        parts.append(data := os.pread(handle, left, start))
-    return b"".join(parts)
+    while data and len(data) < length:
+        start, length = start + len(data), length - len(data)
+        parts.append(data := os.pread(handle, length, start))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _info(path: str, found: os.stat_result) -> ObjectInfo:
