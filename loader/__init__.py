@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loader.buckets import Bucket, BucketConfig, assign
+    from loader.cost import LinearQuadraticCost, PowerCost
     from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset, verify
     from loader.errors import RunError, UsageError
     from loader.plan import plan_epoch
+    from loader.policy import Division
     from loader.stats import dataset_stats
     from loader.storage import StorageConfig, open_storage
     from loader.stream import Microbatch, StreamConfig, VideoStream
@@ -23,7 +25,10 @@ _HOMES = {
     "Compression": "loader.tokens",
     "Dataset": "loader.dataset",
     "DatasetWriter": "loader.dataset",
+    "Division": "loader.policy",
+    "LinearQuadraticCost": "loader.cost",
     "Microbatch": "loader.stream",
+    "PowerCost": "loader.cost",
     "RunError": "loader.errors",
     "Sample": "loader.dataset",
     "StorageConfig": "loader.storage",
@@ -44,7 +49,10 @@ __all__ = [
     "Compression",
     "Dataset",
     "DatasetWriter",
+    "Division",
+    "LinearQuadraticCost",
     "Microbatch",
+    "PowerCost",
     "RunError",
     "Sample",
     "StorageConfig",
