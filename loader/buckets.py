@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
-from loader.cost import Cost, LinearQuadraticCost, PowerCost, largest_batch
+from loader.cost import Cost, PowerCost, largest_batch
 from loader.tokens import Compression, sequence_length
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
@@ -37,7 +37,7 @@ class Budgets(BaseModel, frozen=True, extra="forbid"):
         default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
     )
     exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
-    cost: LinearQuadraticCost | PowerCost | None = Field(
+    cost: Cost | None = Field(
         default=None, description="seconds of a microbatch, fitted to measured steps; null counts B * S^p"
     )
     target_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(

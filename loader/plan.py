@@ -43,14 +43,15 @@ class PlannedMicrobatch:
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """One optimizer step: the microbatches of all ranks, by rank and slot, and the samples they hold together."""
+    """One optimizer step: microbatches of all ranks or of one, by rank and slot.
+
+    Attributes:
+        microbatches: every rank has at least one.
+        samples: of the step, on all ranks.
+    """
 
     microbatches: tuple[PlannedMicrobatch, ...]
     samples: int
-
-    def of_rank(self, rank: int) -> tuple[PlannedMicrobatch, ...]:
-        """What one rank runs, in order; at least one microbatch."""
-        return tuple(micro for micro in self.microbatches if micro.rank == rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +80,34 @@ class EpochPlan:
         return len(self.starts) // self.division.per_step
 
     def __getitem__(self, step: int) -> StepPlan:
+        return self.step(step)
+
+    def step(self, step: int, rank: int | None = None) -> StepPlan:
+        """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
         first, counted = step * self.division.per_step, len(self.starts) - self.fillers
         last = first + self.division.per_step
         samples = int(self.sizes[first : min(last, counted)].sum())
         placement = place(self.division.policy, self.costs[first:last], self.division.ranks)
-        microbatches = [
-            PlannedMicrobatch(
-                bucket=int(self.buckets[at]),
-                rows=self.rows[self.starts[at] : self.starts[at] + self.sizes[at]],
-                weight=int(self.sizes[at]) / samples if at < counted else 0.0,
-                rank=int(rank),
-                slot=int(slot),
-            )
-            for at, rank, slot in zip(range(first, last), placement.rank, placement.slot, strict=True)
-        ]
-        microbatches.sort(key=lambda micro: (micro.rank, micro.slot))
-        return StepPlan(tuple(microbatches), samples)
+        order = np.lexsort((placement.slot, placement.rank))
+        if rank is not None:
+            order = order[placement.rank[order] == rank]
+        return StepPlan(
+            microbatches=tuple(
+                PlannedMicrobatch(
+                    bucket=int(self.buckets[first + at]),
+                    rows=self.rows[
+                        self.starts[first + at] : self.starts[first + at] + self.sizes[first + at]
+                    ],
+                    weight=int(self.sizes[first + at]) / samples if first + at < counted else 0.0,
+                    rank=int(placement.rank[at]),
+                    slot=int(placement.slot[at]),
+                )
+                for at in order.tolist()
+            ),
+            samples=samples,
+        )
 
     def __iter__(self) -> Iterator[StepPlan]:
         return (self[step] for step in range(len(self)))

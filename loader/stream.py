@@ -24,7 +24,6 @@ from loader.policy import Division
 
 STATE_VERSION = 3  # of the state and of the plans it counts positions in
 
-_PLANNED_FROM = {"buckets"}
 _COLUMNS = ["key", "shard", "caption", "frames", "sha256"]
 
 
@@ -130,7 +129,7 @@ class VideoStream(IterableDataset[Microbatch]):
         self.assignment = assign(dataset.index, config.buckets)
         self._division = Division(world_size, config.microbatches, config.policy, config.buckets.counted_cost)
         self.steps_per_epoch = len(plan_epoch(self.assignment, config.seed, 0, self._division))
-        self._begin(0, 0, ())
+        self._begin(0, 0, (), self.steps_per_epoch)
 
     def __iter__(self) -> Iterator[Microbatch]:
         worker = get_worker_info()
@@ -184,10 +183,11 @@ class VideoStream(IterableDataset[Microbatch]):
             raise UsageError(
                 f"cannot resume: position is {loaded.position}, but the epoch has {len(saved_with)} steps"
             )
-        position = loaded.position
+        position, steps = loaded.position, len(saved_with)
         if loaded.per_step != self._division.per_step:
             done, position = (*done, *([Done(loaded.per_step, position)] if position else [])), 0
-        self._begin(loaded.epoch, position, done)
+            steps = len(plan_epoch(self.assignment, self.config.seed, loaded.epoch, self._division, done))
+        self._begin(loaded.epoch, position, done, steps)
 
     def _planned(self) -> Iterator["_Planned"]:
         first_epoch, first_position = self._next
@@ -196,10 +196,9 @@ class VideoStream(IterableDataset[Microbatch]):
         ):
             plan = self._plan(epoch)
             for position in range(first_position if epoch == first_epoch else 0, len(plan)):
-                step = plan[position]
-                own = step.of_rank(self.rank)
-                for micro in own:
-                    yield _Planned(epoch, position, micro, len(own), step.samples)
+                own = plan.step(position, self.rank)
+                for micro in own.microbatches:
+                    yield _Planned(epoch, position, micro, len(own.microbatches), own.samples)
 
     def _submit(self, pool: ThreadPoolExecutor, planned: "_Planned") -> "_Pending":
         bucket = self.assignment.buckets[planned.micro.bucket]
@@ -254,24 +253,23 @@ class VideoStream(IterableDataset[Microbatch]):
         steps = self._begun_steps if epoch == self._begun else self.steps_per_epoch
         return (epoch, position + 1) if position + 1 < steps else (epoch + 1, 0)
 
-    def _begin(self, epoch: int, position: int, done: tuple[Done, ...]) -> None:
-        """Goes on at a step of an epoch of which something is done already, in steps of another size."""
-        self._next, self._begun, self._done = (epoch, position), epoch, done
-        self._begun_steps = len(self._plan(epoch))
+    def _begin(self, epoch: int, position: int, done: tuple[Done, ...], steps: int) -> None:
+        """Goes on at one of the ``steps`` left of an epoch of which something was done in steps of another size."""
+        self._next, self._begun, self._done, self._begun_steps = (epoch, position), epoch, done, steps
 
     def _plan(self, epoch: int) -> EpochPlan:
         done = self._done if epoch == self._begun else ()
         return plan_epoch(self.assignment, self.config.seed, epoch, self._division, done)
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
-        planned = self.config.model_dump(mode="json", include=_PLANNED_FROM)
+        buckets = json.dumps(self.config.buckets.model_dump(mode="json"), sort_keys=True)
         return StreamState(
             version=STATE_VERSION,
             epoch=epoch,
             position=position,
             seed=self.config.seed,
             dataset=self.dataset.fingerprint,
-            config=hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest(),
+            config=hashlib.sha256(buckets.encode()).hexdigest(),
             per_step=self._division.per_step,
             done=[list(part) for part in self._done] if epoch == self._begun else [],
         ).model_dump()

@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
     if options.world_size is not None:
         mixture = report_plan.dataset(options.dataset, dataset.index, config.buckets, options.seed)
         return report_plan.run(options, mixture)
+    if options.plan_out or options.timings:
+        raise UsageError("--plan-out and --timings plan steps, and need --world-size N beside the dataset")
     where = write_report(dataset, config)
     if options.json:
         print_json({**statistics(dataset, config), "report": where})

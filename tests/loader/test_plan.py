@@ -65,13 +65,18 @@ def test_with_several_microbatches_every_sample_still_counts_once(
     parts = random_assignment(3, samples=300, buckets=5, most=6)
     plan = plan_epoch(parts, 0, 0, Division(ranks, microbatches, policy))
     counted = []
-    for step in plan:
+    for number, step in enumerate(plan):
         assert len(step.microbatches) == ranks * microbatches
         assert sum(micro.weight for micro in step.microbatches) == pytest.approx(1)
-        for rank in range(ranks):
-            own = step.of_rank(rank)
-            assert [micro.slot for micro in own] == list(range(len(own)))
-            assert own
+        parts_of_ranks = [plan.step(number, rank) for rank in range(ranks)]
+        for rank, own in enumerate(parts_of_ranks):
+            assert own.samples == step.samples
+            assert [(micro.rank, micro.slot) for micro in own.microbatches] == [
+                (rank, slot) for slot in range(max(1, len(own.microbatches)))
+            ]
+        assert [micro.rows.tolist() for own in parts_of_ranks for micro in own.microbatches] == [
+            micro.rows.tolist() for micro in step.microbatches
+        ]
         counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
     assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
 

@@ -107,5 +107,7 @@ def test_steps_are_planned_for_a_dataset_from_its_index(
     assert said["policies"]["balanced"]["image_share_std"] == 0
     assert 0 <= said["idle"] < 1
     assert (dataset / "report/index.html").exists() == before
+    assert main(["report", str(dataset), "--plan-out", str(dataset / "plan.parquet")]) == 2
+    assert "need --world-size N" in capsys.readouterr().err
     assert main([*asked, "64"]) == 2
     assert "a step takes 64; use fewer ranks" in capsys.readouterr().err
