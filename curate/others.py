@@ -1,17 +1,16 @@
 """What other datasets hold already: older ones, and sets that models are evaluated on."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from curate.config import CurateConfig
 from curate.dedup import Duplicate, Item, contaminated, dedup
 from curate.ledger import Ledger
 from curate.records import Record
+from curate.vectors import stored_vector
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.tables import to_rows
 from loader.errors import RunError, UsageError
@@ -80,7 +79,7 @@ def items_of(uri: str, config: CurateConfig) -> list[Item]:
                 duration_s=row["duration_s"],
                 quality=(),
                 fingerprint=arrays.get(f"{clip_id}.fingerprint"),
-                embedding=_embedding(dataset, number) if config.dedup.semantic.enabled else None,
+                embedding=stored_vector(dataset, number) if config.dedup.semantic.enabled else None,
                 global_embedding=arrays.get(f"{clip_id}.perceptual"),
             )
         )
@@ -108,12 +107,6 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
             " dedup.semantic.enabled=false"
         )
     return dataset
-
-
-def _embedding(dataset: Dataset, number: int) -> NDArray[Any]:
-    data = dataset.read_member(number, "video.npy")
-    found: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return found
 
 
 def _filtered(record: Record, stage: str, twin: Duplicate) -> Record:

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from curate.clip_pictures import Fault
 from curate.embed import ClipEmbedder
+from curate.vectors import MEMBER, stored_vector
 from loader.dataset import Dataset
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_object
 
-MEMBER = "video.npy"
 WEIGHTS_VERSION = "embed_weights_sha256"
 """Key of the manifest's versions that names the weights the embeddings were made with."""
 
-_MAX_MEMBER_BYTES = 1 << 20
 _MAX_EXAMPLE_BYTES = 1 << 30
 _PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others may start programs
 _READERS = 16
@@ -141,7 +140,7 @@ class ClipSearch:
                 f"{root} holds no video embeddings; curate it again with embed.backend=open_clip or perceptual"
             )
         in_shards = np.lexsort((members.offset[rows], members.shard[rows]))
-        first = self._read(int(rows[0]))
+        first = stored_vector(self._dataset, int(rows[0]))
         if len(rows) * first.nbytes > self._max_bytes:
             raise RunError(
                 f"the {len(rows)} embeddings of {root} take {len(rows) * first.nbytes / 2**30:.1f} GiB, more than"
@@ -150,7 +149,7 @@ class ClipSearch:
         matrix = np.empty((len(rows), len(first)), first.dtype)
 
         def read(place: int) -> None:
-            vector = self._read(int(rows[place]))
+            vector = stored_vector(self._dataset, int(rows[place]))
             if vector.shape != first.shape:
                 key = self._dataset.row(int(rows[place]))["key"]
                 raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
@@ -161,33 +160,6 @@ class ClipSearch:
             for _ in readers.map(read, in_shards.tolist()):
                 pass
         return rows, matrix
-
-    def _read(self, row_number: int) -> NDArray[np.float16] | Floats:
-        place = self._dataset.members(MEMBER).place(row_number)
-        assert place is not None
-        small = place[2] <= _MAX_MEMBER_BYTES
-        vector = _vector(self._dataset.read_member(row_number, MEMBER)) if small else None
-        if vector is None:
-            key = self._dataset.row(row_number)["key"]
-            shard = self._dataset.storage.uri(place[0])
-            raise RunError(f"{shard}: {key}.{MEMBER} is no vector; run `reelweave verify`")
-        return vector
-
-
-def _vector(data: bytes) -> NDArray[np.float16] | Floats | None:
-    """The vector in a .npy file, or None; its header is not trusted with an allocation."""
-    try:
-        file = io.BytesIO(data)
-        if np.lib.format.read_magic(file) != (1, 0):
-            return None
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError:
-        return None
-    body = data[file.tell() :]
-    if len(shape) != 1 or dtype not in (np.float16, np.float32) or len(body) != shape[0] * dtype.itemsize:
-        return None
-    vector: NDArray[np.float16] | Floats = np.frombuffer(body, dtype)
-    return vector if len(vector) and np.isfinite(vector).all() else None
 
 
 def _read_example(path: str, config: StorageConfig) -> bytes:

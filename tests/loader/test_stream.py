@@ -1,9 +1,5 @@
-"""The stream against a real dataset: exact coverage, order, resume, and failures that name what is wrong."""
+"""The stream against a real dataset: exact coverage, order, and failures that name what is wrong."""
 
-import hashlib
-import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,91 +8,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from loader.buckets import Bucket, BucketConfig
-from loader.cost import LinearQuadraticCost
-from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
+from loader.buckets import Bucket
+from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.plan import plan_epoch, start_frame
 from loader.policy import Division
 from loader.storage import open_storage
-from loader.stream import Microbatch, StreamConfig, VideoStream
-from loader.tokens import Compression
-from tests.media import read_number, write_video
-
-BUCKETS = BucketConfig(
-    frames=(5, 9),
-    sizes=((64, 80), (80, 64)),
-    compression=Compression(frames=4, height=16, width=16, causal=True),
-    max_text_tokens=12,
-    memory_tokens=3 * (12 + 3 * 20),  # B is 3 at 9 frames, 4 at 5 frames
-)
-SHAPES = [(7, (80, 64)), (12, (80, 64)), (9, (160, 128)), (14, (64, 80)), (6, (128, 160))]
-"""(frames, (width, height)), over and over."""
-SAMPLES = 17
-SHAPELESS = "tiny"
-
-
-def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sample:
-    row = {
-        "key": key,
-        "frames": frames,
-        "fps": 25.0,
-        "height": size[1],
-        "width": size[0],
-        "duration_s": frames / 25,
-        "text_tokens": 4,
-        "caption": f"the caption of {key}",
-        "caption_source": "none",
-        "source": f"raw/{key}.mp4",
-        "source_sha256": "ab" * 32,
-        "start_s": 0.0,
-        "end_s": frames / 25,
-        "scores": {},
-        "sha256": hashlib.sha256(clip).hexdigest(),
-    }
-    return Sample(row, clip)
-
-
-def write(folder: Path, samples: list[Sample]) -> Path:
-    with DatasetWriter(open_storage(folder), max_shard_bytes=40_000) as writer:
-        for sample in samples:
-            writer.add(sample)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
-    folder = tmp_path_factory.mktemp("clips")
-    clips = {
-        shape: write_video(folder / f"{number}.mp4", (shape[0],), size=shape[1]).read_bytes()
-        for number, shape in enumerate(SHAPES)
-    }
-    shapes = [SHAPES[number % len(SHAPES)] for number in range(SAMPLES)]
-    made = [make_sample(f"key{number:02}", clips[shape], *shape) for number, shape in enumerate(shapes)]
-    return [*made, make_sample(SHAPELESS, clips[SHAPES[0]], 4, (80, 64))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> Path:
-    return write(tmp_path_factory.mktemp("dataset"), samples)
-
-
-@pytest.fixture(scope="module")
-def dataset(folder: Path) -> Dataset:
-    return open_dataset(folder)
-
-
-def config(**changes: object) -> StreamConfig:
-    return StreamConfig(**{"buckets": BUCKETS, "seed": 3, "workers": 2, "epochs": 2, **changes})
-
-
-def keys(microbatches: list[Microbatch]) -> list[tuple[str, ...]]:
-    return [microbatch.keys for microbatch in microbatches]
-
-
-def digest(microbatch: Microbatch) -> str:
-    pixels = hashlib.sha256(microbatch.video_BCTHW.numpy().tobytes()).hexdigest()
-    return f"{microbatch.epoch}/{microbatch.position} {microbatch.keys} {microbatch.weight} {pixels}"
+from loader.stream import Microbatch, VideoStream
+from tests.loader.stream_clips import BUCKETS, SAMPLES, SHAPELESS, config, digest, keys, make_sample, write
+from tests.media import read_number
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -131,26 +51,6 @@ def test_several_microbatches_make_a_step(dataset: Dataset, world_size: int) -> 
     assert [digest(micro) for micro in loaded] == [digest(micro) for micro in plain]
 
 
-def test_a_stream_left_within_a_step_begins_the_step_again(dataset: Dataset) -> None:
-    settings = config(microbatches=3, epochs=1)
-    stream = VideoStream(dataset, settings)
-    iterator = iter(stream)
-    first = [next(iterator) for _ in range(4)]
-    iterator.close()
-    assert [micro.ends_step for micro in first] == [False, False, True, False]
-    assert stream.state_dict() == stream.state_after(first[2]) == stream.state_after(first[3])
-    again = VideoStream(dataset, settings)
-    again.load_state_dict(stream.state_dict())
-    assert digest(next(iter(again))) == digest(first[3])
-
-
-def test_the_state_of_another_cost_is_refused(dataset: Dataset) -> None:
-    state = VideoStream(dataset, config()).state_dict()
-    costly = BUCKETS.model_copy(update={"cost": LinearQuadraticCost(token_s=1, square_s=0)})
-    with pytest.raises(UsageError, match="config was"):
-        VideoStream(dataset, config(buckets=costly)).load_state_dict(state)
-
-
 def test_pixels_and_captions_belong_to_the_keys(dataset: Dataset, samples: list[Sample]) -> None:
     by_key = {sample.row["key"]: sample.row for sample in samples}
     shapes = set()
@@ -183,51 +83,6 @@ def test_threads_and_prefetch_do_not_change_the_stream(dataset: Dataset) -> None
     assert one == other
 
 
-def test_the_state_counts_what_was_yielded_not_what_was_prefetched(dataset: Dataset) -> None:
-    stream = VideoStream(dataset, config(prefetch=5))
-    assert stream.state_dict()["position"] == 0
-    for number, micro in enumerate(stream):
-        state = stream.state_dict()
-        assert state == stream.state_after(micro)
-        assert divmod(number + 1, stream.steps_per_epoch) == (state["epoch"], state["position"])
-
-
-@pytest.mark.parametrize("taken", [1, 4])
-def test_a_new_process_goes_on_where_the_state_was_saved(dataset: Dataset, folder: Path, taken: int) -> None:
-    stream = VideoStream(dataset, config(), rank=1, world_size=2)
-    whole = [digest(micro) for micro in stream]
-    stream = VideoStream(dataset, config(), rank=1, world_size=2)
-    iterator = iter(stream)
-    for _ in range(taken):
-        next(iterator)
-    state = json.dumps(stream.state_dict())
-    iterator.close()
-    program = f"""
-import json, sys
-from loader.dataset import open_dataset
-from loader.stream import StreamConfig, VideoStream
-from tests.loader.test_stream import digest
-stream = VideoStream(
-    open_dataset({str(folder)!r}), StreamConfig.model_validate_json({config().model_dump_json()!r}), 1, 2
-)
-stream.load_state_dict(json.loads(sys.argv[1]))
-print(json.dumps([digest(micro) for micro in stream]))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program, state], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == whole[taken:]
-    assert taken < len(whole)
-
-
-def test_iterating_again_goes_on(dataset: Dataset) -> None:
-    stream = VideoStream(dataset, config())
-    first = next(iter(stream))
-    assert keys([first, *stream]) == keys(list(VideoStream(dataset, config())))
-    assert list(stream) == []
-
-
 @pytest.mark.parametrize(("processes", "start"), [(1, "fork"), (2, "fork"), (2, "spawn")])
 def test_worker_processes_give_back_plan_order(dataset: Dataset, processes: int, start: str) -> None:
     whole = [digest(micro) for micro in VideoStream(dataset, config())]
@@ -238,116 +93,6 @@ def test_worker_processes_give_back_plan_order(dataset: Dataset, processes: int,
     resumed = VideoStream(dataset, config())
     resumed.load_state_dict(stream.state_after(seen[4]))
     assert [digest(micro) for micro in resumed] == whole[5:]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"seed": 4}, "seed was 3"),
-        ({"buckets": BUCKETS.model_copy(update={"max_batch": 2})}, "config was"),
-    ],
-)
-def test_a_state_of_another_configuration_is_refused(
-    dataset: Dataset, change: dict[str, object], words: str
-) -> None:
-    state = VideoStream(dataset, config()).state_dict()
-    with pytest.raises(UsageError, match=words):
-        VideoStream(dataset, config(**change)).load_state_dict(state)
-
-
-def test_a_state_fits_any_number_of_threads_and_epochs(dataset: Dataset) -> None:
-    state = VideoStream(dataset, config()).state_dict()
-    VideoStream(dataset, config(workers=7, prefetch=9, epochs=None)).load_state_dict(state)
-
-
-def test_a_state_of_another_dataset_is_refused(
-    dataset: Dataset, samples: list[Sample], tmp_path: Path
-) -> None:
-    state = VideoStream(dataset, config()).state_dict()
-    other = open_dataset(write(tmp_path, samples[:-2]))
-    with pytest.raises(UsageError, match="dataset was"):
-        VideoStream(other, config()).load_state_dict(state)
-
-
-def run_steps(
-    dataset: Dataset, settings: StreamConfig, world_size: int, state: dict | None, steps: int
-) -> tuple[list[list[Microbatch]], dict]:
-    """Some steps of all ranks, from a state that went through JSON, and the state they agree on."""
-    streams = [VideoStream(dataset, settings, rank, world_size) for rank in range(world_size)]
-    iterators = []
-    for stream in streams:
-        if state is not None:
-            stream.load_state_dict(json.loads(json.dumps(state)))
-        iterators.append(iter(stream))
-    found = []
-    for _ in range(steps):
-        step = []
-        for iterator in iterators:
-            for micro in iterator:
-                step.append(micro)
-                if micro.ends_step:
-                    break
-        found.append(step)
-    states = [stream.state_dict() for stream in streams]
-    for iterator in iterators:
-        iterator.close()
-    assert all(one == states[0] for one in states)
-    return found, states[0]
-
-
-def test_as_many_microbatches_on_other_ranks_train_the_same_steps(dataset: Dataset) -> None:
-    whole, _ = run_steps(dataset, config(microbatches=4), 1, None, 4)
-    first, state = run_steps(dataset, config(microbatches=2, policy="dual_constraint"), 2, None, 2)
-    rest, _ = run_steps(dataset, config(microbatches=1), 4, state, 2)
-    for one, other in zip(whole, [*first, *rest], strict=True):
-        digests = [sorted(map(digest, step)) for step in (one, other)]
-        assert digests[0] == digests[1]
-
-
-def test_at_another_world_size_every_sample_of_the_epoch_still_counts_once(dataset: Dataset) -> None:
-    state, counted = None, []
-    for world_size, microbatches, steps in ((2, 1, 2), (3, 1, 1), (1, 2, 1), (1, 1, 10**6)):
-        settings = config(microbatches=microbatches, epochs=1)
-        if steps > 100:
-            stream = VideoStream(dataset, settings)
-            stream.load_state_dict(state)
-            found = [list(stream)]
-        else:
-            found, state = run_steps(dataset, settings, world_size, state, steps)
-            assert len(json.dumps(state)) < 4096
-        counted += [key for step in found for micro in step if micro.weight for key in micro.keys]
-    assert sorted(counted) == [f"key{number:02}" for number in range(SAMPLES)]
-
-
-def test_after_a_change_within_an_epoch_the_next_one_is_whole(dataset: Dataset) -> None:
-    _, state = run_steps(dataset, config(), 2, None, 1)
-    stream = VideoStream(dataset, config())
-    stream.load_state_dict(state)
-    second = [micro for micro in stream if micro.epoch == 1]
-    assert [digest(micro) for micro in second] == [
-        digest(micro) for micro in VideoStream(dataset, config()) if micro.epoch == 1
-    ]
-    assert stream.state_dict()["done"] == []
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ({}, "version: Field required"),
-        ({"position": -1}, "position"),
-        ({"position": "3"}, "position"),
-        ({"version": 99}, "version was 99"),
-        ({"surprise": 1}, "surprise"),
-        ({"position": 10**6}, "position is 1000000"),
-        ({"per_step": 0}, "per_step"),
-        ({"done": [[2]]}, "done"),
-        ({"done": [[2, 10**6]]}, "the epoch has 0 steps"),
-    ],
-)
-def test_what_is_no_state_is_refused(dataset: Dataset, state: dict[str, object], words: str) -> None:
-    stream = VideoStream(dataset, config())
-    with pytest.raises(UsageError, match=words):
-        stream.load_state_dict({**stream.state_dict(), **state} if state else {})
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])

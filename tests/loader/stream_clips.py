@@ -1,0 +1,63 @@
+"""A small dataset of numbered clips for the tests of the stream."""
+
+import hashlib
+from pathlib import Path
+
+from loader.buckets import BucketConfig
+from loader.dataset import DatasetWriter, Sample
+from loader.storage import open_storage
+from loader.stream import Microbatch, StreamConfig
+from loader.tokens import Compression
+
+BUCKETS = BucketConfig(
+    frames=(5, 9),
+    sizes=((64, 80), (80, 64)),
+    compression=Compression(frames=4, height=16, width=16, causal=True),
+    max_text_tokens=12,
+    memory_tokens=3 * (12 + 3 * 20),  # B is 3 at 9 frames, 4 at 5 frames
+)
+SHAPES = [(7, (80, 64)), (12, (80, 64)), (9, (160, 128)), (14, (64, 80)), (6, (128, 160))]
+"""(frames, (width, height)), over and over."""
+SAMPLES = 17
+SHAPELESS = "tiny"
+
+
+def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sample:
+    row = {
+        "key": key,
+        "frames": frames,
+        "fps": 25.0,
+        "height": size[1],
+        "width": size[0],
+        "duration_s": frames / 25,
+        "text_tokens": 4,
+        "caption": f"the caption of {key}",
+        "caption_source": "none",
+        "source": f"raw/{key}.mp4",
+        "source_sha256": "ab" * 32,
+        "start_s": 0.0,
+        "end_s": frames / 25,
+        "scores": {},
+        "sha256": hashlib.sha256(clip).hexdigest(),
+    }
+    return Sample(row, clip)
+
+
+def write(folder: Path, samples: list[Sample]) -> Path:
+    with DatasetWriter(open_storage(folder), max_shard_bytes=40_000) as writer:
+        for sample in samples:
+            writer.add(sample)
+    return folder
+
+
+def config(**changes: object) -> StreamConfig:
+    return StreamConfig(**{"buckets": BUCKETS, "seed": 3, "workers": 2, "epochs": 2, **changes})
+
+
+def keys(microbatches: list[Microbatch]) -> list[tuple[str, ...]]:
+    return [microbatch.keys for microbatch in microbatches]
+
+
+def digest(microbatch: Microbatch) -> str:
+    pixels = hashlib.sha256(microbatch.video_BCTHW.numpy().tobytes()).hexdigest()
+    return f"{microbatch.epoch}/{microbatch.position} {microbatch.keys} {microbatch.weight} {pixels}"
