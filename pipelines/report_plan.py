@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -185,18 +184,17 @@ def _fitted(timings: Path) -> Cost:
 @contextmanager
 def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
     """Takes steps and writes them as one parquet file, which appears whole or not at all."""
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        file = unfinished.open("wb")
     except OSError as error:
         raise UsageError(f"--plan-out {path} cannot be written: {error.strerror}") from error
-    os.close(handle)
     try:
-        with pq.ParquetWriter(name, PLAN_SCHEMA) as writer:
+        with file, pq.ParquetWriter(file, PLAN_SCHEMA) as writer:
             yield lambda step: writer.write_table(step.table())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _print(
