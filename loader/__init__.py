@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loader.batch import Microbatch
     from loader.buckets import Bucket, BucketConfig, assign
     from loader.cost import LinearQuadraticCost, PowerCost
     from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset, verify
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from loader.policy import Division
     from loader.stats import dataset_stats
     from loader.storage import StorageConfig, open_storage
-    from loader.stream import Microbatch, StreamConfig, VideoStream
+    from loader.stream import VideoStream
+    from loader.stream_config import StreamConfig
     from loader.tokens import Compression
 
 _HOMES = {
@@ -27,12 +29,12 @@ _HOMES = {
     "DatasetWriter": "loader.dataset",
     "Division": "loader.policy",
     "LinearQuadraticCost": "loader.cost",
-    "Microbatch": "loader.stream",
+    "Microbatch": "loader.batch",
     "PowerCost": "loader.cost",
     "RunError": "loader.errors",
     "Sample": "loader.dataset",
     "StorageConfig": "loader.storage",
-    "StreamConfig": "loader.stream",
+    "StreamConfig": "loader.stream_config",
     "UsageError": "loader.errors",
     "VideoStream": "loader.stream",
     "assign": "loader.buckets",

@@ -8,10 +8,8 @@ and light ranks are paired and exchange what brings them nearest, all pairs at o
 import heapq
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+from loader.arrays import Floats, Places
 
 _ROUNDS = 60
 _GOOD_ENOUGH = 1e-4  # of the mean load above it; below, the cost model is the larger error

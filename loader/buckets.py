@@ -1,6 +1,6 @@
 """Dual-constraint buckets: which shape a sample trains at, and how many make a microbatch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
 from loader.cost import Cost, PowerCost, largest_batch
+from loader.sampling import FrameSampling
 from loader.tokens import Compression, sequence_length
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
@@ -84,6 +85,10 @@ class BucketConfig(Budgets, frozen=True, extra="forbid"):
         default=0.5, ge=0.0, lt=1.0, description="share of a frame that cropping may remove"
     )
 
+    sampling: FrameSampling = Field(
+        default=FrameSampling(), description="which frames of a longer clip are trained on"
+    )
+
     @model_validator(mode="after")
     def _no_shape_twice(self) -> Self:
         for name, values in (("frames", self.frames), ("sizes", self.sizes)):
@@ -108,6 +113,7 @@ class Assignment:
         buckets: all allowed shapes, sorted.
         lengths: S of each bucket, in tokens.
         batch_sizes: B of each bucket.
+        cost: what B was counted with, and what a microbatch costs.
         bucket_of: int64 [N], for each index row a place in ``buckets``, or -1.
         unassigned: (key, reason) of each row that has -1.
     """
@@ -115,6 +121,7 @@ class Assignment:
     buckets: tuple[Bucket, ...]
     lengths: tuple[int, ...]
     batch_sizes: tuple[BatchSize, ...]
+    cost: Cost
     bucket_of: NDArray[np.int64]
     unassigned: list[tuple[str, str]]
 
@@ -150,16 +157,28 @@ def batch_size(length: int, budgets: Budgets) -> BatchSize:
     return BatchSize(batch, bound) if batch >= 1 else BatchSize(1, "one")
 
 
+def with_cost(assignment: Assignment, config: BucketConfig, cost: Cost) -> Assignment:
+    """The same samples in the same buckets, planned with another cost.
+
+    B follows where the configuration counts seconds too; where it counts B * S^p, only the balance follows.
+    """
+    if config.cost is not None:
+        budgets = config.model_copy(update={"cost": cost})
+        sizes = tuple(batch_size(length, budgets) for length in assignment.lengths)
+        assignment = replace(assignment, batch_sizes=sizes)
+    return replace(assignment, cost=cost)
+
+
 def assign(index: pa.Table, config: BucketConfig) -> Assignment:
     """Gives every sample the bucket that keeps most of it.
 
-    The frame count is the largest allowed one not above the sample's own. Of the sizes it can fill
-    without more than ``max_upscale`` and ``max_crop``, it gets the one of nearest aspect ratio (by log
-    ratio; within 5 % counts as equal), then of nearest area. A sample without such a bucket is listed
-    with its reason.
+    The frame count is the largest allowed one not above what frame sampling finds in the sample. Of the
+    sizes it can fill without more than ``max_upscale`` and ``max_crop``, it gets the one of nearest aspect
+    ratio (by log ratio; within 5 % counts as equal), then of nearest area. A sample without such a bucket is
+    listed with its reason.
 
     Args:
-        index: one row per sample; the columns key, frames, height and width are read.
+        index: one row per sample; the columns key, frames, height and width are read, and fps to sample by it.
         config: the allowed shapes.
     """
     frame_counts = sorted(config.frames)
@@ -167,7 +186,9 @@ def assign(index: pa.Table, config: BucketConfig) -> Assignment:
     buckets = tuple(Bucket(frames, *size) for frames in frame_counts for size in sizes)
     lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
 
-    frames_N = index.column("frames").to_numpy()
+    frames_N = config.sampling.available(
+        index.column("frames").to_numpy(), index.column("fps").to_numpy() if config.sampling.fps else 1.0
+    )
     frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
     size_place_N = _nearest_sizes(
         index.column("height").to_numpy(), index.column("width").to_numpy(), sizes, config
@@ -178,6 +199,7 @@ def assign(index: pa.Table, config: BucketConfig) -> Assignment:
         buckets=buckets,
         lengths=lengths,
         batch_sizes=tuple(batch_size(length, config) for length in lengths),
+        cost=config.counted_cost,
         bucket_of=bucket_N,
         unassigned=[
             (row["key"], _reason(row, frame_counts[0], config))

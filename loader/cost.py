@@ -3,10 +3,11 @@
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, Field
 
-Floats = NDArray[np.float64]
+from loader.arrays import Floats, Places
+
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -50,7 +51,7 @@ def seconds(cost: Cost, batch: ArrayLike, length: ArrayLike) -> Floats:
     return np.asarray(cost.fixed_s + np.asarray(batch, np.float64) * cost.sample_s(length))
 
 
-def largest_batch(cost: Cost, length: ArrayLike, target_s: float) -> NDArray[np.int64]:
+def largest_batch(cost: Cost, length: ArrayLike, target_s: float) -> Places:
     """floor((target - a) / cost of a sample): the samples that fit into a step time; 0 where not even one does.
 
     For `PowerCost` this is floor(M_comp / S^p) with M_comp = (target - a) / b (AdaptiveLoad, equation 2).

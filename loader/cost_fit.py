@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.cost import Cost, Floats, LinearQuadraticCost, PowerCost, seconds
+from loader.arrays import Flags, Floats, Places
+from loader.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from loader.errors import UsageError
 
 _EXPONENTS = np.round(np.arange(1.6, 2.4 + 1e-9, 0.01), 2)  # AdaptiveLoad's interval
@@ -33,11 +34,11 @@ class Timings:
         step_s: float64 [n], seconds without the wait for other ranks.
     """
 
-    batch: NDArray[np.int64]
-    length: NDArray[np.int64]
+    batch: Places
+    length: Places
     step_s: Floats
 
-    def where(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "Timings":
+    def where(self, chosen: Flags | NDArray[np.intp]) -> "Timings":
         """Some of them."""
         return Timings(self.batch[chosen], self.length[chosen], self.step_s[chosen])
 
@@ -166,7 +167,7 @@ def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     return CostFit(cost, _r2(cost, timings), mean_error, worst_error, cell, interval, tuple(doubts))
 
 
-def _too_little(lengths: NDArray[np.int64]) -> list[str]:
+def _too_little(lengths: Places) -> list[str]:
     doubts = []
     if len(lengths) < _LEAST_LENGTHS:
         doubts.append(f"{len(lengths)} sequence lengths were measured, and {_LEAST_LENGTHS} are needed")
@@ -178,7 +179,7 @@ def _too_little(lengths: NDArray[np.int64]) -> list[str]:
     return doubts
 
 
-def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: NDArray[np.int64]) -> Floats:
+def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: Places) -> Floats:
     """|predicted / measured - 1| of each timing by a fit that saw none of its length."""
     errors = np.zeros(len(timings.step_s))
     for fold in np.array_split(lengths, min(_FOLDS, len(lengths))):

@@ -7,25 +7,29 @@ grey frames for some: whoever holds a checksum compares it first.
 """
 
 import io
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.arrays import Places
 from loader.buckets import Bucket
 from loader.errors import RunError
 
-Decoder = Callable[[bytes, Bucket, int], NDArray[np.uint8]]
+Decoder = Callable[[bytes | memoryview, Bucket, Places], NDArray[np.uint8]]
+
+_MP4 = b"ftyp"  # at byte 4 of MP4 and MOV
 
 
-def decode(clip: bytes, bucket: Bucket, start: int) -> NDArray[np.uint8]:
-    """``bucket.frames`` frames from ``start`` on, resized to cover the bucket's size, cropped at the centre.
+def decode(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
+    """Frames of a clip, resized to cover the bucket's size, cropped at the centre.
 
     Args:
-        clip: a video file.
+        clip: a video file or an image.
         bucket: the shape wanted.
-        start: the first frame, counted in shown order.
+        numbers: int64 [bucket.frames], rising, of the frames in shown order.
 
     Returns:
         RGB of shape [frames, height, width, 3].
@@ -33,43 +37,46 @@ def decode(clip: bytes, bucket: Bucket, start: int) -> NDArray[np.uint8]:
     Raises:
         RunError: the clip cannot be decoded, or has fewer frames.
     """
-    return _decoder()(clip, bucket, start)
+    decoder = _decoder() if bytes(clip[4:8]) == _MP4 else decode_with_pyav
+    return decoder(clip, bucket, numbers)
 
 
-def decode_with_decord(clip: bytes, bucket: Bucket, start: int) -> NDArray[np.uint8]:
+def decode_with_decord(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
     """``decode`` by decord."""
+    import av
     import decord
 
-    def read(height: int = -1, width: int = -1) -> decord.VideoReader:
+    last = int(numbers[-1])
+    try:
+        # decord tells a clip's size only with a decoded frame, the container at once.
+        with av.open(io.BytesIO(clip), mode="r") as container:
+            own = container.streams.video[0]
+            height, width = _cover(own.height, own.width, bucket)
         # Decoding spreads over clips, so one clip needs one thread.
-        return decord.VideoReader(
+        reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
         )
-
-    try:
-        own_height, own_width, _ = read()[0].shape
-        reader = read(*_cover(own_height, own_width, bucket))
-        if len(reader) < start + bucket.frames:
-            raise _too_short(len(reader), bucket, start)
-        if start and len(reader.get_key_indices()) > 1:
+        if len(reader) <= last:
+            raise _too_short(len(reader), last)
+        if numbers[0] and len(reader.get_key_indices()) > 1:
             # decord's seek lands on wrong frames near the keyframes of open groups of pictures.
-            for _ in range(start):
-                reader.next()
-            frames_THWC = np.stack([reader.next().asnumpy() for _ in range(bucket.frames)])
+            times = np.bincount(numbers, minlength=last + 1)
+            frames = ((shown, reader.next()) for shown in times.tolist())
+            frames_THWC = np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
         else:
-            frames_THWC = reader.get_batch(range(start, start + bucket.frames)).asnumpy()
-    except (decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
+            frames_THWC = reader.get_batch(numbers.tolist()).asnumpy()
+    except (av.FFmpegError, decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
         raise _undecodable(error) from error
     return _centre(frames_THWC, bucket)
 
 
-def decode_with_pyav(clip: bytes, bucket: Bucket, start: int) -> NDArray[np.uint8]:
+def decode_with_pyav(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
     """``decode`` by PyAV: seeks to the keyframe before the frames."""
     import av
     from av.video.reformatter import VideoReformatter
 
     frames_THWC = np.empty((bucket.frames, bucket.height, bucket.width, 3), dtype=np.uint8)
-    filled = 0
+    filled, last = 0, int(numbers[-1])
     reformatter = VideoReformatter()
     try:
         with av.open(io.BytesIO(clip), mode="r") as container:
@@ -80,28 +87,30 @@ def decode_with_pyav(clip: bytes, bucket: Bucket, start: int) -> NDArray[np.uint
                 for packet in container.demux(stream)
                 if packet.pts is not None
             )
-            if len(stamps) < start + bucket.frames:
-                raise _too_short(len(stamps), bucket, start)
-            first = stamps[start][0]
+            if len(stamps) <= last:
+                raise _too_short(len(stamps), last)
+            wanted = [stamps[number][0] for number in numbers.tolist()]
             container.seek(
-                max((pts for pts, is_key in stamps[: start + 1] if is_key), default=stamps[0][0]),
+                max((pts for pts, is_key in stamps[: int(numbers[0]) + 1] if is_key), default=stamps[0][0]),
                 stream=stream,
             )
             for frame in container.decode(stream):
-                if frame.pts is None or frame.pts < first:
+                if frame.pts is None or frame.pts < wanted[filled]:
                     continue
                 height, width = _cover(frame.height, frame.width, bucket)
                 image = reformatter.reformat(
                     frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
                 )
                 image_HWC = np.asarray(image.to_ndarray(), dtype=np.uint8)
-                frames_THWC[filled] = _centre(image_HWC[np.newaxis], bucket)
-                filled += 1
+                # A frame that is slowed down is shown more than once.
+                shown = bisect_right(wanted, frame.pts)
+                frames_THWC[filled:shown] = _centre(image_HWC[np.newaxis], bucket)
+                filled = shown
                 if filled == bucket.frames:
                     return frames_THWC
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
-    raise _too_short(start + filled, bucket, start)
+    raise _too_short(filled, last)
 
 
 @cache
@@ -125,8 +134,8 @@ def _centre(frames_THWC: NDArray[np.uint8], bucket: Bucket) -> NDArray[np.uint8]
     return frames_THWC[:, top : top + bucket.height, left : left + bucket.width]
 
 
-def _too_short(frames: int, bucket: Bucket, start: int) -> RunError:
-    return RunError(f"the clip has {frames} frames; {bucket.frames} from frame {start} on were asked for")
+def _too_short(frames: int, last: int) -> RunError:
+    return RunError(f"the clip has {frames} frames; frame {last}, counted from 0, was asked for")
 
 
 def _undecodable(error: Exception) -> RunError:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
+from loader.arrays import Places
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,22 +3,21 @@
 Random words (`loader.draws`) serve as sort keys.
 """
 
-import hashlib
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loader.arrays import Flags, Floats, Places
 from loader.buckets import Assignment
 from loader.cost import seconds
 from loader.draws import words
 from loader.errors import UsageError
-from loader.policy import Division, place
-
-SAMPLES, MICROBATCHES = 0, 1
+from loader.pieces import Pieces, cut, filled, shuffled
+from loader.policy import Division, Placement, place
+from loader.source import Draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +26,9 @@ class PlannedMicrobatch:
 
     Attributes:
         bucket: place in ``Assignment.buckets``.
+        first: place in ``EpochPlan.order``.
         rows: int64 [B], index rows.
+        passes: int64 [B], how often each was drawn before.
         weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean
             losses is the mean over the step's samples. 0 marks a filler (``plan_epoch``).
         rank: that runs it.
@@ -35,7 +36,9 @@ class PlannedMicrobatch:
     """
 
     bucket: int
-    rows: NDArray[np.int64]
+    first: int
+    rows: Places
+    passes: Places
     weight: float
     rank: int
     slot: int
@@ -56,150 +59,181 @@ class StepPlan:
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """The steps of one epoch; a sequence of ``StepPlan`` that holds four arrays and no object per step.
+    """The steps of one epoch or of the rest of one; a sequence of ``StepPlan`` that holds no object per step.
 
     Attributes:
-        rows: int64 [N], index rows, grouped so that each microbatch is one run of them.
-        starts: int64 [M], where each microbatch starts in ``rows``; M is steps x microbatches of a step.
-        sizes: int64 [M], samples of each microbatch.
-        buckets: int64 [M], place in ``Assignment.buckets`` of each microbatch.
+        draws: of the epoch.
+        order: int64 [N], draws, grouped by bucket, so that each microbatch is one run of them.
+        groups: int64 [K + 1], where each bucket begins in ``order``, and the end.
+        pieces: the microbatches, M of them: steps x microbatches of a step.
         costs: float64 [M], of each.
+        images: bool [M], whether it holds images.
         fillers: how many microbatches at the very end repeat another one with weight 0.
         division: how a step is divided over the ranks.
     """
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    buckets: NDArray[np.int64]
-    costs: NDArray[np.float64]
+    draws: Draws
+    order: Places
+    groups: Places
+    pieces: Pieces
+    costs: Floats
+    images: Flags
     fillers: int
     division: Division
 
     def __len__(self) -> int:
-        return len(self.starts) // self.division.per_step
+        return len(self.costs) // self.division.per_step
 
     def __getitem__(self, step: int) -> StepPlan:
         return self.step(step)
 
-    def step(self, step: int, rank: int | None = None) -> StepPlan:
-        """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
+    def __iter__(self) -> Iterator[StepPlan]:
+        return (self[step] for step in range(len(self)))
+
+    def placed(self, step: int) -> tuple[Places, Placement]:
+        """The microbatches of a step, int64 [ranks x m], and where each of them runs."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
-        first, counted = step * self.division.per_step, len(self.starts) - self.fillers
-        last = first + self.division.per_step
-        samples = int(self.sizes[first : min(last, counted)].sum())
-        placement = place(self.division.policy, self.costs[first:last], self.division.ranks)
+        window, place_in_window = divmod(step, self.division.window)
+        return _window(self, window)[place_in_window]
+
+    def step(self, step: int, rank: int | None = None) -> StepPlan:
+        """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
+        members, placement = self.placed(step)
+        counted = len(self.costs) - self.fillers
+        samples = int(self.pieces.size[members[members < counted]].sum())
         order = np.lexsort((placement.slot, placement.rank))
         if rank is not None:
             order = order[placement.rank[order] == rank]
         return StepPlan(
             microbatches=tuple(
-                PlannedMicrobatch(
-                    bucket=int(self.buckets[first + at]),
-                    rows=self.rows[
-                        self.starts[first + at] : self.starts[first + at] + self.sizes[first + at]
-                    ],
-                    weight=int(self.sizes[first + at]) / samples if first + at < counted else 0.0,
-                    rank=int(placement.rank[at]),
-                    slot=int(placement.slot[at]),
-                )
+                self._microbatch(int(members[at]), placement.rank.item(at), placement.slot.item(at), samples)
                 for at in order.tolist()
             ),
             samples=samples,
         )
 
-    def __iter__(self) -> Iterator[StepPlan]:
-        return (self[step] for step in range(len(self)))
+    def drawn(self, members: Places) -> Places:
+        """The draws of some microbatches, one microbatch after the other."""
+        size = self.pieces.size[members]
+        reach = np.cumsum(size)
+        places: Places = np.repeat(self.pieces.start[members] - (reach - size), size) + np.arange(size.sum())
+        return self.order[places]
+
+    def drawn_before(self, step: int) -> Places:
+        """The draws of all earlier steps."""
+        whole_windows = step // self.division.window * self.division.window
+        members = [np.arange(whole_windows * self.division.per_step)]
+        members += [self.placed(number)[0] for number in range(whole_windows, step)]
+        return self.drawn(np.concatenate(members))
+
+    def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
+        """Rows and passes that may take the place of sample ``number``: what follows in its bucket, no draw twice."""
+        lowest, behind = self.groups[micro.bucket : micro.bucket + 2].tolist()
+        bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
+        for at in range(first, first + behind - lowest):
+            draw = self.order.item(lowest + (at - lowest) % (behind - lowest))
+            if (row := self.draws.rows.item(draw)) != bad:
+                yield row, self.draws.passes.item(draw)
+
+    def _microbatch(self, number: int, rank: int, slot: int, samples: int) -> PlannedMicrobatch:
+        start, size, bucket = (column.item(number) for column in self.pieces)
+        drawn = self.order[start : start + size]
+        return PlannedMicrobatch(
+            bucket=bucket,
+            first=start,
+            rows=self.draws.rows[drawn],
+            passes=self.draws.passes[drawn],
+            weight=size / samples if number < len(self.costs) - self.fillers else 0.0,
+            rank=rank,
+            slot=slot,
+        )
 
 
 class Done(NamedTuple):
-    """The first part of an epoch, or the next one, that is over: trained in steps of that many microbatches."""
+    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and division."""
 
-    per_step: int
+    assignment: Assignment
+    division: Division
     steps: int
 
 
 def plan_epoch(
-    assignment: Assignment, seed: int, epoch: int, division: Division, done: Sequence[Done] = ()
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    division: Division,
+    done: Sequence[Done] = (),
+    draws: Draws | None = None,
 ) -> EpochPlan:
-    """Plans an epoch, or the rest of one, in which every assigned sample is trained on exactly once.
+    """Plans an epoch, or the rest of one, in which every draw that has a bucket is trained on exactly once.
 
     Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
     smaller), the microbatches are shuffled, and as many as a step takes are divided over the ranks. Where their
     number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
     of B = 1), the last step is filled up with repeated microbatches of weight 0.
 
-    Which samples a step holds follows from the number of its microbatches alone, ranks x m: 8 x 1, 4 x 2 and 2 x 4
-    train the same steps.
+    Where ranks wait once a step, which samples a step holds follows from the number of its microbatches alone,
+    ranks x m: 8 x 1, 4 x 2 and 2 x 4 train the same steps.
 
     Args:
         assignment: samples in buckets.
         seed: of the whole run, 0 to 2^64 - 1.
         epoch: from 0.
         division: of a step over the ranks.
-        done: what is over of this epoch, in order, where steps had another size before; what is left is planned.
+        done: what is over of this epoch, in order, where assignment or division were others before; what is left
+            is planned.
+        draws: what the epoch holds; every row of the assignment once, where it is not given.
 
     Raises:
         UsageError: there are fewer samples in buckets than microbatches in a step.
     """
-    rows_N, pieces_M3 = cut(assignment, words(seed, epoch, SAMPLES, len(assignment.bucket_of)))
-    if len(rows_N) < division.per_step:
+    if draws is None:
+        rows = np.arange(len(assignment.bucket_of))
+        draws = Draws(rows, np.full_like(rows, epoch), np.zeros_like(rows))
+    left_L = np.arange(len(draws.rows))
+    for number, part in enumerate(done):
+        over = _part(part.assignment, seed, epoch, number, part.division, draws, left_L).drawn_before(
+            part.steps
+        )
+        left_L = np.setdiff1d(left_L, over)
+    plan = _part(assignment, seed, epoch, len(done), division, draws, left_L)
+    if not done and len(plan.order) < division.per_step:
         raise UsageError(
-            f"{len(rows_N)} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
+            f"{len(plan.order)} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
             f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
         )
-    for number, part in enumerate(done):
-        pieces_M3 = _shuffled(pieces_M3, seed, epoch, number, part.per_step)[part.steps * part.per_step :]
-    per_step = division.per_step
-    pieces_M3 = _shuffled(pieces_M3, seed, epoch, len(done), per_step)
-    fillers = -len(pieces_M3) % per_step
-    last_step_X3 = pieces_M3[len(pieces_M3) // per_step * per_step :]
-    start_M, size_M, bucket_M = np.concatenate([pieces_M3, np.resize(last_step_X3, (fillers, 3))]).T
-    cost_M = seconds(division.cost, size_M, np.array(assignment.lengths)[bucket_M])
-    return EpochPlan(rows_N, start_M, size_M, bucket_M, cost_M, fillers, division)
+    return plan
 
 
-def start_frame(seed: int, epoch: int, key: str, clip_frames: int, frames: int) -> int:
-    """The first of ``frames`` frames to train on: uniform over the clip, fixed by seed, epoch and key."""
-    digest = hashlib.blake2b(f"{seed}/{epoch}/{key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % (clip_frames - frames + 1)
+def _part(
+    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, left_L: Places
+) -> EpochPlan:
+    """Plans the draws that are left when the ``part``-th part of an epoch begins."""
+    bucket_L = assignment.bucket_of[draws.rows[left_L]]
+    order, groups, pieces = cut(assignment, bucket_L, words(seed, epoch, 2 * part, len(left_L)))
+    pieces = filled(pieces, division.per_step)
+    pieces = shuffled(pieces, words(seed, epoch, 2 * part + 1, len(pieces.start)), division.run)
+    fillers = -len(pieces.start) % division.per_step
+    # The last step repeats its own microbatches.
+    last = np.arange(len(pieces.start) // division.per_step * division.per_step, len(pieces.start))
+    pieces = pieces.where(np.concatenate([np.arange(len(pieces.start)), np.resize(last, fillers)]))
+    image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
+    return EpochPlan(
+        draws=draws,
+        order=left_L[order],
+        groups=groups,
+        pieces=pieces,
+        costs=seconds(assignment.cost, pieces.size, np.array(assignment.lengths)[pieces.bucket]),
+        images=image_K[pieces.bucket],
+        fillers=fillers,
+        division=division,
+    )
 
 
-def cut(assignment: Assignment, words_N: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Shuffled rows grouped by bucket, and (start, size, bucket) of each microbatch among them."""
-    order_N = np.lexsort((words_N, assignment.bucket_of))
-    rows_N = order_N[np.searchsorted(assignment.bucket_of[order_N], 0) :]
-    counts = np.bincount(assignment.bucket_of[rows_N], minlength=len(assignment.buckets)).tolist()
-    pieces = []
-    end = 0
-    for bucket, (count, size) in enumerate(zip(counts, assignment.batch_sizes, strict=True)):
-        start_X = np.arange(end, end + count, size.batch)
-        end += count
-        size_X = np.minimum(size.batch, end - start_X)
-        pieces.append(np.stack([start_X, size_X, np.full_like(start_X, bucket)], axis=1))
-    return rows_N, np.concatenate(pieces)
-
-
-def _shuffled(
-    pieces_M3: NDArray[np.int64], seed: int, epoch: int, part: int, per_step: int
-) -> NDArray[np.int64]:
-    """Microbatches in the order of the ``part``-th part of an epoch, halved where that fills its last step."""
-    pieces_M3 = _halve_largest(pieces_M3, -len(pieces_M3) % per_step)
-    return pieces_M3[np.argsort(words(seed, epoch, MICROBATCHES + part, len(pieces_M3)), kind="stable")]
-
-
-def _halve_largest(pieces_M3: NDArray[np.int64], times: int) -> NDArray[np.int64]:
-    """Halves the largest microbatch ``times`` times, as long as one of more than one sample is left."""
-    largest = np.argsort(-pieces_M3[:, 1], kind="stable")[:times]
-    heap = [(-size, start, bucket) for start, size, bucket in pieces_M3[largest].tolist()]
-    heapq.heapify(heap)
-    for _ in range(times):
-        size, start, bucket = -heap[0][0], *heap[0][1:]
-        if size == 1:
-            break
-        half = (size + 1) // 2
-        heapq.heapreplace(heap, (-half, start, bucket))
-        heapq.heappush(heap, (half - size, start + half, bucket))
-    halved = np.array([(start, -size, bucket) for size, start, bucket in heap], dtype=np.int64).reshape(-1, 3)
-    return np.concatenate([np.delete(pieces_M3, largest, axis=0), halved])
+@lru_cache(maxsize=2)
+def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
+    first = number * plan.division.window * plan.division.per_step
+    numbers = np.arange(first, min(first + plan.division.window * plan.division.per_step, len(plan.costs)))
+    placed = place(plan.division, plan.costs[numbers], plan.pieces.size[numbers], plan.images[numbers])
+    return [(numbers[own], placement) for own, placement in placed]

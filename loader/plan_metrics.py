@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.arrays import Floats
 from loader.microbatches import Microbatches
 from loader.policy import Placement
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

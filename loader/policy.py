@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loader.arrays import Flags, Floats, Places
 from loader.balance import balanced
 from loader.buckets import Budgets
-from loader.cost import Cost, PowerCost
+from loader.slots import slotted
 
 Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 """equal_token: as many tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and
@@ -21,8 +21,6 @@ Regime = Literal["step", "slot"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 BudgetsT = TypeVar("BudgetsT", bound=Budgets)
-Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,18 +31,38 @@ class Division:
         ranks: data-parallel.
         microbatches: of a rank in a step, on average.
         policy: who runs what.
-        cost: what a microbatch costs.
+        regime: when ranks wait for each other.
+        lookahead: steps between which `balanced` may exchange microbatches in the slot regime.
     """
 
     ranks: int
     microbatches: int = 1
     policy: Policy = "balanced"
-    cost: Cost = PowerCost()  # noqa: RUF009 - frozen
+    regime: Regime = "step"
+    lookahead: int = 1
 
     @property
     def per_step(self) -> int:
         """Microbatches of a step, on all ranks."""
         return self.ranks * self.microbatches
+
+    @property
+    def window(self) -> int:
+        """Steps that are planned together."""
+        return self.lookahead if self.regime == "slot" and self.policy == "balanced" else 1
+
+    @property
+    def run(self) -> int:
+        """Microbatches in a row that have one bucket."""
+        return self.ranks if self.policy == "same_bucket" else 1
+
+    def same_steps(self, other: "Division") -> bool:
+        """Whether every step holds the same samples under both, whoever runs them."""
+        return self._steps() == other._steps()
+
+    def _steps(self) -> tuple[int, ...]:
+        ranks = self.ranks if self.regime == "slot" and self.policy == "balanced" else 0
+        return self.per_step, self.run, self.window, ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,27 +89,37 @@ def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
     return budgets.model_copy(update={"compute_budget": None, "target_step_s": None})
 
 
-def place(policy: Policy, costs: Floats, ranks: int) -> Placement:
-    """Places the microbatches of one step, ranks x m of them, where ranks wait for each other once a step.
+def place(
+    division: Division, costs: Floats, samples: Places, images: Flags
+) -> list[tuple[Places, Placement]]:
+    """Divides the microbatches of a window into its steps, and places them.
 
     Args:
-        policy: who decides.
-        costs: float64 [M], in the order of the stream.
-        ranks: of the step.
+        division: of each step.
+        costs: float64 [M], in the order of the stream; M is whole steps, at most ``division.window`` of them.
+        samples: int64 [M], B of each.
+        images: bool [M], whether it holds images.
+
+    Returns:
+        For each step the numbers of its microbatches, int64 [ranks x m], and where each of them runs.
     """
+    ranks, steps = division.ranks, len(costs) // division.per_step
+    if division.regime == "slot" and division.policy == "balanced":
+        step, rank, slot = slotted(costs, samples, images, ranks, steps)
+        members = [np.flatnonzero(step == number) for number in range(steps)]
+        return [(own, Placement(rank[own], slot[own], ranks, "slot")) for own in members]
+    numbers = np.arange(len(costs)).reshape(steps, division.per_step)
+    return [(own, _placed(division, costs[own])) for own in numbers]
+
+
+def _placed(division: Division, costs: Floats) -> Placement:
+    ranks, number = division.ranks, np.arange(len(costs))
     # One for each rank is balanced already, or cannot be.
-    if policy != "balanced" or len(costs) == ranks:
-        return in_order(len(costs), ranks)
-    number = np.arange(len(costs))
+    if division.policy != "balanced" or len(costs) == ranks:
+        return Placement(number % ranks, number // ranks, ranks, division.regime)
     rank = balanced(costs, ranks)
     order = np.lexsort((number, -costs, rank))
     first = np.searchsorted(rank[order], np.arange(ranks))
     slot = np.empty(len(costs), np.int64)
     slot[order] = number - first[rank[order]]
     return Placement(rank, slot, ranks)
-
-
-def in_order(count: int, ranks: int, regime: Regime = "step") -> Placement:
-    """Microbatches dealt to the ranks as they come."""
-    number = np.arange(count)
-    return Placement(number % ranks, number // ranks, ranks, regime)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel, Field
 
-from loader.cost import Cost, Floats, seconds
+from loader.arrays import Floats
+from loader.cost import Cost, seconds
 from loader.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
 
 _TRIMS = 3

@@ -1,18 +1,17 @@
 """A plan on paper: steps of a stream under a policy, measured without reading a sample."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from loader.arrays import Floats
 from loader.cost import Cost, seconds
 from loader.microbatches import Microbatches, together
 from loader.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
-from loader.policy import Placement, Policy, Regime, in_order, place
-from loader.slots import slotted
+from loader.policy import Division, Placement, place
 
 COST_ERRORS = (0.02, 0.05, 0.10)
 """Standard deviations of the relative error of a cost, for which the idle time is stated."""
@@ -29,7 +28,7 @@ class PlannedStep:
 
     number: int
     microbatches: Microbatches
-    costs: NDArray[np.float64]
+    costs: Floats
     placement: Placement
 
     def table(self) -> pa.Table:
@@ -64,49 +63,24 @@ class Simulated:
 
 
 def planned_steps(
-    draw: Callable[[int], Microbatches],
-    policy: Policy,
-    cost: Cost,
-    ranks: int,
-    steps: int,
-    *,
-    regime: Regime = "step",
-    lookahead: int = 1,
+    draw: Callable[[int], Microbatches], division: Division, cost: Cost, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
-    """The steps and the seconds that planning each took.
+    """The steps and the seconds that placing each took.
 
     Args:
         draw: the microbatches of a step, ranks x m of them.
-        policy: who places them.
+        division: of each step.
         cost: model.
-        ranks: of the cluster.
         steps: how many.
-        regime: when ranks wait for each other.
-        lookahead: steps planned together, between which `balanced` may exchange microbatches in the slot regime.
     """
-    window = lookahead if regime == "slot" and policy == "balanced" else 1
-    for first in range(0, steps, window):
-        drawn = [draw(number) for number in range(first, min(first + window, steps))]
+    for first in range(0, steps, division.window):
+        drawn = together([draw(number) for number in range(first, min(first + division.window, steps))])
+        costs = seconds(cost, drawn.batch, drawn.length)
         began = time.perf_counter()
-        planned = _planned(drawn, policy, cost, ranks, regime)
-        spent_s = (time.perf_counter() - began) / len(planned)
-        for number, (microbatches, costs, placement) in enumerate(planned, first):
-            yield PlannedStep(number, microbatches, costs, placement), spent_s
-
-
-def _planned(
-    drawn: Sequence[Microbatches], policy: Policy, cost: Cost, ranks: int, regime: Regime
-) -> list[tuple[Microbatches, NDArray[np.float64], Placement]]:
-    window = together(drawn)
-    costs = seconds(cost, window.batch, window.length)
-    if regime == "slot" and policy == "balanced":
-        step, rank, slot = slotted(costs, window.batch, window.images > 0, ranks, len(drawn))
-        members = [np.flatnonzero(step == number) for number in range(len(drawn))]
-        return [
-            (window.where(own), costs[own], Placement(rank[own], slot[own], ranks, regime)) for own in members
-        ]
-    placement = in_order(len(costs), ranks, regime) if regime == "slot" else place(policy, costs, ranks)
-    return [(window, costs, placement)]
+        placed = place(division, costs, drawn.batch, drawn.images > 0)
+        spent_s = (time.perf_counter() - began) / len(placed)
+        for number, (own, placement) in enumerate(placed, first):
+            yield PlannedStep(number, drawn.where(own), costs[own], placement), spent_s
 
 
 def simulate(

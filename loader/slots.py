@@ -7,16 +7,14 @@ to the steps first, each step its part; the rest is cut into slots, and slots go
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+from loader.arrays import Flags, Floats, Places
 
 _DEALT = 0.07  # of the microbatches, the cheapest: in a wide mixture they hold a third of the samples
 
 
 def slotted(
-    costs: Floats, samples: Places, images: NDArray[np.bool_], ranks: int, steps: int
+    costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
 ) -> tuple[Places, Places, Places]:
     """A step, a rank and a slot for each microbatch of a window.
 
@@ -38,7 +36,7 @@ def slotted(
     return step, rank, slot
 
 
-def _steps(costs: Floats, samples: Places, images: NDArray[np.bool_], ranks: int, steps: int) -> Places:
+def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int) -> Places:
     per_step = len(costs) // steps
     by_cost = np.argsort(costs, kind="stable")
     dealt = images.copy()

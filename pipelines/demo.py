@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Runs the whole journey and ends with a table of what was made."""
     from curate.config import CurateConfig
     from curate.run import curate
-    from loader.stream import StreamConfig
+    from loader.stream_config import StreamConfig
     from pipelines.curate import curation_progress, print_accounting, summary
     from pipelines.report import ReportConfig, print_buckets, write_report
     from pipelines.train import train

@@ -4,20 +4,20 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.buckets import Bucket, BucketConfig
+from loader.buckets import Bucket, BucketConfig, assign
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
-from loader.epoch import epoch_stream
+from loader.epoch import dataset_steps
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
-from loader.policy import POLICIES, Policy, budgets_of
+from loader.policy import POLICIES, Division, Policy, budgets_of
 from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, planned_steps, simulate
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
@@ -33,13 +33,13 @@ class Mixture:
         name: as the person gave it.
         buckets: shapes.
         cost: what its budgets count with.
-        draw: the microbatches of a step: policy, step, how many, and how many in a row share a bucket.
+        steps: the first so many steps under a division and a cost.
     """
 
     name: str
     buckets: tuple[Bucket, ...]
     cost: Cost
-    draw: Callable[[Policy, int, int, int], Microbatches]
+    steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
 
 
 _SHARES = {
@@ -99,20 +99,8 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     cost = mixture.cost if options.timings is None else _fitted(options.timings)
 
     def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
-        count = ranks * options.microbatches
-        repeated = ranks if policy == "same_bucket" else 1
-        return simulate(
-            planned_steps(
-                lambda step: mixture.draw(policy, step, count, repeated),
-                policy,
-                cost,
-                ranks,
-                options.steps,
-                regime=options.regime,
-                lookahead=options.lookahead,
-            ),
-            keep,
-        )
+        division = Division(ranks, options.microbatches, policy, options.regime, options.lookahead)
+        return simulate(mixture.steps(division, cost, options.steps), keep)
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
@@ -143,20 +131,25 @@ def workload(name: str, seed: int) -> Mixture:
     """A named mixture."""
     found = WORKLOADS[name]
 
-    def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
-        return found.draw(found.batch_sizes(budgets_of(policy, found.budgets)), seed, step, count, repeated)
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        sizes = found.batch_sizes(budgets_of(division.policy, found.budgets))
 
-    return Mixture(name, found.buckets, found.budgets.counted_cost, draw)
+        def draw(step: int) -> Microbatches:
+            return found.draw(sizes, seed, step, division.per_step, division.run)
+
+        return planned_steps(draw, division, cost, count)
+
+    return Mixture(name, found.buckets, found.budgets.counted_cost, steps)
 
 
 def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
     """A dataset's own mixture, from its index."""
-    streams = {policy: epoch_stream(index, budgets_of(policy, config), seed) for policy in POLICIES}
 
-    def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
-        return streams[policy].step(step, count, repeated)
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
+        return dataset_steps(index, assignment, config.max_text_tokens, seed, division, count)
 
-    return Mixture(name, streams["balanced"].assignment.buckets, config.counted_cost, draw)
+    return Mixture(name, assign(index.slice(0, 0), config).buckets, config.counted_cost, steps)
 
 
 def _keys(simulated: Simulated) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import BaseModel, Field, model_validator
 
 from loader.storage import StorageConfig
-from loader.stream import StreamConfig
+from loader.stream_config import StreamConfig
 from train.config import TrainConfig
 
 

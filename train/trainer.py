@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from loader.batch import Microbatch
 from loader.errors import RunError, UsageError
-from loader.stream import Microbatch
 from train import checkpoint
 from train.config import TrainConfig
 from train.log import MetricLog
@@ -153,7 +153,7 @@ class Trainer:
         config = self.config
         with torch.no_grad():
             clean_BCTHW = bundle.tokenizer.encode(batch.video_BCTHW.to(device))
-        drawn = draw(config.objective, config.seed, batch.keys, batch.epoch, clean_BCTHW.shape[1:])
+        drawn = draw(config.objective, config.seed, batch.keys, batch.passes, clean_BCTHW.shape[1:])
         t_B, noise_BCTHW = drawn.times.to(device), drawn.noise.to(device)
         noisy_BCTHW, velocity_BCTHW = interpolate(clean_BCTHW, noise_BCTHW, t_B)
         captions = ["" if drop else text for drop, text in zip(drawn.dropped, batch.captions, strict=True)]

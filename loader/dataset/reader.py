@@ -102,11 +102,15 @@ class Dataset:
             row = self.row(row_number)
             raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
         shard, offset, size = found
-        data = self.storage.read(shard, offset, size)
+        data = self.read_range(shard, offset, size)
         if len(data) != size:
             key = self.row(row_number)["key"]
             raise RunError(f"{self.storage.uri(shard)} ends inside {key}.{suffix}: the shard is cut off")
         return data
+
+    def read_range(self, shard: str, offset: int, size: int) -> bytes:
+        """Bytes of a shard, fewer where it ends before."""
+        return self.storage.read(shard, offset, size)
 
     def members(self, suffix: str) -> Members:
         """Where the members with a suffix lie; computed once."""

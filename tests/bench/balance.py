@@ -9,7 +9,7 @@ import argparse
 
 from loader.cost import PowerCost
 from loader.microbatches import Microbatches
-from loader.policy import POLICIES, Policy, budgets_of
+from loader.policy import POLICIES, Division, Policy, budgets_of
 from loader.simulate import Simulated, planned_steps, simulate
 from loader.workloads import WORKLOADS
 
@@ -43,10 +43,12 @@ def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int
     workload = WORKLOADS[name]
     sizes = workload.batch_sizes(budgets_of(policy, workload.budgets))
 
-    def draw(step: int) -> Microbatches:
-        return workload.draw(sizes, 0, step, ranks * microbatches, ranks if policy == "same_bucket" else 1)
+    division = Division(ranks, microbatches, policy)
 
-    return simulate(planned_steps(draw, policy, PowerCost(), ranks, steps))
+    def draw(step: int) -> Microbatches:
+        return workload.draw(sizes, 0, step, division.per_step, division.run)
+
+    return simulate(planned_steps(draw, division, PowerCost(), steps))
 
 
 def row(name: str, ranks: int, microbatches: int, policy: Policy, found: Simulated) -> str:

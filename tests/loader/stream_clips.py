@@ -3,10 +3,11 @@
 import hashlib
 from pathlib import Path
 
+from loader.batch import Microbatch
 from loader.buckets import BucketConfig
 from loader.dataset import DatasetWriter, Sample
 from loader.storage import open_storage
-from loader.stream import Microbatch, StreamConfig
+from loader.stream_config import StreamConfig
 from loader.tokens import Compression
 
 BUCKETS = BucketConfig(
@@ -60,4 +61,4 @@ def keys(microbatches: list[Microbatch]) -> list[tuple[str, ...]]:
 
 def digest(microbatch: Microbatch) -> str:
     pixels = hashlib.sha256(microbatch.video_BCTHW.numpy().tobytes()).hexdigest()
-    return f"{microbatch.epoch}/{microbatch.position} {microbatch.keys} {microbatch.weight} {pixels}"
+    return f"{microbatch.epoch}/{microbatch.step} {microbatch.keys} {microbatch.weight} {pixels}"

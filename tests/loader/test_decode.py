@@ -9,6 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from loader.buckets import Bucket
 from loader.decode import Decoder, decode, decode_with_decord, decode_with_pyav
@@ -69,10 +70,33 @@ def encode_sound(path: Path) -> bytes:
 def test_the_frames_asked_for_are_given(decoder: Decoder, tmp_path: Path, options: dict[str, str]) -> None:
     clip = write_video(tmp_path / "clip.mp4", (20, 20), options=options).read_bytes()
     for start in range(32):
-        frames_THWC = decoder(clip, Bucket(9, 64, 80), start)
+        frames_THWC = decoder(clip, Bucket(9, 64, 80), np.arange(start, start + 9))
         assert frames_THWC.shape == (9, 64, 80, 3)
         assert frames_THWC.dtype == np.uint8
         assert [read_number(picture) for picture in frames_THWC] == list(range(start, start + 9))
+
+
+@each_decoder
+@pytest.mark.parametrize("numbers", [[0, 3, 6, 9], [7, 17, 27, 37], [4, 4, 5, 5], [39, 39, 39, 39]])
+@pytest.mark.parametrize("keyframes", ["7", "250"])
+def test_frames_may_be_skipped_and_repeated(
+    decoder: Decoder, tmp_path: Path, numbers: list[int], keyframes: str
+) -> None:
+    clip = write_video(tmp_path / "clip.mp4", (20, 20), options={"g": keyframes, "bf": "2"}).read_bytes()
+    frames_THWC = decoder(clip, Bucket(4, 64, 80), np.array(numbers))
+    assert [read_number(picture) for picture in frames_THWC] == numbers
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "gif"])
+def test_an_image_is_a_video_of_one_frame(tmp_path: Path, name: str) -> None:
+    picture = np.zeros((90, 160, 3), np.uint8)
+    picture[:, 80:] = (250, 120, 10)
+    path = tmp_path / f"image.{name}"
+    Image.fromarray(picture).save(path, **({"lossless": True} if name == "webp" else {}))
+    [frame] = decode(path.read_bytes(), Bucket(1, 45, 80), np.array([0]))
+    assert np.abs(frame[20, [10, 70]].astype(int) - picture[40, [20, 140]]).max() < 12
+    with pytest.raises(RunError, match="has 1 frames; frame 1"):
+        decode(path.read_bytes(), Bucket(2, 45, 80), np.array([0, 1]))
 
 
 @each_decoder
@@ -80,14 +104,14 @@ def test_the_frames_asked_for_are_given(decoder: Decoder, tmp_path: Path, option
     "size", [(128, 160), (64, 80), (63, 79), (48, 96), (96, 48), (37, 111), (160, 200), (16, 16)]
 )
 def test_any_size_is_covered_exactly(decoder: Decoder, clip: bytes, size: tuple[int, int]) -> None:
-    assert decoder(clip, Bucket(2, *size), 3).shape == (2, *size, 3)
+    assert decoder(clip, Bucket(2, *size), np.array([3, 4])).shape == (2, *size, 3)
 
 
 @each_decoder
 def test_the_crop_keeps_the_centre_and_the_shapes(decoder: Decoder, tmp_path: Path) -> None:
     picture = np.full((90, 160, 3), 128, np.uint8)
     picture[:, 75:85] = 255  # a bright bar in the middle column, 10 of 160 wide
-    [first, *_] = decoder(encode(tmp_path / "bar.mp4", picture, "bt709"), Bucket(1, 180, 180), 0)
+    [first, *_] = decoder(encode(tmp_path / "bar.mp4", picture, "bt709"), Bucket(1, 180, 180), np.array([0]))
     bright = np.flatnonzero(first[90, :, 1] > 200)
     assert abs(bright.mean() - 89.5) < 1
     assert abs(len(bright) - 20) <= 2  # enlarged twice in both directions, not squeezed
@@ -98,7 +122,7 @@ def test_the_crop_keeps_the_centre_and_the_shapes(decoder: Decoder, tmp_path: Pa
 def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Path, matrix: str) -> None:
     colours = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (200, 150, 100)], np.uint8)
     picture = np.broadcast_to(colours.repeat(80, axis=0), (160, 320, 3)).copy()
-    frames = decoder(encode(tmp_path / "colours.mp4", picture, matrix), Bucket(1, 80, 160), 2)
+    frames = decoder(encode(tmp_path / "colours.mp4", picture, matrix), Bucket(1, 80, 160), np.array([2]))
     seen = frames[0, 40, 20::40].astype(int)
     assert np.abs(seen - colours).max() <= 5
 
@@ -106,16 +130,19 @@ def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Pa
 @needs_decord
 @pytest.mark.parametrize("bucket", [Bucket(9, 64, 80), Bucket(9, 48, 96), Bucket(5, 160, 200)])
 def test_the_decoders_agree(clip: bytes, bucket: Bucket) -> None:
-    one, other = (decoder(clip, bucket, 12).astype(int) for decoder in (decode_with_decord, decode_with_pyav))
+    numbers = np.arange(12, 12 + bucket.frames)
+    one, other = (
+        decoder(clip, bucket, numbers).astype(int) for decoder in (decode_with_decord, decode_with_pyav)
+    )
     assert np.abs(one - other).mean() < 0.1
     assert np.abs(one - other).max() <= 16
 
 
 @each_decoder
 def test_a_clip_that_is_too_short_says_how_short(decoder: Decoder, clip: bytes) -> None:
-    assert len(decoder(clip, Bucket(9, 64, 80), 31)) == 9
-    with pytest.raises(RunError, match="has 40 frames; 9 from frame 32 on"):
-        decoder(clip, Bucket(9, 64, 80), 32)
+    assert len(decoder(clip, Bucket(9, 64, 80), np.arange(31, 40))) == 9
+    with pytest.raises(RunError, match="has 40 frames; frame 40, counted from 0, was asked for"):
+        decoder(clip, Bucket(9, 64, 80), np.arange(32, 41))
 
 
 @each_decoder
@@ -130,22 +157,23 @@ def test_what_is_no_clip_is_refused_in_words(
         "sound only": encode_sound(tmp_path / "sound.mp4"),
     }[damage]
     with pytest.raises(RunError, match="cannot be decoded"):
-        decoder(broken, Bucket(9, 64, 80), 0)
+        decoder(broken, Bucket(9, 64, 80), np.arange(9))
 
 
 def test_without_decord_pyav_decodes(clip: bytes) -> None:
     program = """
 import sys
 sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
+import numpy as np
 from loader.buckets import Bucket
 from loader.decode import decode
-sys.stdout.buffer.write(decode(sys.stdin.buffer.read(), Bucket(3, 64, 80), 5).tobytes())
+sys.stdout.buffer.write(decode(sys.stdin.buffer.read(), Bucket(3, 64, 80), np.arange(5, 8)).tobytes())
 """
     run = subprocess.run([sys.executable, "-c", program], input=clip, capture_output=True, check=True)
-    assert run.stdout == decode_with_pyav(clip, Bucket(3, 64, 80), 5).tobytes()
+    assert run.stdout == decode_with_pyav(clip, Bucket(3, 64, 80), np.arange(5, 8)).tobytes()
 
 
 @needs_decord
 def test_with_decord_decord_decodes(clip: bytes) -> None:
-    bucket = Bucket(3, 48, 96)
-    assert (decode(clip, bucket, 5) == decode_with_decord(clip, bucket, 5)).all()
+    bucket, numbers = Bucket(3, 48, 96), np.arange(5, 8)
+    assert (decode(clip, bucket, numbers) == decode_with_decord(clip, bucket, numbers)).all()

@@ -1,12 +1,16 @@
-"""An epoch as a stream of microbatches."""
+"""The steps of a dataset as a report sees them: those of training."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.buckets import BucketConfig
-from loader.epoch import EpochStream, epoch_stream
+from loader.buckets import BucketConfig, assign
+from loader.cost import seconds
+from loader.epoch import dataset_steps
 from loader.errors import UsageError
+from loader.plan import plan_epoch
+from loader.policy import POLICIES, Division, Policy
+from loader.simulate import PlannedStep
 from loader.tokens import Compression
 
 CONFIG = BucketConfig(
@@ -16,62 +20,52 @@ CONFIG = BucketConfig(
     max_text_tokens=20,
     memory_tokens=400,
 )
+GENERATOR = np.random.default_rng(0)
+INDEX = pa.table(
+    {
+        "key": [f"k{number}" for number in range(300)],
+        "frames": GENERATOR.choice([1, 9, 10, 17, 25], 300),
+        "height": np.full(300, 64),
+        "width": 64 + 64 * GENERATOR.integers(0, 2, 300),
+        "text_tokens": GENERATOR.integers(0, 40, 300),
+    }
+)
+ASSIGNMENT = assign(INDEX, CONFIG)
 
 
-def stream(samples: int = 300, seed: int = 1) -> EpochStream:
-    generator = np.random.default_rng(0)
-    wide = generator.integers(0, 2, samples)
-    return epoch_stream(
-        pa.table(
-            {
-                "key": [f"k{number}" for number in range(samples)],
-                "frames": generator.choice([1, 9, 10, 17, 25], samples),
-                "height": np.full(samples, 64),
-                "width": 64 + 64 * wide,
-                "text_tokens": generator.integers(0, 40, samples),
-            }
-        ),
-        CONFIG,
-        seed,
-    )
+def steps(division: Division, count: int) -> list[PlannedStep]:
+    return [step for step, _ in dataset_steps(INDEX, ASSIGNMENT, 20, 1, division, count)]
 
 
-def test_an_epoch_holds_every_sample_once() -> None:
-    found = stream()
-    held = found.epoch(0)
-    counts = np.bincount(held.bucket, weights=held.batch, minlength=len(found.assignment.buckets))
-    assert counts.tolist() == np.bincount(found.assignment.bucket_of, minlength=len(counts)).tolist()
-    text = np.minimum(found.index.column("text_tokens").to_numpy(), 20)
-    visual = np.array(found.assignment.lengths)[found.assignment.bucket_of] - 20
-    assert held.tokens.sum() == (text + visual).sum()
-    images = np.array([bucket.frames == 1 for bucket in found.assignment.buckets])
-    assert held.images.sum() == images[found.assignment.bucket_of].sum()
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_report_measures_the_steps_that_are_trained(policy: Policy) -> None:
+    division = Division(3, 2, policy)
+    plans = [plan_epoch(ASSIGNMENT, 1, epoch, division) for epoch in (0, 1)]
+    found = steps(division, 2 * len(plans[0]))
+    assert [step.number for step in found] == list(range(2 * len(plans[0])))
+    for step, trained in zip(found, [step for plan in plans for step in plan], strict=True):
+        table = step.table().to_pydict()
+        micros = trained.microbatches
+        assert table["bucket"] == [micro.bucket for micro in micros]
+        assert table["B"] == [len(micro.rows) for micro in micros]
+        assert list(zip(table["rank"], table["slot"], strict=True)) == [
+            (micro.rank, micro.slot) for micro in micros
+        ]
+        assert table["cost"] == seconds(ASSIGNMENT.cost, table["B"], table["S"]).tolist()
 
 
-def test_epochs_and_seeds_differ_and_repeat() -> None:
-    assert np.array_equal(stream().epoch(1).bucket, stream().epoch(1).bucket)
-    assert not np.array_equal(stream().epoch(0).bucket, stream().epoch(1).bucket)
-    assert not np.array_equal(stream(seed=1).epoch(0).bucket, stream(seed=2).epoch(0).bucket)
+def test_tokens_and_images_are_those_of_the_samples() -> None:
+    found = steps(Division(2, 2), 400)
+    plan = plan_epoch(ASSIGNMENT, 1, 0, Division(2, 2))
+    assert plan.fillers == 0
+    epoch = [step.microbatches for step in found[: len(plan)]]
+    text = np.minimum(INDEX.column("text_tokens").to_numpy(), 20)
+    visual = np.array(ASSIGNMENT.lengths)[ASSIGNMENT.bucket_of] - 20
+    assert sum(part.tokens.sum() for part in epoch) == (text + visual).sum()
+    image = np.array([bucket.frames == 1 for bucket in ASSIGNMENT.buckets])
+    assert sum(part.images.sum() for part in epoch) == image[ASSIGNMENT.bucket_of].sum()
 
 
-def test_steps_follow_each_other_through_the_epochs() -> None:
-    found = stream()
-    per_epoch = len(found.epoch(0)) // 8
-    assert np.array_equal(found.step(1, 8).bucket, found.epoch(0).bucket[8:16])
-    assert np.array_equal(found.step(per_epoch, 8).bucket, found.epoch(1).bucket[:8])
-    with pytest.raises(UsageError, match="a step takes 5000; use fewer ranks"):
-        found.step(0, 5000)
-
-
-def test_runs_of_one_bucket_come_first_and_the_rest_is_not_lost() -> None:
-    found = stream()
-    runs, shuffled = found.epoch(0, repeated=4), found.epoch(0)
-    assert sorted(zip(runs.bucket, runs.batch, runs.tokens, strict=True)) == sorted(
-        zip(shuffled.bucket, shuffled.batch, shuffled.tokens, strict=True)
-    )
-    whole = sum(count // 4 for count in np.bincount(shuffled.bucket))
-    assert whole > 5
-    in_runs = runs.bucket[: 4 * whole].reshape(whole, 4)
-    assert (in_runs == in_runs[:, :1]).all()
-    assert len(set(in_runs[:, 0].tolist())) > 1
-    assert in_runs[:, 0].tolist() != sorted(in_runs[:, 0].tolist())
+def test_too_few_samples_for_a_step_are_refused() -> None:
+    with pytest.raises(UsageError, match="300 samples in buckets cannot fill the 5000 microbatches"):
+        steps(Division(5000), 1)

@@ -11,7 +11,8 @@ from loader.buckets import Assignment, BatchSize, Bucket
 from loader.cost import PowerCost, seconds
 from loader.errors import UsageError
 from loader.plan import Done, EpochPlan, plan_epoch, start_frame
-from loader.policy import Division, Policy
+from loader.policy import Division, Policy, Regime
+from loader.source import Draws
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:
@@ -19,6 +20,7 @@ def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:
         buckets=tuple(Bucket(number + 1, 16, 16) for number in range(len(batches))),
         lengths=tuple(range(1, len(batches) + 1)),
         batch_sizes=tuple(BatchSize(batch, "memory") for batch in batches),
+        cost=PowerCost(),
         bucket_of=np.array(bucket_of, dtype=np.int64),
         unassigned=[],
     )
@@ -97,7 +99,7 @@ def test_balanced_ranks_wait_less_than_ranks_in_order() -> None:
 
     def idle(policy: Policy) -> float:
         found = []
-        for step in plan_epoch(parts, 0, 0, Division(8, 6, policy, cost)):
+        for step in plan_epoch(parts, 0, 0, Division(8, 6, policy)):
             work = np.zeros(8)
             for micro in step.microbatches:
                 work[micro.rank] += seconds(cost, len(micro.rows), parts.lengths[micro.bucket])
@@ -189,6 +191,74 @@ def test_the_weighted_gradients_of_a_step_are_that_of_the_mean_over_its_samples(
     np.testing.assert_allclose(epoch / samples, gradients[parts.bucket_of >= 0].mean(axis=0), atol=1e-12)
 
 
+@pytest.mark.parametrize(("ranks", "microbatches", "lookahead"), [(4, 2, 1), (4, 3, 4), (3, 5, 7)])
+@pytest.mark.parametrize("policy", ["balanced", "same_bucket", "equal_token"])
+def test_with_a_barrier_in_every_slot_all_ranks_have_as_many(
+    ranks: int, microbatches: int, lookahead: int, policy: Policy
+) -> None:
+    parts = random_assignment(3, samples=500, buckets=5, most=6)
+    counted = []
+    for step in plan_epoch(parts, 0, 0, Division(ranks, microbatches, policy, "slot", lookahead)):
+        assert [(micro.rank, micro.slot) for micro in step.microbatches] == list(
+            itertools.product(range(ranks), range(microbatches))
+        )
+        assert sum(micro.weight for micro in step.microbatches) == pytest.approx(1)
+        counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
+    assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
+
+
+def test_looking_ahead_makes_slots_even() -> None:
+    parts = random_assignment(7, samples=4000, buckets=8, most=8)
+
+    def idle(lookahead: int, policy: Policy = "balanced") -> float:
+        waited = []
+        plan = plan_epoch(parts, 0, 0, Division(8, 4, policy, "slot", lookahead))
+        for step in plan:
+            cost = np.zeros((8, 4))
+            for micro in step.microbatches:
+                cost[micro.rank, micro.slot] = len(micro.rows) * parts.lengths[micro.bucket] ** 2
+            waited.append(1 - cost.mean(axis=0).sum() / cost.max(axis=0).sum())
+        return float(np.mean(waited))
+
+    assert idle(4) < 0.6 * idle(1) < 0.6 * idle(1, "dual_constraint")
+
+
+def test_same_bucket_gives_all_ranks_one_bucket_in_a_slot() -> None:
+    parts = random_assignment(3, samples=500, buckets=5, most=6)
+    plan = plan_epoch(parts, 0, 0, Division(4, 3, "same_bucket", "slot"))
+    one = [
+        len({micro.bucket for micro in step.microbatches if micro.slot == slot}) == 1
+        for step in plan
+        for slot in range(3)
+    ]
+    assert all(one[: len(one) * 3 // 4])
+    assert len({micro.bucket for micro in plan[0].microbatches}) > 1
+
+
+def test_what_is_drawn_several_times_is_trained_several_times() -> None:
+    parts = random_assignment(3, samples=60, buckets=3, most=4)
+    rows = np.random.default_rng(0).integers(0, 60, 200)
+    draws = Draws(rows, np.arange(200), np.zeros(200, np.int64))
+    drawn = []
+    for step in plan_epoch(parts, 0, 0, Division(2), draws=draws):
+        for micro in step.microbatches:
+            drawn += (
+                list(zip(micro.rows.tolist(), micro.passes.tolist(), strict=True)) if micro.weight else []
+            )
+    wanted = [(row, number) for number, row in enumerate(rows.tolist()) if parts.bucket_of[row] >= 0]
+    assert sorted(drawn) == sorted(wanted)
+
+
+def test_after_a_change_of_buckets_the_rest_of_the_epoch_is_cut_anew() -> None:
+    before, after = assignment([0, 1] * 60, (4, 2)), assignment([0, -1] * 60, (3, 1))
+    first = plan_epoch(before, 0, 0, Division(2))
+    done = [row for step in itertools.islice(first, 5) for micro in step.microbatches for row in micro.rows]
+    rest = plan_epoch(after, 0, 0, Division(3), [Done(before, Division(2), 5)])
+    found = [row for step in rest for micro in step.microbatches if micro.weight for row in micro.rows]
+    assert sorted(found) == sorted(set(range(0, 120, 2)) - set(done))
+    assert max(len(micro.rows) for step in rest for micro in step.microbatches) == 3
+
+
 def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once() -> None:
     generator = np.random.default_rng(0)
     interruptions = 0
@@ -197,14 +267,16 @@ def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once(
         done: list[Done] = []
         counted: list[int] = []
         while True:
-            division = Division(int(generator.integers(1, 9)), int(generator.integers(1, 4)))
+            regime: Regime = "slot" if generator.integers(2) else "step"
+            ranks, microbatches, lookahead = generator.integers(1, (9, 4, 6)).tolist()
+            division = Division(ranks, microbatches, "balanced", regime, lookahead)
             plan = plan_epoch(parts, seed, 1, division, done)
             steps = int(generator.integers(1, max(2, len(plan) // 3)))
             for step in itertools.islice(plan, steps):
                 counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
             if steps >= len(plan):
                 break
-            done.append(Done(division.per_step, steps))
+            done.append(Done(parts, division, steps))
             interruptions += 1
         assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
     assert interruptions > 100

@@ -7,7 +7,7 @@ from loader.buckets import Budgets
 from loader.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from loader.cost_fit import Timings
 from loader.plan_metrics import idle
-from loader.policy import place
+from loader.policy import Division, place
 from loader.recalibrate import RecalibrateConfig, recalibrated
 from loader.workloads import WORKLOADS
 
@@ -32,7 +32,8 @@ class Cluster:
         batch, length, step_s, waited = [], [], [], []
         for _ in range(steps):
             drawn = WORKLOAD.draw(sizes, 0, self.step, RANKS * 4)
-            placement = place("balanced", seconds(planned, drawn.batch, drawn.length), RANKS)
+            costs = seconds(planned, drawn.batch, drawn.length)
+            [(_, placement)] = place(Division(RANKS, 4), costs, drawn.batch, drawn.images > 0)
             taken = seconds(true, drawn.batch, drawn.length)
             waited.append(idle(taken, placement))
             slow = self.generator.random(len(taken)) < self.stragglers

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loader.cost import PowerCost
-from loader.policy import Regime
+from loader.policy import Division, Policy, Regime
 from loader.simulate import Simulated, planned_steps, simulate
 from loader.slots import slotted
 from loader.workloads import WORKLOADS
@@ -34,17 +34,14 @@ def test_every_step_has_its_share_of_the_images() -> None:
     assert found.max() - found.min() <= 1
 
 
-def planned(policy: str, ranks: int, regime: Regime = "slot", lookahead: int = 4) -> Simulated:
+def planned(policy: Policy, ranks: int, regime: Regime = "slot", lookahead: int = 4) -> Simulated:
     workload = WORKLOADS["koala-wide"]
     sizes = workload.batch_sizes(workload.budgets)
     steps = planned_steps(
         lambda step: workload.draw(sizes, 0, step, ranks * 4),
-        policy,
+        Division(ranks, 4, policy, regime, lookahead),
         PowerCost(),
-        ranks,
         40,
-        regime=regime,
-        lookahead=lookahead,
     )
     return simulate(steps)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from loader.batch import Microbatch
 from loader.buckets import Bucket
-from loader.stream import Microbatch
+from loader.position import Position
 from train.config import (
     CheckpointConfig,
     DiTConfig,
@@ -70,15 +71,18 @@ class ClipStream:
         numbers = [(step * 3 + i) % 9 for i in range(first, first + self.sizes[slot])]
         return Microbatch(
             bucket=bucket,
+            length=math.prod((bucket.frames, bucket.height, bucket.width)),
             keys=tuple(f"clip{number}" for number in numbers),
             captions=tuple(f"a wave going {number}" for number in numbers),
             video_BCTHW=torch.stack([clip(number, bucket) for number in numbers]),
+            passes=(step,) * len(numbers),
+            step=step,
             epoch=step,
-            position=0,
             weight=len(numbers) / SAMPLES_PER_STEP,
             step_samples=SAMPLES_PER_STEP,
             slot=slot,
             slots=len(self.sizes),
+            after=Position(step + 1, 0, ()),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,23 +8,23 @@ SHAPE = (2, 3, 4, 4)
 
 
 def test_a_sample_draws_the_same_in_any_batch():
-    both = draw(FlowConfig(), 7, ["a", "b"], 3, SHAPE)
-    alone = draw(FlowConfig(), 7, ["b"], 3, SHAPE)
+    both = draw(FlowConfig(), 7, ["a", "b"], [3, 3], SHAPE)
+    alone = draw(FlowConfig(), 7, ["b"], [3], SHAPE)
     assert torch.equal(both.noise[1], alone.noise[0])
     assert both.times[1] == alone.times[0]
     assert both.dropped[1] == alone.dropped[0]
 
 
-@pytest.mark.parametrize(("seed", "key", "epoch"), [(8, "a", 3), (7, "b", 3), (7, "a", 4)])
-def test_another_seed_key_or_epoch_draws_anew(seed, key, epoch):
-    first, other = draw(FlowConfig(), 7, ["a"], 3, SHAPE), draw(FlowConfig(), seed, [key], epoch, SHAPE)
+@pytest.mark.parametrize(("seed", "key", "passed"), [(8, "a", 3), (7, "b", 3), (7, "a", 4)])
+def test_another_seed_key_or_pass_draws_anew(seed, key, passed):
+    first, other = draw(FlowConfig(), 7, ["a"], [3], SHAPE), draw(FlowConfig(), seed, [key], [passed], SHAPE)
     assert not torch.equal(first.noise, other.noise)
     assert first.times != other.times
 
 
 def test_draws_follow_their_distributions():
     config = FlowConfig(time_mean=0.5, time_std=0.8, caption_dropout=0.3)
-    drawn = draw(config, 0, [str(i) for i in range(4000)], 0, (4,))
+    drawn = draw(config, 0, [str(i) for i in range(4000)], [0] * 4000, (4,))
     logits = torch.logit(drawn.times)
     assert abs(logits.mean() - 0.5) < 0.05
     assert abs(logits.std() - 0.8) < 0.05

@@ -28,8 +28,10 @@ class Draw:
     dropped: list[bool]
 
 
-def draw(config: FlowConfig, seed: int, keys: Sequence[str], epoch: int, latent_shape: Sequence[int]) -> Draw:
-    """Time, noise and caption dropout of each sample, on the CPU, as a function of (seed, key, epoch).
+def draw(
+    config: FlowConfig, seed: int, keys: Sequence[str], passes: Sequence[int], latent_shape: Sequence[int]
+) -> Draw:
+    """Time, noise and caption dropout of each sample, on the CPU, as a function of (seed, key, pass).
 
     A sample draws the same values on any rank, in any batch and after a resume.
 
@@ -37,12 +39,12 @@ def draw(config: FlowConfig, seed: int, keys: Sequence[str], epoch: int, latent_
         config: distribution of the times, share of dropped captions.
         seed: of the run.
         keys: the samples' keys, length B.
-        epoch: the pass over the dataset.
+        passes: how often each sample was drawn before, length B.
         latent_shape: (C, T, H, W) of one sample.
     """
     dropped, times, noise = [], [], []
-    for key in keys:
-        digest = hashlib.blake2b(f"{seed}/{epoch}/{key}".encode(), digest_size=8).digest()
+    for key, passed in zip(keys, passes, strict=True):
+        digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
         dropped.append(torch.rand((), generator=generator).item() < config.caption_dropout)
         logit = config.time_mean + config.time_std * torch.randn((), generator=generator)

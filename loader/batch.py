@@ -1,0 +1,72 @@
+"""What a stream hands out."""
+
+from dataclasses import dataclass
+
+import torch
+
+from loader.buckets import Bucket
+from loader.position import Position
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that could not be used; another of its bucket stands in for it.
+
+    Attributes:
+        key: of the sample.
+        shard: where it lies.
+        offset: of its bytes there.
+        reason: in words.
+    """
+
+    key: str
+    shard: str
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"sample {self.key} in {self.shard} at byte {self.offset}: {self.reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Microbatch:
+    """What one rank trains on at once.
+
+    Attributes:
+        bucket: the shape all samples share.
+        length: S of the bucket, tokens of one sample with text counted at its cap.
+        keys: of the samples.
+        captions: of the samples.
+        passes: how often each sample was drawn before; with the key it names the draw and seeds its noise.
+        video_BCTHW: uint8 RGB.
+        step: of the run, from 0.
+        epoch: from 0.
+        weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
+            samples that count elsewhere. The sum of weight x mean loss over the step's microbatches on all ranks is
+            the step's mean loss.
+        step_samples: samples of the step on all ranks.
+        slot: its place among this rank's microbatches of the step, from 0.
+        slots: this rank's microbatches of the step; other ranks may have more or fewer.
+        after: where the stream stands behind it; within a step, at the step's beginning.
+        bad: samples that others stand in for here.
+    """
+
+    bucket: Bucket
+    length: int
+    keys: tuple[str, ...]
+    captions: tuple[str, ...]
+    passes: tuple[int, ...]
+    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    step: int
+    epoch: int
+    weight: float
+    step_samples: int
+    slot: int
+    slots: int
+    after: Position
+    bad: tuple[BadSample, ...] = ()
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer's turn comes after it."""
+        return self.slot + 1 == self.slots

@@ -1,0 +1,107 @@
+"""Reads that follow the plan: exactly the planned samples, neighbours in one request, many in flight."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_RANGE_BYTES = 16 * 2**20
+_WASTE = 0.05
+
+
+class Place(NamedTuple):
+    """Bytes in a shard."""
+
+    shard: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """One request.
+
+    Attributes:
+        place: what is read.
+        wanted: numbers of the places it holds.
+    """
+
+    place: Place
+    wanted: tuple[int, ...]
+
+
+def ranges(places: Sequence[Place], waste: float = _WASTE, most: int = MAX_RANGE_BYTES) -> list[Range]:
+    """Requests that hold all places: neighbours are read together, with the gap between them where it is small.
+
+    Args:
+        places: in any order; one may come twice.
+        waste: bytes of gaps over bytes wanted, at most, in every request.
+        most: bytes of a request that holds more than one place.
+    """
+    found: list[Range] = []
+    open_place, wanted, used = None, [], 0
+    for number in sorted(range(len(places)), key=lambda each: places[each]):
+        place = places[number]
+        if open_place is not None and place.shard == open_place.shard:
+            end = max(open_place.offset + open_place.size, place.offset + place.size)
+            size, fresh = (
+                end - open_place.offset,
+                end - max(place.offset, open_place.offset + open_place.size),
+            )
+            together = used + max(0, fresh)
+            if size <= most and size - together <= waste * together:
+                open_place, used = open_place._replace(size=size), together
+                wanted.append(number)
+                continue
+        if open_place is not None:
+            found.append(Range(open_place, tuple(wanted)))
+        open_place, wanted, used = place, [number], place.size
+    return found if open_place is None else [*found, Range(open_place, tuple(wanted))]
+
+
+class Fetched(NamedTuple):
+    """The bytes of one place, once they are there."""
+
+    request: Future[bytes]
+    start: int
+    size: int
+
+    def result(self) -> memoryview:
+        """The bytes.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+            RunError: it could not be read.
+            EOFError: the shard ends before them.
+        """
+        part = memoryview(self.request.result())[self.start : self.start + self.size]
+        if len(part) < self.size:
+            raise EOFError
+        return part
+
+
+class Fetcher:
+    """Reads places in threads of its own.
+
+    Args:
+        read: ``read(shard, offset, size)`` gives these bytes, fewer where the shard ends.
+        threads: requests in flight.
+    """
+
+    def __init__(self, read: Callable[[str, int, int], bytes], threads: int) -> None:
+        self._read = read
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
+
+    def fetch(self, places: Sequence[Place]) -> list[Fetched]:
+        """Begins to read; in the order of the places."""
+        found: dict[int, Fetched] = {}
+        for request in ranges(places):
+            future = self._pool.submit(self._read, *request.place)
+            for number in request.wanted:
+                start = places[number].offset - request.place.offset
+                found[number] = Fetched(future, start, places[number].size)
+        return [found[number] for number in range(len(places))]
+
+    def close(self) -> None:
+        """Waits for what is in flight and forgets the rest."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,159 @@
+"""Where a stream stands, as a few numbers that people can read: no iterator, no buffer, no generator state."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+
+from loader.cost import Cost
+from loader.errors import UsageError
+from loader.policy import Division, Policy, Regime
+
+STATE_VERSION = 4  # of the state and of the plans it counts steps of
+
+MAX_SETTINGS = 12
+"""Of one epoch, so that a state stays below 4 KB."""
+
+
+class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
+    """How steps are made, beside the dataset, the seed and the buckets.
+
+    ``cost`` is what recalibration replaced the bucket configuration's with, if anything.
+    """
+
+    policy: Policy
+    regime: Regime
+    lookahead: PositiveInt
+    cost: Cost | None = None
+
+
+class Part(NamedTuple):
+    """Steps of one epoch that were made in one way.
+
+    Attributes:
+        setting: how.
+        ranks: data-parallel.
+        microbatches: of a rank in a step, on average.
+        steps: that are done.
+    """
+
+    setting: Setting
+    ranks: int
+    microbatches: int
+    steps: int
+
+    @property
+    def division(self) -> Division:
+        """Of each of the steps."""
+        setting = self.setting
+        return Division(self.ranks, self.microbatches, setting.policy, setting.regime, setting.lookahead)
+
+    def continues(self, other: "Part") -> bool:
+        """Whether its steps hold the samples that those of the other part would have held."""
+        return self.setting.cost == other.setting.cost and self.division.same_steps(other.division)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Between two steps.
+
+    Attributes:
+        step: optimizer steps done since the start.
+        epoch: from 0.
+        parts: of the epoch; the last one goes on.
+    """
+
+    step: int
+    epoch: int
+    parts: tuple[Part, ...]
+
+    @property
+    def part(self) -> Part:
+        """The part that goes on."""
+        return self.parts[-1]
+
+    def after_step(self) -> Self:
+        """One step on."""
+        part = self.part._replace(steps=self.part.steps + 1)
+        return replace(self, step=self.step + 1, parts=(*self.parts[:-1], part))
+
+    def next_epoch(self) -> Self:
+        """The beginning of the next epoch."""
+        return replace(self, epoch=self.epoch + 1, parts=(self.part._replace(steps=0),))
+
+    def going_on(self, setting: Setting, ranks: int, microbatches: int) -> Self:
+        """The same place with steps made otherwise; the part before it is closed where they hold other samples."""
+        part = Part(setting, ranks, microbatches, 0)
+        if part.continues(self.part):
+            return replace(self, parts=(*self.parts[:-1], part._replace(steps=self.part.steps)))
+        return replace(self, parts=(*self.parts[: None if self.part.steps else -1], part))
+
+
+class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
+    """A position, and what the plan was made from that it counts steps of.
+
+    ``parts`` are those of the epoch: place in ``settings``, ranks, microbatches of a rank, and steps done.
+    """
+
+    version: int
+    dataset: str
+    config: str
+    seed: int
+    step: int = Field(ge=0, lt=2**63)
+    epoch: int = Field(ge=0, lt=2**63)
+    settings: list[Setting] = Field(min_length=1, max_length=MAX_SETTINGS)
+    parts: list[tuple[Annotated[int, Field(ge=0)], PositiveInt, PositiveInt, Annotated[int, Field(ge=0)]]] = (
+        Field(min_length=1, max_length=256)
+    )
+
+    @property
+    def position(self) -> Position:
+        """The position it holds."""
+        parts = (Part(self.settings[number], *rest) for number, *rest in self.parts)
+        return Position(self.step, self.epoch, tuple(parts))
+
+
+def state_of(position: Position, dataset: str, config: str, seed: int) -> dict[str, Any]:
+    """The state as JSON values.
+
+    Args:
+        position: between two steps.
+        dataset: fingerprint.
+        config: fingerprint of the bucket configuration.
+        seed: of the stream.
+    """
+    settings = list(dict.fromkeys(part.setting for part in position.parts))
+    return StreamState(
+        version=STATE_VERSION,
+        dataset=dataset,
+        config=config,
+        seed=seed,
+        step=position.step,
+        epoch=position.epoch,
+        settings=settings,
+        parts=[(settings.index(part.setting), *part[1:]) for part in position.parts],
+    ).model_dump(mode="json")
+
+
+def read_state(state: dict[str, Any]) -> StreamState:
+    """Checks what was saved.
+
+    Raises:
+        UsageError: it is no state, or one of another version.
+    """
+    if state.get("version", STATE_VERSION) != STATE_VERSION:
+        raise UsageError(
+            f"cannot resume: the state has version {state['version']}, this code plans by version {STATE_VERSION};"
+            " use the code that saved it, or start without a state"
+        )
+    try:
+        # Through JSON, where a list may stand for a tuple.
+        loaded = StreamState.model_validate_json(json.dumps(state))
+    except (ValidationError, TypeError, ValueError) as error:
+        problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        key = ".".join(map(str, problem["loc"])) or "all of it"
+        raise UsageError(f"not a state of the loader: {key}: {problem['msg']}") from error
+    if any(number >= len(loaded.settings) for number, *_ in loaded.parts):
+        raise UsageError("not a state of the loader: parts: names a setting that is not there")
+    return loaded

@@ -1,0 +1,39 @@
+"""What is streamed, in which order, and how far ahead."""
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+
+from loader.buckets import BucketConfig
+from loader.policy import Policy, Regime
+
+
+class StreamConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is streamed, and how far ahead."""
+
+    buckets: BucketConfig = Field(description="allowed shapes and budgets")
+    seed: int = Field(default=0, ge=0, lt=2**64, description="fixes the order and the frames of every epoch")
+    readers: PositiveInt = Field(default=16, description="requests in flight")
+    read_ahead_mib: PositiveInt = Field(
+        default=256, description="encoded bytes read ahead of decoding, at most"
+    )
+    workers: PositiveInt = Field(default=4, description="decoding threads")
+    prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
+    pin_memory: bool = Field(default=False, description="pixels in page-locked memory, for copies to a GPU")
+    microbatches: PositiveInt = Field(
+        default=1, description="of a rank in an optimizer step, on average; from 4 on ranks can be balanced"
+    )
+    policy: Policy = Field(
+        default="balanced",
+        description="balanced: equal work for all ranks; dual_constraint, equal_token, same_bucket: its rivals",
+    )
+    regime: Regime = Field(
+        default="step",
+        description="when ranks wait for each other: once a step (DDP), or in every slot (FSDP, pipelines)",
+    )
+    lookahead: PositiveInt = Field(
+        default=4, le=1024, description="steps between which the slot regime exchanges microbatches"
+    )
+    epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
+    max_bad: NonNegativeInt = Field(default=8, description="bad samples that never stop the run")
+    max_bad_share: float = Field(
+        default=0.01, ge=0, le=1, description="share of the samples beyond max_bad that may be bad"
+    )

@@ -1,0 +1,81 @@
+"""Reads that follow the plan: every byte asked for, few requests, little waste."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from loader.fetch import MAX_RANGE_BYTES, Fetcher, Place, ranges
+
+SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
+
+
+def read(shard: str, offset: int, size: int) -> bytes:
+    if shard not in SHARDS:
+        raise FileNotFoundError(shard)
+    return SHARDS[shard][offset : offset + size]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_place_gets_its_bytes_with_little_waste(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    places = [
+        Place("ab"[generator.integers(2)], int(generator.integers(49_000)), int(generator.integers(1, 900)))
+        for _ in range(int(generator.integers(1, 80)))
+    ]
+    fetcher = Fetcher(read, 4)
+    for place, fetched in zip(places, fetcher.fetch(places), strict=True):
+        assert bytes(fetched.result()) == read(*place)
+    fetcher.close()
+    wanted = {(place.shard, at) for place in places for at in range(place.offset, place.offset + place.size)}
+    assert len(wanted) <= sum(each.place.size for each in ranges(places)) <= 1.05 * len(wanted)
+
+
+def test_neighbours_are_read_together_and_large_ones_are_not() -> None:
+    neighbours = [Place("a", 1000 * number, 1000) for number in (3, 1, 0, 2)]
+    assert [each.place for each in ranges(neighbours)] == [Place("a", 0, 4000)]
+    near = [Place("a", 0, 1000), Place("a", 1040, 1000), Place("a", 2500, 1000)]
+    assert [each.wanted for each in ranges(near)] == [(0, 1), (2,)]
+    large = [Place("a", number * MAX_RANGE_BYTES, MAX_RANGE_BYTES) for number in range(3)]
+    assert len(ranges(large)) == 3
+    assert ranges([]) == []
+
+
+def test_requests_are_in_flight_together() -> None:
+    barrier = threading.Barrier(3, timeout=20)
+
+    def slow(shard: str, offset: int, size: int) -> bytes:
+        barrier.wait()
+        return read(shard, offset, size)
+
+    fetcher = Fetcher(slow, 3)
+    found = fetcher.fetch([Place("a", 10_000 * number, 10) for number in range(3)])
+    assert [bytes(each.result()) for each in found] == [read("a", 10_000 * number, 10) for number in range(3)]
+    fetcher.close()
+
+
+def test_a_shard_that_ends_early_fails_only_what_lies_behind_its_end() -> None:
+    fetcher = Fetcher(read, 1)
+    first, second = fetcher.fetch([Place("a", 49_900, 100), Place("a", 50_000, 100)])
+    assert bytes(first.result()) == read("a", 49_900, 100)
+    with pytest.raises(EOFError):
+        second.result()
+    [missing] = fetcher.fetch([Place("c", 0, 1)])
+    with pytest.raises(FileNotFoundError):
+        missing.result()
+    fetcher.close()
+
+
+def test_closing_forgets_what_has_not_begun() -> None:
+    count = []
+
+    def slow(shard: str, offset: int, size: int) -> bytes:
+        count.append(offset)
+        time.sleep(0.05)
+        return b"x" * size
+
+    fetcher = Fetcher(slow, 1)
+    fetcher.fetch([Place("a", 10_000 * number, 10) for number in range(50)])
+    fetcher.close()
+    assert len(count) < 10
