@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.blend.config import MAX_EPOCH_SAMPLES
-from loader.blend.drawing import drawn, occurrence
+from loader.blend.drawing import Mask, draw
 from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
 from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
@@ -25,9 +25,7 @@ from loader.storage import StorageConfig
 class Blend:
     """Datasets mixed by weights or repetitions; a `loader.source.Source`. Can be pickled, as a `Dataset` can.
 
-    Epoch e takes draws floor(e x) to floor((e + 1) x) of a leaf whose share of an epoch is x (`epoch_draws`, an exact
-    fraction), so that after any number of epochs each leaf is less than one draw from its share. A leaf is drawn pass
-    by pass (`drawing.drawn`): nothing is left out, and no sample comes twice before all others of its leaf came once.
+    What an epoch holds: `tree.epoch_draws` says how much of each leaf, `drawing.draw` which samples.
 
     Args:
         datasets: different ones.
@@ -82,30 +80,15 @@ class Blend:
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
             raise UsageError(f"an epoch of {float(sum(share)):.3g} samples is more than {MAX_EPOCH_SAMPLES}")
-        before_N = np.zeros(len(self.index), np.int64)
-        taken = []
-        for leaf, rows_n in enumerate(self._rows):
-            drawable_n = self._drawable(rows_n, lengths_N)
-            start, stop = int(share[leaf] * epoch), int(share[leaf] * (epoch + 1))
-            passed, begun = divmod(start, max(1, int(drawable_n.sum())))
-            before_N[rows_n[drawable_n]] += passed
-            since_pass = drawn(rows_n, drawable_n, seed, leaf, start - begun, stop)
-            before_N[since_pass[:begun]] += 1
-            taken.append(since_pass[begun:])
-        rows_D = np.concatenate(taken)
-        leaf_D = np.repeat(np.arange(len(taken)), [len(rows) for rows in taken])
-        return Draws(rows_D, before_N[rows_D] + occurrence(rows_D), leaf_D)
+        return draw(self._rows, self._drawable(lengths_N), share, epoch, seed)
 
     def shares(self, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
         """Draws of each leaf in an epoch, on average over epochs, exact; arguments and errors as of `draws`."""
         if lengths_N is None and _counts_tokens(self.tree):
             raise UsageError("weight_by: tokens needs the lengths of the samples")
         held = [
-            Held(
-                int(self._drawable(rows_n, lengths_N).sum()),
-                0 if lengths_N is None else int(lengths_N[rows_n].sum()),
-            )
-            for rows_n in self._rows
+            Held(int(drawable_n.sum()), 0 if lengths_N is None else int(lengths_N[rows_n].sum()))
+            for rows_n, drawable_n in zip(self._rows, self._drawable(lengths_N), strict=True)
         ]
         share = epoch_draws(self.tree, held)
         return [share[leaf] for leaf in range(len(self.leaves))]
@@ -114,9 +97,11 @@ class Blend:
         """The same blend with other weights; see `tree.reweighted`."""
         return Blend(self.datasets, self.leaves, reweighted(self.tree, weights))
 
-    @staticmethod
-    def _drawable(rows_n: NDArray[np.int64], lengths_N: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-        return np.ones(len(rows_n), np.bool_) if lengths_N is None else lengths_N[rows_n] > 0
+    def _drawable(self, lengths_N: NDArray[np.int64] | None) -> list[Mask]:
+        return [
+            np.ones(len(rows_n), np.bool_) if lengths_N is None else lengths_N[rows_n] > 0
+            for rows_n in self._rows
+        ]
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:

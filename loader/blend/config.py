@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StrictInt, StrictStr, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loader.blend.subset import Span, span_of
 
@@ -14,7 +14,7 @@ Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)]
 class Subset(BaseModel, frozen=True, extra="forbid"):
     """A range of samples, in the order they have in the shards."""
 
-    range: tuple[StrictInt | StrictStr, StrictInt | StrictStr] = Field(
+    range: tuple[Any, Any] = Field(
         description="[0%, 80%], or numbers of samples as [100, 200] or [100, end]; the end is not included"
     )
 
@@ -34,14 +34,13 @@ class Node(BaseModel, frozen=True, extra="forbid"):
 
     path: str | None = Field(
         default=None,
-        min_length=1,
         description="folder or s3:// URI of a dataset, or another blend file (.yaml); relative to this file",
     )
     blend: tuple["WeightedNode", ...] | None = Field(
-        default=None, min_length=1, description="nodes that are mixed by weight"
+        default=None, description="nodes that are mixed by weight"
     )
     blend_epochized: tuple["RepeatedNode", ...] | None = Field(
-        default=None, min_length=1, description="nodes of which each sample comes so and so often in an epoch"
+        default=None, description="nodes of which each sample comes so and so often in an epoch"
     )
     split_part: str | None = Field(
         default=None,
@@ -72,6 +71,8 @@ class Node(BaseModel, frozen=True, extra="forbid"):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"a node has exactly one of path, blend and blend_epochized; here is {found}")
+        if not (self.path or self.blend or self.blend_epochized):
+            raise ValueError(f"{given[0]} is empty")
         for key, home in (
             ("split_part", "path"),
             ("subflavors", "path"),

@@ -84,18 +84,16 @@ def read_blend_file(file: str, config: StorageConfig) -> BlendFile:
     values = _parsed(storage.read(name), shown)
     module, kind = str(values.pop("__module__", "")), values.pop("__class__", "MetadatasetV2")
     if kind == "Metadataset":
-        raise UsageError(f"__class__ ({shown}): {_NOT_OURS['datasets']}")
+        raise UsageError(f"{shown}: __class__: {_NOT_OURS['datasets']}")
     if kind != "MetadatasetV2" or (module and module.split(".")[:2] != ["megatron", "energon"]):
         raise UsageError(
-            f"__class__ ({shown}) is {module}.{kind}; only MetadatasetV2 of megatron.energon is read"
+            f"{shown}: __class__ is {module}.{kind}; only MetadatasetV2 of megatron.energon is read"
         )
     try:
         return BlendFile.model_validate(values)
     except ValidationError as error:
-        sentences = [
-            _sentence(item["loc"], item["type"], item["msg"], item["input"], shown) for item in error.errors()
-        ]
-        raise UsageError("; ".join(sentences[:10])) from error
+        wrong = [_sentence(item["loc"], item["type"], item["msg"], item["input"]) for item in error.errors()]
+        raise UsageError(f"{shown}: {'; '.join(wrong[:10])}") from error
 
 
 def _parsed(data: bytes, shown: str) -> dict[str, Any]:
@@ -122,19 +120,19 @@ def _line(mark: Any) -> str:
     return f", line {mark.line + 1}" if mark else ""
 
 
-def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any, shown: str) -> str:
+def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> str:
     key, last = ".".join(map(str, loc)), str(loc[-1]) if loc else ""
     if kind == "extra_forbidden" and last in _NOT_OURS:
-        return f"{key} ({shown}): {_NOT_OURS[last]}"
+        return f"{key}: {_NOT_OURS[last]}"
     if kind == "extra_forbidden":
         known = sorted(_model_at(loc[:-1]).model_fields)
         close = difflib.get_close_matches(last, known, n=1)
         nearest = f"did you mean {close[0]}? " if close else ""
-        return f"{key} ({shown}) is no known key; {nearest}known here: {', '.join(known)}"
+        return f"{key} is no known key; {nearest}known here: {', '.join(known)}"
     message = message.removeprefix("Value error, ")
     if isinstance(value, (dict, list)):
-        return f"{key or 'the file'} ({shown}): {message}"
-    return f"{key} ({shown}) cannot be {value!r}: {message[:1].lower()}{message[1:]}"
+        return f"{key}: {message}"
+    return f"{key} cannot be {value!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _model_at(loc: Sequence[int | str]) -> type[BaseModel]:

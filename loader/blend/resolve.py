@@ -173,9 +173,7 @@ class _Resolver:
                 f"{place.named}: the subset {error} in split {split} of {redacted(uri)}"
             ) from error
         if start == stop:
-            raise UsageError(
-                f"{place.named}: no sample of split {split} of {redacted(uri)}, which has {samples}"
-            )
+            raise UsageError(f"{place.named} takes no sample; split {split} of {redacted(uri)} has {samples}")
         number = list(self.datasets).index(storage.root)
         self.leaves.append(Leaf(place.name or _last(uri), number, split, start, stop, place.subflavors))
         return len(self.leaves) - 1

@@ -35,17 +35,16 @@ class Span:
         )
 
 
-def span_of(start: int | str, end: int | str) -> Span:
+def span_of(start: object, end: object) -> Span:
     """The range that a file writes as ``[start, end]``.
 
     Raises:
         ValueError: it is none.
     """
-    if isinstance(start, int) and (isinstance(end, int) or end.strip() == "end"):
-        last = end if isinstance(end, int) else None
-        if start < 0 or (last is not None and last < start):
+    if type(start) is int and (type(end) is int or end == "end"):
+        if start < 0 or (isinstance(end, int) and end < start):
             raise ValueError(f"[{start}, {end}] is no range of samples")
-        return Span(first=start, last=last)
+        return Span(first=start, last=end if isinstance(end, int) else None)
     low, high = (_PERCENT.fullmatch(str(text)) for text in (start, end))
     if not low or not high:
         raise ValueError(f"[{start}, {end}] is no range; write [0%, 80%], [100, 200] or [100, end]")

@@ -1,6 +1,7 @@
 """A blend in numbers: what is drawn from, and how much of each an epoch takes."""
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -111,13 +112,15 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
     Raises:
         UsageError: no node has such a name, or such a place, or a blend is left without any weight.
     """
-    parts = tree.parts if isinstance(tree, Group) else ()
+    parts = tree.parts if isinstance(tree, Group) and tree.by != "repetitions" else ()
     if not isinstance(weights, Mapping):
         if len(weights) != len(parts):
             raise UsageError(f"{len(weights)} weights were given for {len(parts)} nodes of the blend")
         weights = {part.name: weight for part, weight in zip(parts, weights, strict=True)}
     known = [part.name for part in _weighted(tree)]
-    for name in weights:
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise UsageError(f"weight {weight} of {name} is no share; give a number from 0 on")
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             nearest = f"did you mean {close[0]}? " if close else ""
@@ -129,7 +132,7 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
 
 def exact(factor: float) -> Fraction:
     """The number a person wrote: 0.1 is a tenth."""
-    return Fraction(repr(factor))
+    return Fraction(repr(float(factor)))
 
 
 def _weighted(node: int | Group) -> list[Part]:

@@ -206,6 +206,7 @@ def test_other_weights_change_the_shares_and_nothing_else(folder: Path) -> None:
     assert blend.reweighted([1, 1]).fingerprint == blend.fingerprint
     for wrong, said in (
         ({"mixd": 1}, "did you mean mixed?"),
+        ({"mixed": -1}, "weight -1 of mixed"),
         ([1], "1 weights were given for 2"),
         ([0, 0], "weight is 0 for all of mixed, c"),
     ):
