@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -75,7 +76,7 @@ class Blend:
 
         Raises:
             UsageError: a node has a weight and no sample that can be drawn, weights count tokens and there are no
-                lengths, or an epoch is larger than memory.
+                lengths, or an epoch is too large.
         """
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
@@ -91,7 +92,7 @@ class Blend:
             for rows_n, drawable_n in zip(self._rows, self._drawable(lengths_N), strict=True)
         ]
         share = epoch_draws(self.tree, held)
-        return [share[leaf] for leaf in range(len(self.leaves))]
+        return [share.get(leaf, Fraction()) for leaf in range(len(self.leaves))]
 
     def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
         """The same blend with other weights; see `tree.reweighted`."""
@@ -120,20 +121,22 @@ class Blend:
         ]
 
 
-def open_blend(uri: str, split: str = "train", config: StorageConfig | None = None) -> Blend:
+def open_blend(
+    uri: str | os.PathLike[str], split: str = "train", config: StorageConfig | None = None
+) -> Blend:
     """Opens a blend file, ours or a MetadatasetV2 of Megatron-Energon, and every dataset that its split names.
 
     Raises:
         UsageError: a file says something wrong; names file and key.
         RunError: there is no finished dataset where it names one.
     """
-    resolved = resolve(uri, split, config or StorageConfig())
+    resolved = resolve(os.fspath(uri), split, config or StorageConfig())
     return Blend(resolved.datasets, resolved.leaves, resolved.tree)
 
 
-def open_source(uri: str, config: StorageConfig | None = None) -> Source:
+def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> Source:
     """A dataset, or the train split of a blend file where the path ends in .yaml."""
-    return open_blend(uri, config=config) if is_blend_file(uri) else open_dataset(uri, config)
+    return open_blend(uri, config=config) if is_blend_file(os.fspath(uri)) else open_dataset(uri, config)
 
 
 def _counts_tokens(node: int | Group) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,13 +99,11 @@ class _Resolver:
             raise UsageError(
                 f"{redacted(file)} has no split {split}; it has {', '.join(splits)} (from {place.named})"
             )
-        inner = _Place(
-            f"{redacted(file)}: splits.{split}",
-            place.name,
-            place.span,
-            place.subflavors,
-            (*place.files, (file, split)),
-            place.depth + 1,
+        inner = replace(
+            place,
+            named=f"{redacted(file)}: splits.{split}",
+            files=(*place.files, (file, split)),
+            depth=place.depth + 1,
         )
         return self._node(splits[split], file, split, inner)
 
@@ -122,14 +120,8 @@ class _Resolver:
             raise UsageError(f"{place.named}.subset: {error}") from error
         if uri is None:
             return self._group(node, file, split, place, span)
-        inner = _Place(
-            f"{place.named}.path",
-            place.name,
-            span,
-            {**node.subflavors, **place.subflavors},
-            place.files,
-            place.depth,
-        )
+        subflavors = {**node.subflavors, **place.subflavors}
+        inner = replace(place, named=f"{place.named}.path", span=span, subflavors=subflavors)
         part = node.split_part or split
         return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
 
@@ -139,9 +131,8 @@ class _Resolver:
         parts = []
         for number, (child, own) in enumerate(zip(nodes, _names(nodes, file, place.named), strict=True)):
             name = f"{place.name}/{own}" if place.name else own
-            inner = _Place(
-                f"{place.named}.{key}.{number}", name, span, place.subflavors, place.files, place.depth + 1
-            )
+            named = f"{place.named}.{key}.{number}"
+            inner = replace(place, named=named, name=name, span=span, depth=place.depth + 1)
             factor = child.weight if isinstance(child, WeightedNode) else child.repetitions
             parts.append(Part(name, exact(factor), self._node(child, file, split, inner)))
         by = (node.weight_by or "samples") if node.blend else "repetitions"

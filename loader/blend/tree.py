@@ -63,11 +63,12 @@ class Held(NamedTuple):
 
 
 def epoch_draws(node: int | Group, held: Sequence[Held]) -> dict[int, Fraction]:
-    """Draws of each leaf in an epoch, exact, by its place.
+    """Draws of each leaf in an epoch, exact, by its place; none of leaves that are not drawn from.
 
     A leaf alone is drawn once. Repetitions multiply what their node gives. Weights keep the proportions within their
     nodes and scale the nodes to each other; all together give ``samples`` or, without that, as many draws as the nodes
-    would give unscaled. By tokens, a node's draws are its share of the tokens over the mean length of its draws.
+    would give unscaled. A node with weight 0 is as if it were not there. By tokens, a node's draws are its share of the
+    tokens over the mean length of its draws.
 
     Args:
         node: a leaf's place, or a blend.
@@ -78,7 +79,7 @@ def epoch_draws(node: int | Group, held: Sequence[Held]) -> dict[int, Fraction]:
     """
     if isinstance(node, int):
         return {node: Fraction(held[node].samples)}
-    within = [epoch_draws(part.node, held) for part in node.parts]
+    within = [epoch_draws(part.node, held) if part.factor else {} for part in node.parts]
     if node.by == "repetitions":
         scales = [part.factor for part in node.parts]
     else:

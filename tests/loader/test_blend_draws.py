@@ -159,6 +159,15 @@ def test_samples_that_fit_no_bucket_are_not_drawn_and_change_no_share(folder: Pa
         blend.draws(0, 3, lengths)
 
 
+def test_a_node_with_weight_0_is_as_if_it_were_not_there(folder: Path) -> None:
+    inner = {"blend": [{"path": "b"}, {"path": "c"}], "weight": 0}
+    blend = blend_of(folder / "off.yaml", train={"blend": [{"path": "a"}, inner]})
+    lengths = np.ones(A + B + C, np.int64)
+    lengths[blend.rows(1)] = 0  # no bucket takes them while they are off
+    assert blend.shares(lengths) == [A, 0, 0]
+    assert per_leaf(blend, blend.draws(2, 3, lengths)) == [A, 0, 0]
+
+
 def test_passes_count_how_often_a_sample_was_drawn_by_any_leaf(folder: Path) -> None:
     parts = [
         {"path": "a", "weight": 2},
