@@ -30,9 +30,8 @@ class Span:
         if last > samples or self.first > last:
             raise ValueError(f"[{self.first}, {last}] reaches over the end of {samples} samples")
         # In floats and cut off, as Energon has it: 29 % of 100 samples are 28.
-        return self.first + int((last - self.first) * self.low), self.first + int(
-            (last - self.first) * self.high
-        )
+        start, stop = (self.first + int((last - self.first) * share) for share in (self.low, self.high))
+        return start, stop
 
 
 def span_of(start: object, end: object) -> Span:
