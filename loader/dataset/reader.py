@@ -3,7 +3,9 @@
 import os
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from loader.dataset.manifest import Manifest, read_manifest, sha256
 from loader.dataset.members import Members, members
@@ -11,6 +13,7 @@ from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
 from loader.errors import RunError
+from loader.source import Draws
 from loader.storage import Storage, StorageConfig, open_storage
 
 MAX_TABLE_BYTES = 64 * 2**30
@@ -117,6 +120,12 @@ class Dataset:
         if suffix not in self._members:
             self._members[suffix] = members(self.index, suffix)
         return self._members[suffix]
+
+    def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
+        """What an epoch holds: every sample once; see `loader.source.Source`."""
+        del seed  # every epoch is one whole pass
+        rows_D = np.arange(len(self.index)) if lengths_N is None else np.flatnonzero(lengths_N)
+        return Draws(rows_D, np.full_like(rows_D, epoch), np.zeros_like(rows_D))
 
     def _table(self, name: str) -> pa.Table:
         entry = self.manifest.table(name)

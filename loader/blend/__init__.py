@@ -1,0 +1,7 @@
+"""Several datasets as one: a blend file, what it names, and what an epoch draws."""
+
+from loader.blend.blend import Blend, open_blend, open_source
+from loader.blend.curriculum import Curriculum, Stage
+from loader.blend.tree import Leaf
+
+__all__ = ["Blend", "Curriculum", "Leaf", "Stage", "open_blend", "open_source"]

@@ -1,0 +1,149 @@
+"""A blend file from disk or S3, checked; one reader for our files and Megatron-Energon's."""
+
+import difflib
+import posixpath
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from loader.blend.config import BlendFile, Node, RepeatedNode, Subset, WeightedNode
+from loader.errors import UsageError
+from loader.storage import StorageConfig
+from loader.storage.names import redacted
+from loader.storage.opening import open_object
+
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 64  # of the YAML
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_OPENS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_CLOSES = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+_NOT_OURS = {
+    "aux": "auxiliary datasets are not read; keep such data beside the clips, as members of the same dataset",
+    "join": "datasets are not joined; write what belongs together into one dataset",
+    "joiner": "datasets are not joined; write what belongs together into one dataset",
+    "dataset_config": "a dataset is read by its own index.parquet",
+    "split_config": "the parts of a dataset are those of its own index.parquet; choose with split_part",
+    "datasets": "this is a Metadataset of version 1; write it as MetadatasetV2, with blend",
+}
+"""Keys of Energon that cannot be honoured, and why."""
+
+
+def is_blend_file(uri: str) -> bool:
+    """Whether a path names a blend file and no dataset."""
+    return uri.lower().endswith((".yaml", ".yml"))
+
+
+def beside(file: str, path: str) -> str:
+    """What ``path`` in a blend file means.
+
+    Args:
+        file: the blend file, as this function or `located` gives it.
+        path: a URI, or relative to the file.
+
+    Raises:
+        UsageError: a file that is not local names something local, or leaves its bucket.
+    """
+    if _URI.match(path):
+        return path
+    if not _URI.match(file):
+        return str((Path(file).parent / path).resolve())
+    scheme, _, rest = file.partition("://")
+    host, _, name = rest.partition("/")
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    if path.startswith("/") or joined.split("/")[0] == "..":
+        raise UsageError(
+            f"{path} does not lie beside {redacted(file)}; give a whole URI or a path relative to it"
+        )
+    return f"{scheme}://{host}/{joined}" if joined != "." else f"{scheme}://{host}"
+
+
+def located(uri: str) -> str:
+    """One name for a file, however it was written."""
+    return uri if _URI.match(uri) else str(Path(uri).resolve())
+
+
+def read_blend_file(file: str, config: StorageConfig) -> BlendFile:
+    """The checked content of a blend file.
+
+    Raises:
+        UsageError: there is none, or it says something wrong; names the file and every wrong key.
+    """
+    storage, name = open_object(file, config)
+    shown = redacted(file)
+    info = storage.stat(name)
+    if info is None:
+        raise UsageError(f"there is no file {shown}")
+    if info.size > MAX_FILE_BYTES:
+        raise UsageError(f"{shown} has {info.size} bytes; a blend file may have {MAX_FILE_BYTES}")
+    values = _parsed(storage.read(name), shown)
+    module, kind = str(values.pop("__module__", "")), values.pop("__class__", "MetadatasetV2")
+    if kind == "Metadataset":
+        raise UsageError(f"{shown}: __class__: {_NOT_OURS['datasets']}")
+    if kind != "MetadatasetV2" or (module and module.split(".")[:2] != ["megatron", "energon"]):
+        raise UsageError(
+            f"{shown}: __class__ is {module}.{kind}; only MetadatasetV2 of megatron.energon is read"
+        )
+    try:
+        return BlendFile.model_validate(values)
+    except ValidationError as error:
+        wrong = [_sentence(item["loc"], item["type"], item["msg"], item["input"]) for item in error.errors()]
+        raise UsageError(f"{shown}: {'; '.join(wrong[:10])}") from error
+
+
+def _parsed(data: bytes, shown: str) -> dict[str, Any]:
+    try:
+        text = data.decode()
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, _OPENS) - isinstance(event, _CLOSES)
+            if depth > MAX_DEPTH:
+                raise UsageError(f"{shown} is nested more than {MAX_DEPTH} deep")
+            if isinstance(event, yaml.AliasEvent):
+                raise UsageError(f"{shown}{_line(event.start_mark)}: write the value out, without an alias")
+        values = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise UsageError(f"{shown}{_line(error.problem_mark)} is no YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{shown} is no YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{shown} holds no mapping of keys to values; a blend file begins with splits:")
+    return values
+
+
+def _line(mark: Any) -> str:
+    return f", line {mark.line + 1}" if mark else ""
+
+
+def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> str:
+    key, last = ".".join(map(str, loc)), str(loc[-1]) if loc else ""
+    if kind == "extra_forbidden" and last in _NOT_OURS:
+        return f"{key}: {_NOT_OURS[last]}"
+    if kind == "extra_forbidden":
+        known = sorted(_model_at(loc[:-1]).model_fields)
+        close = difflib.get_close_matches(last, known, n=1)
+        nearest = f"did you mean {close[0]}? " if close else ""
+        return f"{key} is no known key; {nearest}known here: {', '.join(known)}"
+    message = message.removeprefix("Value error, ")
+    if isinstance(value, (dict, list)):
+        return f"{key}: {message}"
+    return f"{key} cannot be {value!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _model_at(loc: Sequence[int | str]) -> type[BaseModel]:
+    """The model of the keys below a place in the file."""
+    names = [part for part in loc if isinstance(part, str)]
+    if not names:
+        return BlendFile
+    by_key: dict[str, type[BaseModel]] = {
+        "subset": Subset,
+        "blend": WeightedNode,
+        "blend_epochized": RepeatedNode,
+    }
+    # A split may have any name, also one of these.
+    return Node if len(names) == 2 else by_key.get(names[-1], Node)

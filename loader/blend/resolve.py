@@ -1,0 +1,193 @@
+"""From a blend file to its leaves: files within files opened, ranges merged, datasets opened once each."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
+from loader.blend.reading import beside, is_blend_file, located, read_blend_file
+from loader.blend.subset import Span, within
+from loader.blend.tree import Group, Leaf, Part, check_weights, exact
+from loader.dataset import Dataset
+from loader.errors import RunError, UsageError
+from loader.storage import StorageConfig, open_storage
+from loader.storage.names import redacted
+
+MAX_LEAVES = 1000
+MAX_NESTED = 16
+"""Blends and files within each other."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a blend file says, in one piece."""
+
+    datasets: tuple[Dataset, ...]
+    leaves: tuple[Leaf, ...]
+    tree: int | Group
+
+
+def resolve(uri: str, split: str, config: StorageConfig) -> Resolved:
+    """Opens everything that a split of a blend file names.
+
+    Raises:
+        UsageError: a file is wrong, leads back to itself, or takes samples that are not there.
+        RunError: there is no finished dataset where it names one.
+    """
+    resolver = _Resolver(config)
+    file = located(uri)
+    tree = resolver.split(file, split, _Place(named=redacted(uri)))
+    return Resolved(tuple(resolver.datasets.values()), tuple(resolver.leaves), tree)
+
+
+def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
+    """Index rows of a split in the order of the shards, which is the order that ranges count in."""
+    shards = {entry.path: number for number, entry in enumerate(dataset.manifest.shards)}
+    names = dataset.index.column("shard").combine_chunks().dictionary_encode()
+    number_K = np.array([shards[name] for name in names.dictionary.to_pylist()], np.int64)
+    shard_N = number_K[np.asarray(names.indices)] if len(number_K) else np.zeros(0, np.int64)
+    order_N = np.lexsort((dataset.index.column("offset").to_numpy(), shard_N))
+    chosen_N = pc.equal(dataset.index.column("split"), split).to_numpy()
+    return np.asarray(order_N[chosen_N[order_N]])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the tree a node stands, and what the nodes around it hand down.
+
+    Attributes:
+        named: file and key, for messages.
+        name: of the leaf or the node, "" for the root.
+        span: kept of everything below; None is all.
+        subflavors: of the nodes around it.
+        files: (file, split) that led here.
+        depth: blends and files around it.
+    """
+
+    named: str
+    name: str = ""
+    span: Span | None = None
+    subflavors: dict[str, Any] = field(default_factory=dict)
+    files: tuple[tuple[str, str], ...] = ()
+    depth: int = 0
+
+
+class _Resolver:
+    def __init__(self, config: StorageConfig) -> None:
+        self.datasets: dict[str, Dataset] = {}
+        self.leaves: list[Leaf] = []
+        self._config = config
+        self._files: dict[str, BlendFile] = {}
+        self._split_sizes: dict[tuple[str, str], int] = {}
+
+    def split(self, file: str, split: str, place: _Place) -> int | Group:
+        """The tree below a split of a file."""
+        if (file, split) in place.files:
+            raise UsageError(f"{place.named} leads back to {redacted(file)}, in which it stands")
+        if file not in self._files:
+            try:
+                self._files[file] = read_blend_file(file, self._config)
+            except UsageError as error:
+                raise UsageError(f"{place.named}: {error}" if place.files else str(error)) from error
+        splits = self._files[file].splits
+        if split not in splits:
+            raise UsageError(
+                f"{redacted(file)} has no split {split}; it has {', '.join(splits)} (from {place.named})"
+            )
+        inner = replace(
+            place,
+            named=f"{redacted(file)}: splits.{split}",
+            files=(*place.files, (file, split)),
+            depth=place.depth + 1,
+        )
+        return self._node(splits[split], file, split, inner)
+
+    def _node(self, node: Node, file: str, split: str, place: _Place) -> int | Group:
+        if place.depth > MAX_NESTED:
+            raise UsageError(f"{place.named} is nested in more than {MAX_NESTED} blends and files")
+        uri = _uri(file, node.path, f"{place.named}.path") if node.path else None
+        leaf = uri is not None and not is_blend_file(uri)
+        try:
+            span = within(node.subset.span, place.span) if node.subset else place.span
+            if not leaf:
+                within(None, span)
+        except ValueError as error:
+            raise UsageError(f"{place.named}.subset: {error}") from error
+        if uri is None:
+            return self._group(node, file, split, place, span)
+        subflavors = {**node.subflavors, **place.subflavors}
+        inner = replace(place, named=f"{place.named}.path", span=span, subflavors=subflavors)
+        part = node.split_part or split
+        return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
+
+    def _group(self, node: Node, file: str, split: str, place: _Place, span: Span | None) -> Group:
+        key = "blend" if node.blend else "blend_epochized"
+        nodes: Sequence[WeightedNode | RepeatedNode] = node.blend or node.blend_epochized or ()
+        parts = []
+        for number, (child, own) in enumerate(zip(nodes, _names(nodes, file, place.named), strict=True)):
+            name = f"{place.name}/{own}" if place.name else own
+            named = f"{place.named}.{key}.{number}"
+            inner = replace(place, named=named, name=name, span=span, depth=place.depth + 1)
+            factor = child.weight if isinstance(child, WeightedNode) else child.repetitions
+            parts.append(Part(name, exact(factor), self._node(child, file, split, inner)))
+        by = (node.weight_by or "samples") if node.blend else "repetitions"
+        try:
+            check_weights(parts, by)
+        except UsageError as error:
+            raise UsageError(f"{place.named}.{key}: {error}") from error
+        return Group(tuple(parts), by, node.epoch_samples)
+
+    def _leaf(self, uri: str, split: str, place: _Place) -> int:
+        if len(self.leaves) == MAX_LEAVES:
+            raise UsageError(f"{place.named}: a blend may have {MAX_LEAVES} datasets")
+        try:
+            storage = open_storage(uri, self._config)
+            if storage.root not in self.datasets:
+                self.datasets[storage.root] = Dataset(storage)
+            dataset = self.datasets[storage.root]
+            if (storage.root, split) not in self._split_sizes:
+                self._split_sizes[storage.root, split] = (
+                    pc.sum(pc.equal(dataset.index.column("split"), split)).as_py() or 0
+                )
+        except (UsageError, RunError) as error:
+            raise type(error)(f"{place.named}: {error}") from error
+        samples = self._split_sizes[storage.root, split]
+        try:
+            start, stop = (place.span or Span()).of(samples)
+        except ValueError as error:
+            raise UsageError(
+                f"{place.named}: the subset {error} in split {split} of {redacted(uri)}"
+            ) from error
+        if start == stop:
+            raise UsageError(f"{place.named} takes no sample; split {split} of {redacted(uri)} has {samples}")
+        number = list(self.datasets).index(storage.root)
+        self.leaves.append(Leaf(place.name or _last(uri), number, split, start, stop, place.subflavors))
+        return len(self.leaves) - 1
+
+
+def _uri(file: str, path: str, named: str) -> str:
+    try:
+        return beside(file, path)
+    except UsageError as error:
+        raise UsageError(f"{named}: {error}") from error
+
+
+def _names(nodes: Sequence[Node], file: str, named: str) -> list[str]:
+    """What siblings are called; where two have one name, all of that name get their number."""
+    names = [
+        node.name or (_last(_uri(file, node.path, f"{named}.path")) if node.path else str(number))
+        for number, node in enumerate(nodes)
+    ]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name}[{number}]" for number, name in enumerate(names)]
+
+
+def _last(uri: str) -> str:
+    """The last part of a path."""
+    last = redacted(uri).rstrip("/").rpartition("/")[2]
+    return last.rpartition(".")[0] if is_blend_file(last) else last

@@ -1,0 +1,174 @@
+"""A blend in numbers: what is drawn from, and how much of each an epoch takes."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+from loader.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Samples that are drawn from as one thing.
+
+    Attributes:
+        name: where it stands in the blend, "images" or "web/images".
+        dataset: its place among the blend's datasets.
+        split: train, val.
+        start: of its range, among the samples of the split in the order of the shards.
+        stop: end of its range, not included.
+        subflavors: facts about the samples, from the files.
+    """
+
+    name: str
+    dataset: int
+    split: str
+    start: int
+    stop: int
+    subflavors: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the nodes that a blend mixes: its full name, its weight or repetitions, and a leaf's place or a blend."""
+
+    name: str
+    factor: Fraction
+    node: "int | Group"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A blend of nodes.
+
+    Attributes:
+        parts: of the blend.
+        by: what the factors count: repetitions of all samples, or weights by samples or by tokens.
+        samples: of an epoch, where the file says so.
+    """
+
+    parts: tuple[Part, ...]
+    by: Literal["repetitions", "samples", "tokens"]
+    samples: int | None = None
+
+
+class Held(NamedTuple):
+    """What a leaf holds: samples that can be drawn, and their tokens."""
+
+    samples: int
+    tokens: int
+
+
+def epoch_draws(node: int | Group, held: Sequence[Held]) -> dict[int, Fraction]:
+    """Draws of each leaf in an epoch, exact, by its place; none of leaves that are not drawn from.
+
+    A leaf alone is drawn once. Repetitions multiply what their node gives. Weights keep the proportions within their
+    nodes and scale the nodes to each other; all together give ``samples`` or, without that, as many draws as the nodes
+    would give unscaled. A node with weight 0 is as if it were not there. By tokens, a node's draws are its share of the
+    tokens over the mean length of its draws.
+
+    Args:
+        node: a leaf's place, or a blend.
+        held: of each leaf.
+
+    Raises:
+        UsageError: a weight is above zero, but nothing can be drawn there.
+    """
+    if isinstance(node, int):
+        return {node: Fraction(held[node].samples)}
+    within = [epoch_draws(part.node, held) if part.factor else {} for part in node.parts]
+    if node.by == "repetitions":
+        scales = [part.factor for part in node.parts]
+    else:
+        sizes = [sum(draws.values(), Fraction()) for draws in within]
+        units = sizes if node.by == "samples" else [_tokens(draws, held) for draws in within]
+        for part, unit in zip(node.parts, units, strict=True):
+            if part.factor and not unit:
+                raise UsageError(
+                    f"{part.name} has weight {float(part.factor):g}, but no sample that can be drawn"
+                )
+        rates = [
+            part.factor / unit if unit else Fraction() for part, unit in zip(node.parts, units, strict=True)
+        ]
+        unscaled = sum((rate * size for rate, size in zip(rates, sizes, strict=True)), Fraction())
+        total = node.samples or sum(sizes, Fraction())
+        scales = [rate * total / unscaled for rate in rates]
+    return {
+        leaf: draws * scale
+        for scale, part in zip(scales, within, strict=True)
+        for leaf, draws in part.items()
+    }
+
+
+def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]) -> int | Group:
+    """The same blend with other weights.
+
+    Args:
+        tree: of a blend.
+        weights: by the full names of nodes, those not named stay as they are; or of all nodes of the outermost blend.
+
+    Raises:
+        UsageError: no node has such a name, or such a place, or a blend is left without any weight.
+    """
+    parts = tree.parts if isinstance(tree, Group) and tree.by != "repetitions" else ()
+    if not isinstance(weights, Mapping):
+        if len(weights) != len(parts):
+            raise UsageError(f"{len(weights)} weights were given for {len(parts)} nodes of the blend")
+        weights = {part.name: weight for part, weight in zip(parts, weights, strict=True)}
+    known = [part.name for part in _weighted(tree)]
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise UsageError(f"weight {weight} of {name} is no share; give a number from 0 on")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            nearest = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(
+                f"no node with a weight is called {name}; {nearest}there are: {', '.join(known)}"
+            )
+    return _reweighted(tree, {name: exact(weight) for name, weight in weights.items()})
+
+
+def exact(factor: float) -> Fraction:
+    """The number a person wrote: 0.1 is a tenth."""
+    return Fraction(repr(float(factor)))
+
+
+def _weighted(node: int | Group) -> list[Part]:
+    if isinstance(node, int):
+        return []
+    own = [] if node.by == "repetitions" else list(node.parts)
+    return own + [part for inner in node.parts for part in _weighted(inner.node)]
+
+
+def _reweighted(node: int | Group, weights: Mapping[str, Fraction]) -> int | Group:
+    if isinstance(node, int):
+        return node
+    given = {} if node.by == "repetitions" else weights
+    parts = tuple(
+        replace(part, factor=given.get(part.name, part.factor), node=_reweighted(part.node, weights))
+        for part in node.parts
+    )
+    check_weights(parts, node.by)
+    return replace(node, parts=parts)
+
+
+def check_weights(parts: Sequence[Part], by: str) -> None:
+    """Refuses a blend in which nothing has a share.
+
+    Raises:
+        UsageError: all factors are zero.
+    """
+    if not any(part.factor for part in parts):
+        factors = "repetitions" if by == "repetitions" else "weight"
+        raise UsageError(
+            f"{factors} is 0 for all of {', '.join(part.name for part in parts)}; give one of them more"
+        )
+
+
+def _tokens(draws: Mapping[int, Fraction], held: Sequence[Held]) -> Fraction:
+    return sum(
+        (count * held[leaf].tokens / held[leaf].samples for leaf, count in draws.items() if count), Fraction()
+    )
