@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.buckets import Assignment, BucketConfig, assign
+from loader.dataset.plan_index import PlanIndex
 from loader.draws import words
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
@@ -19,13 +19,13 @@ class EpochStream:
     """The shuffled microbatches of a dataset, epoch after epoch.
 
     Attributes:
-        index: of the dataset; the columns key, frames, height, width and text_tokens are read.
+        index: of the dataset.
         assignment: each row's bucket.
         max_text_tokens: longer captions are cut.
         seed: of the stream, 0 to 2^64 - 1.
     """
 
-    index: pa.Table
+    index: PlanIndex
     assignment: Assignment
     max_text_tokens: int
     seed: int
@@ -55,7 +55,7 @@ class EpochStream:
         return self.epoch(epoch, repeated).where(slice(place * count, (place + 1) * count))
 
 
-def epoch_stream(index: pa.Table, config: BucketConfig, seed: int) -> EpochStream:
+def epoch_stream(index: PlanIndex, config: BucketConfig, seed: int) -> EpochStream:
     """The stream of a dataset under a bucket configuration."""
     return EpochStream(index, assign(index, config), config.max_text_tokens, seed)
 
@@ -66,7 +66,7 @@ def _epoch(stream: EpochStream, epoch: int, repeated: int) -> Microbatches:
     rows_N, pieces_M3 = cut(assignment, words(stream.seed, epoch, SAMPLES, len(assignment.bucket_of)))
     words_M = words(stream.seed, epoch, MICROBATCHES, len(pieces_M3))
     start_M, batch_M, bucket_M = pieces_M3[_order(pieces_M3[:, 2], words_M, repeated)].T
-    text_N = np.minimum(stream.index.column("text_tokens").to_numpy()[rows_N], most_text)
+    text_N = np.minimum(stream.index.text_tokens[rows_N], most_text)
     reach_N = np.concatenate([[0], np.cumsum(text_N)])
     length_M = np.array(assignment.lengths)[bucket_M]
     image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])

@@ -126,7 +126,7 @@ class VideoStream(IterableDataset[Microbatch]):
         self.config = config
         self.rank = rank
         self.world_size = world_size
-        self.assignment = assign(dataset.index, config.buckets)
+        self.assignment = assign(dataset.plan_index, config.buckets)
         self._division = Division(world_size, config.microbatches, config.policy, config.buckets.counted_cost)
         self.steps_per_epoch = len(plan_epoch(self.assignment, config.seed, 0, self._division))
         self._begin(0, 0, (), self.steps_per_epoch)

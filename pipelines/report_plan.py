@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.buckets import Bucket, BucketConfig
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
+from loader.dataset.plan_index import PlanIndex
 from loader.epoch import epoch_stream
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
@@ -149,7 +149,7 @@ def workload(name: str, seed: int) -> Mixture:
     return Mixture(name, found.buckets, found.budgets.counted_cost, draw)
 
 
-def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
+def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
     """A dataset's own mixture, from its index."""
     streams = {policy: epoch_stream(index, budgets_of(policy, config), seed) for policy in POLICIES}
 

@@ -1,13 +1,13 @@
 """An epoch as a stream of microbatches."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from loader.buckets import BucketConfig
 from loader.epoch import EpochStream, epoch_stream
 from loader.errors import UsageError
 from loader.tokens import Compression
+from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(
     frames=(1, 9, 17),
@@ -21,19 +21,13 @@ CONFIG = BucketConfig(
 def stream(samples: int = 300, seed: int = 1) -> EpochStream:
     generator = np.random.default_rng(0)
     wide = generator.integers(0, 2, samples)
-    return epoch_stream(
-        pa.table(
-            {
-                "key": [f"k{number}" for number in range(samples)],
-                "frames": generator.choice([1, 9, 10, 17, 25], samples),
-                "height": np.full(samples, 64),
-                "width": 64 + 64 * wide,
-                "text_tokens": generator.integers(0, 40, samples),
-            }
-        ),
-        CONFIG,
-        seed,
+    index = plan_index(
+        frames=generator.choice([1, 9, 10, 17, 25], samples),
+        height=64,
+        width=64 + 64 * wide,
+        text_tokens=generator.integers(0, 40, samples),
     )
+    return epoch_stream(index, CONFIG, seed)
 
 
 def test_an_epoch_holds_every_sample_once() -> None:
@@ -41,7 +35,7 @@ def test_an_epoch_holds_every_sample_once() -> None:
     held = found.epoch(0)
     counts = np.bincount(held.bucket, weights=held.batch, minlength=len(found.assignment.buckets))
     assert counts.tolist() == np.bincount(found.assignment.bucket_of, minlength=len(counts)).tolist()
-    text = np.minimum(found.index.column("text_tokens").to_numpy(), 20)
+    text = np.minimum(found.index.text_tokens, 20)
     visual = np.array(found.assignment.lengths)[found.assignment.bucket_of] - 20
     assert held.tokens.sum() == (text + visual).sum()
     images = np.array([bucket.frames == 1 for bucket in found.assignment.buckets])
