@@ -80,14 +80,15 @@ def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> Shard
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="reelweave-shard-") as folder:
         local = Path(folder) / "shard.tar"
-        with local.open("wb") as file:
-            writer = webdataset.TarWriter(
+        with (
+            local.open("wb") as file,
+            webdataset.TarWriter(
                 file, user="reelweave", group="reelweave", mode=0o644, mtime=0, encoder=False
-            )
+            ) as writer,
+        ):
             for sample in samples:
                 rows.append(_add(writer, path, sample))
             end = writer.tarstream.offset
-            writer.close()
         digest = _hash_samples(local, rows)
         storage.write_file(path, local)
         record = ShardRecord(path, local.stat().st_size, digest, rows)
