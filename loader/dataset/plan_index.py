@@ -24,7 +24,7 @@ from loader.storage.local import LocalStorage
 
 MAX_BYTES_PER_SAMPLE = 40
 
-_DTYPES: Mapping[str, type[np.generic]] = {
+DTYPES: Mapping[str, type[np.generic]] = {
     "frames": np.int32,
     "fps": np.float32,
     "height": np.uint16,
@@ -35,11 +35,13 @@ _DTYPES: Mapping[str, type[np.generic]] = {
     "size": np.uint32,
     "crc32": np.uint32,
 }
-PLANNED = [name for name in _DTYPES if name != "crc32"]
+"""Of each column, in the order they lie in the file."""
+
+PLANNED = [name for name in DTYPES if name != "crc32"]
 """Columns of ``index.parquet`` that a plan index is made from."""
 
 _SCHEMA = pa.schema(
-    [pa.field(name, pa.from_numpy_dtype(dtype), nullable=False) for name, dtype in _DTYPES.items()]
+    [pa.field(name, pa.from_numpy_dtype(dtype), nullable=False) for name, dtype in DTYPES.items()]
 )
 _WITHOUT_CRC32 = pa.schema([_SCHEMA.field(name) for name in PLANNED])
 _FRAMING_BYTES = 1 << 16  # of an Arrow file with so few columns; measured: about 2,000
@@ -168,10 +170,14 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int) -> PlanInd
     return from_arrow(data, where, samples)
 
 
-def differences(plan_index: PlanIndex, index: pa.Table, shards: Sequence[str]) -> list[str]:
-    """Columns of a plan index that do not hold what the index says; ``crc32`` is not in the index."""
-    own, expected = plan_index.columns(), from_index(index, shards).columns()
-    return [name for name in PLANNED if not np.array_equal(own[name], expected[name])]
+def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:
+    """What a plan index says otherwise than its index, in words; ``crc32`` is not in the index."""
+    try:
+        own, expected = plan_index.columns(), from_index(index, shards).columns()
+    except RunError as error:
+        return [str(error)]
+    different = [name for name in PLANNED if not np.array_equal(own[name], expected[name])]
+    return [f"{where} does not hold what index.parquet says: {', '.join(different)}"] if different else []
 
 
 def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
@@ -219,7 +225,7 @@ def _places(column: pa.ChunkedArray, shards: Sequence[str]) -> NDArray[np.int64]
 
 
 def _narrowed(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    dtype = _DTYPES[name]
+    dtype = DTYPES[name]
     if issubclass(dtype, np.integer):
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
         unfit = np.flatnonzero((values < least) | (values > most))

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from loader.dataset.manifest import Manifest, count_states, plan_path, read_manifest, table_path
-from loader.dataset.plan_index import PlanIndex, add_crc32, differences, from_arrow
+from loader.dataset.plan_index import PlanIndex, add_crc32, disagreements, from_arrow
 from loader.dataset.schema import PLACEMENT, STATES, TABLES, Row
 from loader.dataset.shard import TAR_BLOCK, idx_bytes
 from loader.dataset.tables import from_parquet, to_rows
@@ -55,6 +55,7 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
     manifest = read_manifest(storage)
     result = Verification()
     names = {table_path(name, manifest.revision): name for name in TABLES}
+    shards = [shard.path for shard in manifest.shards]
     tables: dict[str, pa.Table] = {}
     plan_index: PlanIndex | None = None
     for entry in manifest.files:
@@ -83,7 +84,9 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
         index = to_rows(tables["index"])
         result.samples = len(index)
         if plan_index is not None:
-            result.problems += _check_plan_index(manifest, tables["index"], plan_index)
+            result.problems += disagreements(
+                plan_index, plan_path(manifest.revision), tables["index"], shards
+            )
             add_crc32(index, plan_index)
         result.problems += _check_index(manifest, index)
         _check_shards(storage, manifest, index, progress, result)
@@ -107,17 +110,6 @@ def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:
             yield f"{path}: the manifest lists {listed.get(path, 0)} samples, index.parquet {found.get(path, 0)}"
     if manifest.totals.samples != len(index):
         yield f"manifest.json counts {manifest.totals.samples} samples, index.parquet has {len(index)}"
-
-
-def _check_plan_index(manifest: Manifest, index: pa.Table, plan_index: PlanIndex) -> Iterator[str]:
-    path = plan_path(manifest.revision)
-    try:
-        different = differences(plan_index, index, [shard.path for shard in manifest.shards])
-    except RunError as error:
-        yield str(error)
-    else:
-        if different:
-            yield f"{path} does not hold what index.parquet says: {', '.join(different)}"
 
 
 def _check_shards(

@@ -23,7 +23,7 @@ from loader.buckets import BucketConfig, assign
 from loader.columns import parts
 from loader.dataset import Manifest, open_dataset
 from loader.dataset.manifest import FileEntry, ShardEntry, Totals
-from loader.dataset.plan_index import PlanIndex, write_plan_index
+from loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
 from loader.plan import plan_epoch
 from loader.policy import Division
 
@@ -75,18 +75,7 @@ def make(folder: Path, samples: int) -> int:
     """A dataset that says it has so many samples, its columns drawn a part at a time, on disk; bytes of the index."""
     scratch = folder / "columns"
     scratch.mkdir(parents=True)
-    dtypes = {
-        "frames": np.int32,
-        "fps": np.float32,
-        "height": np.uint16,
-        "width": np.uint16,
-        "text_tokens": np.int32,
-        "shard": np.int32,
-        "offset": np.int64,
-        "size": np.uint32,
-        "crc32": np.uint32,
-    }
-    columns = {name: np.memmap(scratch / name, dtype, "w+", shape=samples) for name, dtype in dtypes.items()}
+    columns = {name: np.memmap(scratch / name, dtype, "w+", shape=samples) for name, dtype in DTYPES.items()}
     for number, part in enumerate(parts(samples)):
         generator = np.random.default_rng(number)
         row = np.arange(part.start, min(part.stop, samples))

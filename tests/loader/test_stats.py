@@ -98,6 +98,27 @@ def test_histograms_show_only_the_range_that_occurs() -> None:
     assert dict(zip(sides.edges, sides.counts, strict=False))[720] == 1
 
 
+def test_a_long_index_is_counted_in_parts() -> None:
+    shapes = np.array([(17, 480, 480, 10), (49, 480, 854, 65), (5, 720, 1280, 5)])
+    order = np.random.default_rng(0).integers(0, 3, 2_200_000)
+    one, many = (
+        stats_of(plan_index(*shapes.T)),
+        dataset_stats(plan_index(*shapes[order].T), pa.chunked_array([], pa.string()), CONFIG),
+    )
+    times = np.bincount(order).tolist()
+    assert (one.assigned, many.assigned) == (3, len(order))
+    assert many.hours == pytest.approx(shapes[order, 0].sum() / 24 / 3600)
+    assert sorted(bucket.samples for bucket in many.buckets) == sorted(times)
+    assert sum(bucket.long_captions for bucket in many.buckets) == times[1]
+    for short, long in (
+        (one.duration_s, many.duration_s),
+        (one.short_side_px, many.short_side_px),
+        (one.clip_tokens, many.clip_tokens),
+    ):
+        assert long.edges == short.edges
+        assert sum(long.counts) == len(order)
+
+
 def test_the_report_is_plain_json(index: PlanIndex) -> None:
     report = stats_of(index).to_dict()
     assert json.loads(json.dumps(report)) == report
