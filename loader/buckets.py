@@ -4,13 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
+from loader.columns import distinct, parts
 from loader.cost import Cost, PowerCost, largest_batch
+from loader.dataset.plan_index import PlanIndex
 from loader.sampling import FrameSampling
 from loader.tokens import Compression, sequence_length
+from loader.unassigned import Unassigned, unassigned
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
 """What decides B: a budget of equation 2, the configured limit, or that one sample must always run."""
@@ -84,7 +86,6 @@ class BucketConfig(Budgets, frozen=True, extra="forbid"):
     max_crop: float = Field(
         default=0.5, ge=0.0, lt=1.0, description="share of a frame that cropping may remove"
     )
-
     sampling: FrameSampling = Field(
         default=FrameSampling(), description="which frames of a longer clip are trained on"
     )
@@ -114,16 +115,16 @@ class Assignment:
         lengths: S of each bucket, in tokens.
         batch_sizes: B of each bucket.
         cost: what B was counted with, and what a microbatch costs.
-        bucket_of: int64 [N], for each index row a place in ``buckets``, or -1.
-        unassigned: (key, reason) of each row that has -1.
+        bucket_of: int16 [N], int32 where there are so many buckets: for each index row a place in ``buckets``, or -1.
+        unassigned: rows that have -1, and why.
     """
 
     buckets: tuple[Bucket, ...]
     lengths: tuple[int, ...]
     batch_sizes: tuple[BatchSize, ...]
     cost: Cost
-    bucket_of: NDArray[np.int64]
-    unassigned: list[tuple[str, str]]
+    bucket_of: NDArray[np.signedinteger[Any]]
+    unassigned: Unassigned
 
 
 def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
@@ -169,7 +170,12 @@ def with_cost(assignment: Assignment, config: BucketConfig, cost: Cost) -> Assig
     return replace(assignment, cost=cost)
 
 
-def assign(index: pa.Table, config: BucketConfig) -> Assignment:
+def buckets_of(config: BucketConfig) -> tuple[Bucket, ...]:
+    """All allowed shapes, sorted."""
+    return tuple(Bucket(frames, *size) for frames in sorted(config.frames) for size in sorted(config.sizes))
+
+
+def assign(index: PlanIndex, config: BucketConfig) -> Assignment:
     """Gives every sample the bucket that keeps most of it.
 
     The frame count is the largest allowed one not above what frame sampling finds in the sample. Of the
@@ -178,46 +184,48 @@ def assign(index: pa.Table, config: BucketConfig) -> Assignment:
     listed with its reason.
 
     Args:
-        index: one row per sample; the columns key, frames, height and width are read, and fps to sample by it.
+        index: of the samples.
         config: the allowed shapes.
     """
     frame_counts = sorted(config.frames)
     sizes = sorted(config.sizes)
-    buckets = tuple(Bucket(frames, *size) for frames in frame_counts for size in sizes)
+    buckets = buckets_of(config)
     lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
-
-    frames_N = config.sampling.available(
-        index.column("frames").to_numpy(), index.column("fps").to_numpy() if config.sampling.fps else 1.0
+    bucket_N: NDArray[np.signedinteger[Any]] = np.empty(
+        len(index), np.dtype(np.int16 if len(buckets) < 2**15 else np.int32)
     )
-    frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
-    size_place_N = _nearest_sizes(
-        index.column("height").to_numpy(), index.column("width").to_numpy(), sizes, config
-    )
-    fits_N = (frames_place_N >= 0) & (size_place_N >= 0)
-    bucket_N = np.where(fits_N, frames_place_N * len(sizes) + size_place_N, -1)
+    for part in parts(len(bucket_N)):
+        frames_N = config.sampling.available(index.frames[part], index.fps[part])
+        frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
+        size_place_N = _nearest_sizes(index.height[part], index.width[part], sizes, config)
+        fits_N = (frames_place_N >= 0) & (size_place_N >= 0)
+        bucket_N[part] = np.where(fits_N, frames_place_N * len(sizes) + size_place_N, -1)
+    rows_X = np.flatnonzero(bucket_N < 0)
     return Assignment(
         buckets=buckets,
         lengths=lengths,
         batch_sizes=tuple(batch_size(length, config) for length in lengths),
         cost=config.counted_cost,
         bucket_of=bucket_N,
-        unassigned=[
-            (row["key"], _reason(row, frame_counts[0], config))
-            for row in index.select(["key", "frames", "height", "width"])
-            .filter(pa.array(~fits_N))
-            .to_pylist()
-        ],
+        unassigned=unassigned(
+            rows_X,
+            config.sampling.available(index.frames[rows_X], index.fps[rows_X]),
+            index.height[rows_X],
+            index.width[rows_X],
+            fewest_frames=frame_counts[0],
+            limits=f"enlarging more than {config.max_upscale:g} times or cropping more than {config.max_crop:.0%}",
+        ),
     )
 
 
 def _nearest_sizes(
-    height_N: NDArray[np.int64],
-    width_N: NDArray[np.int64],
+    height_N: NDArray[np.integer[Any]],
+    width_N: NDArray[np.integer[Any]],
     sizes: list[tuple[int, int]],
     config: BucketConfig,
 ) -> NDArray[np.int64]:
     """For each sample a place in ``sizes``, or -1; resolutions are few, so each is decided once."""
-    shape_U, place_N = np.unique(height_N.astype(np.int64) << 32 | width_N, return_inverse=True)
+    shape_U, place_N = distinct(height_N.astype(np.int64) << 32 | width_N)
     height_U1, width_U1 = (shape_U >> 32)[:, None], (shape_U & 0xFFFFFFFF)[:, None]
     height_K, width_K = np.asarray(sizes, dtype=np.float64).T
 
@@ -231,12 +239,3 @@ def _nearest_sizes(
     near_UK = fits_UK & (aspect_UK <= aspect_UK.min(axis=1, keepdims=True) + _SAME_ASPECT)
     best_U = np.where(near_UK, area_UK, np.inf).argmin(axis=1)
     return np.where(fits_UK.any(axis=1), best_U, -1)[place_N]
-
-
-def _reason(row: dict[str, Any], fewest_frames: int, config: BucketConfig) -> str:
-    if row["frames"] < fewest_frames:
-        return f"{row['frames']} frames, the smallest bucket has {fewest_frames}"
-    return (
-        f"{row['height']}x{row['width']} pixels fill no size without enlarging more than "
-        f"{config.max_upscale:g} times or cropping more than {config.max_crop:.0%}"
-    )

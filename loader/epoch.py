@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 
 from loader.arrays import Places
 from loader.buckets import Assignment
+from loader.dataset.plan_index import PlanIndex
 from loader.microbatches import Microbatches
 from loader.plan import EpochPlan, plan_epoch
 from loader.policy import Division
@@ -15,12 +15,12 @@ from loader.simulate import PlannedStep
 
 
 def dataset_steps(
-    index: pa.Table, assignment: Assignment, max_text_tokens: int, seed: int, division: Division, steps: int
+    index: PlanIndex, assignment: Assignment, max_text_tokens: int, seed: int, division: Division, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
 
     Args:
-        index: the column text_tokens is read.
+        index: of the dataset.
         assignment: each row's bucket.
         max_text_tokens: longer captions are cut.
         seed: of the stream, 0 to 2^64 - 1.
@@ -30,7 +30,7 @@ def dataset_steps(
     Raises:
         UsageError: there are fewer samples in buckets than microbatches in a step.
     """
-    text_N = np.minimum(index.column("text_tokens").to_numpy(), max_text_tokens)
+    text_N = np.minimum(index.text_tokens, max_text_tokens)
     epoch, first = 0, 0
     while first < steps:
         plan = plan_epoch(assignment, seed, epoch, division)

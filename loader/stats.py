@@ -1,6 +1,6 @@
-"""Every number a bucket report shows, from the index alone."""
+"""Every number a bucket report shows, from the plan index alone."""
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.buckets import Assignment, BucketConfig, assign
+from loader.columns import parts
 from loader.cost import seconds
+from loader.dataset.plan_index import PlanIndex
 from loader.tokens import sequence_length
 
 _DURATION_EDGES_S = (0, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600, 1800, 3600)
@@ -94,44 +96,53 @@ class DatasetStats:
         return asdict(self)
 
 
-def dataset_stats(index: pa.Table, config: BucketConfig) -> DatasetStats:
+def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig) -> DatasetStats:
     """Statistics of an index under a bucket configuration.
 
     Args:
-        index: one row per sample; the columns key, frames, height, width, duration_s, text_tokens are read.
+        index: of the samples.
+        keys: of the samples, to name those in no bucket.
         config: shapes and budgets.
     """
-    frames_N, height_N, width_N, duration_N, text_N = (
-        index.column(name).to_numpy() for name in ("frames", "height", "width", "duration_s", "text_tokens")
-    )
     assignment = assign(index, config)
-    buckets = _bucket_stats(assignment, text_N, config)
-    clip_tokens_N = sequence_length(
-        np.minimum(text_N, config.max_text_tokens), frames_N, height_N, width_N, config.compression
-    )
+    buckets = _bucket_stats(assignment, index.text_tokens, config)
+
+    def duration_s(part: slice) -> NDArray[np.float64]:
+        return index.frames[part] / index.fps[part].astype(np.float64)
+
+    def clip_tokens(part: slice) -> NDArray[np.int64]:
+        text_N = np.minimum(index.text_tokens[part], config.max_text_tokens)
+        return sequence_length(
+            text_N, index.frames[part], index.height[part], index.width[part], config.compression
+        )
+
     return DatasetStats(
         samples=len(index),
         assigned=len(index) - len(assignment.unassigned),
-        hours=float(duration_N.sum()) / 3600,
+        hours=sum(float(duration_s(part).sum()) for part in parts(len(index))) / 3600,
         tokens=sum(bucket.tokens for bucket in buckets),
         buckets=buckets,
-        duration_s=_histogram(duration_N, _DURATION_EDGES_S),
-        short_side_px=_histogram(np.minimum(height_N, width_N), _SHORT_SIDE_EDGES_PX),
-        clip_tokens=_histogram(clip_tokens_N, _TOKEN_EDGES),
-        unassigned=[{"key": key, "reason": reason} for key, reason in assignment.unassigned],
-        unassigned_reasons=dict(Counter(reason for _, reason in assignment.unassigned).most_common()),
+        duration_s=_histogram(duration_s, len(index), _DURATION_EDGES_S),
+        short_side_px=_histogram(
+            lambda part: np.minimum(index.height[part], index.width[part]), len(index), _SHORT_SIDE_EDGES_PX
+        ),
+        clip_tokens=_histogram(clip_tokens, len(index), _TOKEN_EDGES),
+        unassigned=[{"key": key, "reason": reason} for key, reason in assignment.unassigned.named(keys)],
+        unassigned_reasons=assignment.unassigned.counts(),
     )
 
 
 def _bucket_stats(
-    assignment: Assignment, text_N: NDArray[np.int64], config: BucketConfig
+    assignment: Assignment, text_N: NDArray[np.int32], config: BucketConfig
 ) -> list[BucketStats]:
-    assigned_N = assignment.bucket_of >= 0
-    places = len(assignment.buckets)
-    samples_K = np.bincount(assignment.bucket_of[assigned_N], minlength=places)
-    long_K = np.bincount(
-        assignment.bucket_of[assigned_N & (text_N > config.max_text_tokens)], minlength=places
-    )
+    samples_K, long_K = np.zeros((2, len(assignment.buckets)), np.int64)
+    for part in parts(len(text_N)):
+        bucket_N = assignment.bucket_of[part]
+        for total_K, counted_N in (
+            (samples_K, bucket_N >= 0),
+            (long_K, text_N[part] > config.max_text_tokens),
+        ):
+            total_K += np.bincount(bucket_N[counted_N & (bucket_N >= 0)], minlength=len(total_K))
     length_K = np.array(assignment.lengths)
     batch_K = np.array([size.batch for size in assignment.batch_sizes])
     sample_cost_K = config.counted_cost.sample_s(length_K)
@@ -160,13 +171,16 @@ def _bucket_stats(
     ]
 
 
-def _histogram(values_N: NDArray[Any], ladder: tuple[float, ...]) -> Histogram:
+def _histogram(values: Callable[[slice], NDArray[Any]], count: int, ladder: tuple[float, ...]) -> Histogram:
     """Counts on the part of the ladder that the values reach; a value above it widens the last bin."""
-    if not len(values_N):
+    if not count:
         return Histogram([], [])
-    top = float(values_N.max())
-    edges = [*ladder, np.nextafter(top, np.inf)] if top >= ladder[-1] else [float(edge) for edge in ladder]
-    counts, _ = np.histogram(values_N, edges)
+    counts, top = np.zeros(len(ladder), np.int64), ladder[0]
+    for part in parts(count):
+        values_N = values(part)
+        counts += np.histogram(values_N, [*ladder, np.inf])[0]
+        top = max(top, float(values_N.max()))
+    edges = [*ladder, float(np.nextafter(top, np.inf))]
     filled = np.flatnonzero(counts)
     first, last = int(filled[0]), int(filled[-1])
     return Histogram([float(edge) for edge in edges[first : last + 2]], counts[first : last + 1].tolist())

@@ -55,7 +55,7 @@ class VideoStream(IterableDataset[Microbatch]):
         self.rank = rank
         self.world_size = world_size
         self._buckets = budgets_of(config.policy, config.buckets)
-        self.assignment = assign(dataset.index, self._buckets)
+        self.assignment = assign(dataset.plan_index, self._buckets)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
         self.steps_per_epoch = len(self._plan(0, self._position.parts))

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     config = resolve(ReportConfig, options.config, options.set)
     dataset = Dataset(open_storage(options.dataset, config.storage))
     if options.world_size is not None:
-        mixture = report_plan.dataset(options.dataset, dataset.index, config.buckets, options.seed)
+        mixture = report_plan.dataset(options.dataset, dataset.plan_index, config.buckets, options.seed)
         return report_plan.run(options, mixture)
     if options.plan_out or options.timings:
         raise UsageError("--plan-out and --timings plan steps, and need --world-size N beside the dataset")
@@ -77,7 +77,7 @@ def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
         "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
-        **dataset_stats(dataset.index, config.buckets).to_dict(),
+        **dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict(),
     }
 
 
@@ -95,7 +95,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     from loader.stats import dataset_stats
     from pipelines.report_page import bound_shown
 
-    stats = dataset_stats(dataset.index, config.buckets)
+    stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets)
     out = stdout()
     out.print(
         table(

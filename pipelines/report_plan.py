@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.buckets import Bucket, BucketConfig, assign
+from loader.buckets import Bucket, BucketConfig, assign, buckets_of
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
+from loader.dataset.plan_index import PlanIndex
 from loader.epoch import dataset_steps
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
@@ -142,14 +142,14 @@ def workload(name: str, seed: int) -> Mixture:
     return Mixture(name, found.buckets, found.budgets.counted_cost, steps)
 
 
-def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
+def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
     """A dataset's own mixture, from its index."""
 
     def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
         assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
         return dataset_steps(index, assignment, config.max_text_tokens, seed, division, count)
 
-    return Mixture(name, assign(index.slice(0, 0), config).buckets, config.counted_cost, steps)
+    return Mixture(name, buckets_of(config), config.counted_cost, steps)
 
 
 def _keys(simulated: Simulated) -> dict[str, Any]:

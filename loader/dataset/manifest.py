@@ -80,13 +80,24 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         path = table_path(name, self.revision)
         return next(file for file in self.files if file.path == path)
 
+    @property
+    def plan_index(self) -> FileEntry | None:
+        """The entry of the plan index; None where a dataset was written without one."""
+        path = plan_path(self.revision)
+        return next((file for file in self.files if file.path == path), None)
+
 
 def table_path(name: str, revision: int) -> str:
     """Where a table lies: ``index.parquet``, and ``index.000001.parquet`` after the first change.
 
     A change writes its tables under new names, so that a reader sees the old dataset or the new one, whole.
     """
-    return f"{name}.parquet" if revision == 0 else f"{name}.{revision:06d}.parquet"
+    return _revised(name, revision, "parquet")
+
+
+def plan_path(revision: int) -> str:
+    """Where the plan index lies: ``plan.arrow``, and ``plan.000001.arrow`` after the first change."""
+    return _revised("plan", revision, "arrow")
 
 
 def count_states(states: list[str]) -> dict[str, int]:
@@ -129,6 +140,10 @@ def read_manifest(storage: Storage) -> Manifest:
 def sha256(data: bytes) -> str:
     """Hex digest."""
     return hashlib.sha256(data).hexdigest()
+
+
+def _revised(name: str, revision: int, suffix: str) -> str:
+    return f"{name}.{suffix}" if revision == 0 else f"{name}.{revision:06d}.{suffix}"
 
 
 def _digest(body: dict[str, Any]) -> str:

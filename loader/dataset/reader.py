@@ -1,6 +1,7 @@
-"""Opening a dataset: its tables in memory, its clips by one range read each."""
+"""Opening a dataset: its plan index mapped, its tables in memory, its clips by one range read each."""
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from loader.dataset.manifest import Manifest, read_manifest, sha256
 from loader.dataset.members import Members, members
+from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
@@ -46,6 +48,14 @@ class Dataset:
         return self._table("index")
 
     @cached_property
+    def plan_index(self) -> PlanIndex:
+        """What plans are made from, by row of the index, which is not read where ``plan.arrow`` exists."""
+        entry = self.manifest.plan_index
+        if entry is not None:
+            return open_plan_index(self.storage, entry, self.manifest.totals.samples)
+        return from_index(self._table("index", PLANNED), [shard.path for shard in self.manifest.shards])
+
+    @cached_property
     def accounting(self) -> pa.Table:
         """``accounting.parquet``: one row per span (columns: ``loader.dataset.schema.ACCOUNTING``)."""
         return self._table("accounting")
@@ -66,8 +76,10 @@ class Dataset:
 
     def shards(self) -> list[ShardRecord]:
         """Every shard with its index rows, in the order of the manifest and of the tars."""
+        index = to_rows(self.index)
+        add_crc32(index, self.plan_index)
         rows: dict[str, list[Row]] = {}
-        for row in to_rows(self.index.sort_by([("shard", "ascending"), ("offset", "ascending")])):
+        for row in sorted(index, key=lambda row: (row["shard"], row["offset"])):
             rows.setdefault(row["shard"], []).append(row)
         return [
             ShardRecord(entry.path, entry.size, entry.sha256, rows.get(entry.path, []))
@@ -124,10 +136,10 @@ class Dataset:
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
         """What an epoch holds: every sample once; see `loader.source.Source`."""
         del seed  # every epoch is one whole pass
-        rows_D = np.arange(len(self.index)) if lengths_N is None else np.flatnonzero(lengths_N)
+        rows_D = np.arange(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws(rows_D, np.full_like(rows_D, epoch), np.zeros_like(rows_D))
 
-    def _table(self, name: str) -> pa.Table:
+    def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         entry = self.manifest.table(name)
         path = entry.path
         if entry.size > MAX_TABLE_BYTES:
@@ -135,7 +147,7 @@ class Dataset:
         data = self.storage.read(path)
         if sha256(data) != entry.sha256:
             raise RunError(f"{self.storage.uri(path)} is damaged: its checksum is not the manifest's")
-        return from_parquet(data)
+        return from_parquet(data, columns)
 
 
 def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:

@@ -99,8 +99,11 @@ OPTIONAL: dict[str, Any] = {
 }
 """Index columns a writer may leave out, and what then stands there."""
 
-PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256")
-"""Index columns known only once a sample lies in a shard; all others travel in KEY.json as well."""
+PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256", "sample_crc32")
+"""What is known only once a sample lies in a shard; all other index columns travel in KEY.json as well.
+
+``sample_crc32`` is no column of the index but of the plan index; rows read back have it where their dataset does.
+"""
 
 MEMBER_ORDER = ("json", "txt", "text.npy", "video.npy", "mp4")
 """Metadata before media, so that one range read of a sample's head describes it."""

@@ -5,6 +5,7 @@ import io
 import json
 import struct
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from loader.errors import RunError
 from loader.storage.base import Storage
 
 TAR_BLOCK = 512
-MAX_MEMBER_BYTES = 8 * 2**30 - 1  # what the size field of a USTAR header can say
+MAX_SAMPLE_BYTES = 2**32 - 1  # what the plan index can say; a USTAR header could say twice as much
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,15 @@ def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> Shard
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="reelweave-shard-") as folder:
         local = Path(folder) / "shard.tar"
-        with local.open("wb") as file:
-            writer = webdataset.TarWriter(
+        with (
+            local.open("wb") as file,
+            webdataset.TarWriter(
                 file, user="reelweave", group="reelweave", mode=0o644, mtime=0, encoder=False
-            )
+            ) as writer,
+        ):
             for sample in samples:
                 rows.append(_add(writer, path, sample))
             end = writer.tarstream.offset
-            writer.close()
         digest = _hash_samples(local, rows)
         storage.write_file(path, local)
         record = ShardRecord(path, local.stat().st_size, digest, rows)
@@ -105,9 +107,9 @@ def _add(writer: Any, path: str, sample: Sample) -> Row:
     members = []
     row, contents = sample.finished()
     for suffix, content in contents:
-        if len(content) > MAX_MEMBER_BYTES:
+        if writer.tarstream.offset + len(content) + 2 * TAR_BLOCK - start > MAX_SAMPLE_BYTES:
             raise RunError(
-                f"{key}.{suffix} has {len(content)} bytes; a tar member holds 8 GiB: cut shorter clips"
+                f"{key}.{suffix} has {len(content)} bytes; a sample holds 4 GiB: cut shorter clips"
             )
         members.append(
             {"suffix": suffix, "offset": writer.tarstream.offset + TAR_BLOCK, "size": len(content)}
@@ -119,13 +121,14 @@ def _add(writer: Any, path: str, sample: Sample) -> Row:
 
 
 def _hash_samples(local: Path, rows: list[Row]) -> str:
-    """Gives each row its ``sample_sha256``; returns the digest of the whole file."""
+    """Gives each row its ``sample_sha256`` and ``sample_crc32``; returns the digest of the whole file."""
     whole = hashlib.sha256()
     with local.open("rb") as file:
         for row in rows:
             region = file.read(row["size"])
             whole.update(region)
             row["sample_sha256"] = hashlib.sha256(region).hexdigest()
+            row["sample_crc32"] = zlib.crc32(region)
         whole.update(file.read())
     return whole.hexdigest()
 

@@ -1,7 +1,7 @@
 """Rows to parquet bytes and back, the same bytes for the same rows."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,17 +18,17 @@ def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(plain, schema=schema)
 
 
-def to_parquet(rows: Iterable[Row], schema: pa.Schema) -> bytes:
-    """Rows as the bytes of a parquet file."""
+def to_parquet(table: pa.Table) -> bytes:
+    """A table as the bytes of a parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(to_table(rows, schema), buffer, compression="zstd", write_page_checksum=True)
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
-def from_parquet(data: bytes) -> pa.Table:
-    """The table in the bytes of a parquet file."""
+def from_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table in the bytes of a parquet file, or some columns of it."""
     # pq.read_table leaves threads that abort short processes at their exit.
-    return pq.ParquetFile(pa.BufferReader(data)).read()
+    return pq.ParquetFile(pa.BufferReader(data)).read(columns)
 
 
 def to_rows(table: pa.Table) -> list[Row]:

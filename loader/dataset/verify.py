@@ -2,15 +2,20 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import BinaryIO
 
-from loader.dataset.manifest import Manifest, count_states, read_manifest, table_path
+import pyarrow as pa
+
+from loader.dataset.manifest import Manifest, count_states, plan_path, read_manifest, table_path
+from loader.dataset.plan_index import PlanIndex, add_crc32, disagreements, from_arrow
 from loader.dataset.schema import PLACEMENT, STATES, TABLES, Row
 from loader.dataset.shard import TAR_BLOCK, idx_bytes
 from loader.dataset.tables import from_parquet, to_rows
+from loader.errors import RunError
 from loader.storage.base import Storage
 
 MAX_PROBLEMS = 1000
@@ -50,7 +55,9 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
     manifest = read_manifest(storage)
     result = Verification()
     names = {table_path(name, manifest.revision): name for name in TABLES}
-    tables: dict[str, list[Row]] = {}
+    shards = [shard.path for shard in manifest.shards]
+    tables: dict[str, pa.Table] = {}
+    plan_index: PlanIndex | None = None
     for entry in manifest.files:
         progress(entry.path)
         try:
@@ -67,14 +74,24 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
                     f"{entry.path} has other columns than this format: {table.schema.names}"
                 )
             else:
-                tables[name] = to_rows(table)
+                tables[name] = table
+        elif entry.path == plan_path(manifest.revision):
+            try:
+                plan_index = from_arrow(data, entry.path, manifest.totals.samples)
+            except RunError as error:
+                result.problems.append(str(error))
     if "index" in tables:
-        index = tables["index"]
+        index = to_rows(tables["index"])
         result.samples = len(index)
+        if plan_index is not None:
+            result.problems += disagreements(
+                plan_index, plan_path(manifest.revision), tables["index"], shards
+            )
+            add_crc32(index, plan_index)
         result.problems += _check_index(manifest, index)
         _check_shards(storage, manifest, index, progress, result)
         if "accounting" in tables:
-            result.problems += _check_accounting(manifest, index, tables["accounting"])
+            result.problems += _check_accounting(manifest, index, to_rows(tables["accounting"]))
     return result
 
 
@@ -145,6 +162,8 @@ def _check_shard(file: BinaryIO, path: str, sha256: str, rows: list[Row]) -> Ite
             yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
         else:
             yield from _check_members(path, region, row)
+            if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
+                yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
     for block in iter(lambda: file.read(_READ_BYTES), b""):
         whole.update(block)
     if whole.hexdigest() != sha256 and not named:

@@ -15,13 +15,15 @@ from loader.dataset.manifest import (
     ShardEntry,
     Totals,
     count_states,
+    plan_path,
     read_manifest,
     sha256,
     table_path,
 )
-from loader.dataset.schema import TABLES, Row
+from loader.dataset.plan_index import from_index, to_arrow
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, shard_path, write_shard
-from loader.dataset.tables import to_parquet
+from loader.dataset.tables import to_parquet, to_table
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 
@@ -99,7 +101,7 @@ def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> N
         if found is None or found.size != entry.size or sha256(storage.read(path)) != entry.sha256:
             storage.write(path, data)
     listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
-    for prefix in ("shards/", *(f"{name}." for name in TABLES)):
+    for prefix in ("shards/", "plan.", *(f"{name}." for name in TABLES)):
         for item in list(storage.list(prefix)):
             if item.path not in listed:
                 storage.delete(item.path)
@@ -128,9 +130,17 @@ def _composed(
     for one, other in itertools.pairwise(rows):
         if one["key"] == other["key"]:
             raise RunError(f"key {one['key']} occurs twice, in {one['shard']} and {other['shard']}")
-    tables = {"index": rows, "accounting": content.accounting, "scores": content.scores}
+    index = to_table(rows, INDEX)
+    crc32 = [row["sample_crc32"] for row in rows if "sample_crc32" in row]
+    # Shards of a dataset that had no plan index have no CRCs.
+    plan_index = from_index(
+        index, [shard.path for shard in shards], crc32 if len(crc32) == len(rows) else None
+    )
     contents = {
-        **{table_path(name, revision): to_parquet(tables[name], schema) for name, schema in TABLES.items()},
+        table_path("index", revision): to_parquet(index),
+        table_path("accounting", revision): to_parquet(to_table(content.accounting, ACCOUNTING)),
+        table_path("scores", revision): to_parquet(to_table(content.scores, SCORES)),
+        plan_path(revision): to_arrow(plan_index),
         **energon_files(shards),
     }
     files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]

@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from loader.buckets import BatchSize, Bucket, BucketConfig, assign, batch_size
 from loader.cost import LinearQuadraticCost
+from loader.dataset.plan_index import PlanIndex
 from loader.tokens import Compression
+from tests.loader.samples import plan_index
 
 SIZES = ((480, 832), (720, 1280), (832, 480), (640, 640))
 
@@ -25,10 +27,8 @@ def config(**changes: object) -> BucketConfig:
     )
 
 
-def index(*shapes: tuple[int, int, int]) -> pa.Table:
-    frames, height, width = np.array(shapes, np.int32).T
-    keys = [f"key{number}" for number in range(len(shapes))]
-    return pa.table({"key": keys, "frames": frames, "height": height, "width": width})
+def index(*shapes: tuple[int, int, int]) -> PlanIndex:
+    return plan_index(*np.array(shapes, np.int32).reshape(-1, 3).T)
 
 
 def bucket_of(frames: int, height: int, width: int, **changes: object) -> Bucket | None:
@@ -140,31 +140,29 @@ def test_a_sample_that_fits_nowhere_is_listed_with_its_reason(
 ) -> None:
     assignment = assign(index((17, 720, 1280), shape), config())
     assert assignment.bucket_of[1] == -1
-    [(key, reason)] = assignment.unassigned
+    [(key, reason)] = assignment.unassigned.named(pa.chunked_array([["key0", "key1"]]))
     assert key == "key1"
     assert words in reason
+    assert assignment.unassigned.counts() == {reason: 1}
 
 
 def test_every_sample_has_a_bucket_within_the_limits_or_a_reason() -> None:
     generator = np.random.default_rng(3)
-    table = index(
-        *zip(
-            generator.integers(1, 200, 2000).tolist(),
-            generator.integers(200, 2200, 2000).tolist(),
-            generator.integers(200, 2200, 2000).tolist(),
-            strict=True,
-        )
+    shapes = np.stack(
+        [generator.integers(least, most, 2000) for least, most in ((1, 200), *[(200, 2200)] * 2)], 1
     )
     limits = config(max_upscale=1.1, max_crop=0.3)
-    assignment = assign(table, limits)
-    without = {key for key, _ in assignment.unassigned}
-    for row, place in zip(table.to_pylist(), assignment.bucket_of, strict=True):
-        assert (row["key"] in without) == (place < 0)
+    assignment = assign(index(*shapes), limits)
+    without = set(assignment.unassigned.rows.tolist())
+    for row, ((frames, height, width), place) in enumerate(
+        zip(shapes.tolist(), assignment.bucket_of, strict=True)
+    ):
+        assert (row in without) == (place < 0)
         if place >= 0:
             bucket = assignment.buckets[place]
-            ratio = (bucket.width / bucket.height) / (row["width"] / row["height"])
-            assert bucket.frames <= row["frames"]
-            assert max(bucket.height / row["height"], bucket.width / row["width"]) <= 1.1
+            ratio = (bucket.width / bucket.height) / (width / height)
+            assert bucket.frames <= frames
+            assert max(bucket.height / height, bucket.width / width) <= 1.1
             assert 1 - min(ratio, 1 / ratio) <= 0.3 + 1e-9
     assert 0 < len(without) < 2000
 
@@ -178,8 +176,24 @@ def test_the_order_of_the_configured_shapes_does_not_matter() -> None:
 
 
 def test_an_empty_index_assigns_nothing() -> None:
-    table = index((17, 480, 832)).slice(0, 0)
-    assert assign(table, config()).unassigned == []
+    assignment = assign(index(), config())
+    assert len(assignment.bucket_of) == len(assignment.unassigned) == 0
+    assert assignment.unassigned.counts() == {}
+
+
+def test_a_sample_has_the_same_bucket_wherever_it_stands_in_a_long_index() -> None:
+    shapes = [(17, 480, 832), (50, 720, 1280), (3, 640, 640), (90, 240, 320), (90, 1000, 1000)]
+    short = assign(index(*shapes), config())
+    order = np.random.default_rng(0).integers(0, len(shapes), 2_500_000)
+    long = assign(index(*np.array(shapes)[order]), config())
+    assert np.array_equal(long.bucket_of, short.bucket_of[order])
+    assert len(long.unassigned) == np.isin(order, [2, 3]).sum()
+    assert long.unassigned.counts() == {
+        "3 frames, the smallest bucket has 17": (order == 2).sum(),
+        "240x320 pixels fill no size without enlarging more than 1.25 times or cropping more than 50%": (
+            order == 3
+        ).sum(),
+    }
 
 
 @pytest.mark.parametrize(

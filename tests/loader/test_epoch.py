@@ -1,7 +1,6 @@
 """The steps of a dataset as a report sees them: those of training."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from loader.buckets import BucketConfig, assign
@@ -12,6 +11,7 @@ from loader.plan import plan_epoch
 from loader.policy import POLICIES, Division, Policy
 from loader.simulate import PlannedStep
 from loader.tokens import Compression
+from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(
     frames=(1, 9, 17),
@@ -21,14 +21,11 @@ CONFIG = BucketConfig(
     memory_tokens=400,
 )
 GENERATOR = np.random.default_rng(0)
-INDEX = pa.table(
-    {
-        "key": [f"k{number}" for number in range(300)],
-        "frames": GENERATOR.choice([1, 9, 10, 17, 25], 300),
-        "height": np.full(300, 64),
-        "width": 64 + 64 * GENERATOR.integers(0, 2, 300),
-        "text_tokens": GENERATOR.integers(0, 40, 300),
-    }
+INDEX = plan_index(
+    frames=GENERATOR.choice([1, 9, 10, 17, 25], 300),
+    height=64,
+    width=64 + 64 * GENERATOR.integers(0, 2, 300),
+    text_tokens=GENERATOR.integers(0, 40, 300),
 )
 ASSIGNMENT = assign(INDEX, CONFIG)
 
@@ -59,7 +56,7 @@ def test_tokens_and_images_are_those_of_the_samples() -> None:
     plan = plan_epoch(ASSIGNMENT, 1, 0, Division(2, 2))
     assert plan.fillers == 0
     epoch = [step.microbatches for step in found[: len(plan)]]
-    text = np.minimum(INDEX.column("text_tokens").to_numpy(), 20)
+    text = np.minimum(INDEX.text_tokens, 20)
     visual = np.array(ASSIGNMENT.lengths)[ASSIGNMENT.bucket_of] - 20
     assert sum(part.tokens.sum() for part in epoch) == (text + visual).sum()
     image = np.array([bucket.frames == 1 for bucket in ASSIGNMENT.buckets])

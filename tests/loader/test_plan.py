@@ -10,7 +10,7 @@ import pytest
 from loader.buckets import Assignment, BatchSize, Bucket
 from loader.cost import PowerCost, seconds
 from loader.errors import UsageError
-from loader.plan import Done, EpochPlan, plan_epoch, start_frame
+from loader.plan import Done, EpochPlan, plan_epoch
 from loader.policy import Division, Policy, Regime
 from loader.source import Draws
 
@@ -160,14 +160,6 @@ def test_order_is_mixed_over_the_whole_epoch() -> None:
 def test_fewer_samples_than_ranks_are_refused(bucket_of: list[int]) -> None:
     with pytest.raises(UsageError, match="cannot fill the 3 microbatches of a step"):
         plan_epoch(assignment(bucket_of, (2,)), 0, 0, Division(3))
-
-
-def test_start_frames_are_fixed_and_cover_the_clip() -> None:
-    starts = [start_frame(5, epoch, "key", clip_frames=12, frames=9) for epoch in range(100)]
-    assert starts == [start_frame(5, epoch, "key", 12, 9) for epoch in range(100)]
-    assert set(starts) == {0, 1, 2, 3}
-    assert start_frame(5, 0, "key", 9, 9) == 0
-    assert [start_frame(seed, 0, key, 1000, 1) for seed in (0, 1) for key in ("a", "b")] == [548, 79, 27, 363]
 
 
 def test_a_million_samples_are_planned_in_seconds() -> None:

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from loader.buckets import BucketConfig, assign
+from loader.dataset.plan_index import PlanIndex
 from loader.plan import plan_epoch
 from loader.policy import Division
-from loader.stats import dataset_stats
+from loader.stats import DatasetStats, dataset_stats
 from loader.tokens import Compression
+from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(
     frames=(1, 17, 49),
@@ -24,27 +26,27 @@ CONFIG = BucketConfig(
 
 
 @pytest.fixture
-def index() -> pa.Table:
+def index() -> PlanIndex:
     generator = np.random.default_rng(0)
-    frames = generator.integers(1, 120, 500).astype(np.int32)
-    return pa.table(
-        {
-            "key": [f"key{number}" for number in range(500)],
-            "frames": frames,
-            "height": generator.choice([180, 240, 480, 720], 500).astype(np.int32),
-            "width": generator.choice([320, 426, 854, 1280], 500).astype(np.int32),
-            "duration_s": frames / 24,
-            "text_tokens": generator.integers(0, 100, 500).astype(np.int32),
-        }
+    return plan_index(
+        frames=generator.integers(1, 120, 500),
+        height=generator.choice([180, 240, 480, 720], 500),
+        width=generator.choice([320, 426, 854, 1280], 500),
+        text_tokens=generator.integers(0, 100, 500),
     )
 
 
-def test_totals_are_the_sums_of_the_parts(index: pa.Table) -> None:
-    stats = dataset_stats(index, CONFIG)
+def stats_of(index: PlanIndex, config: BucketConfig = CONFIG) -> DatasetStats:
+    keys = pa.chunked_array([[f"key{number}" for number in range(len(index))]], pa.string())
+    return dataset_stats(index, keys, config)
+
+
+def test_totals_are_the_sums_of_the_parts(index: PlanIndex) -> None:
+    stats = stats_of(index)
     assert stats.samples == stats.assigned + len(stats.unassigned) == 500
     assert stats.assigned == sum(bucket.samples for bucket in stats.buckets) > 0
     assert stats.tokens == sum(bucket.samples * bucket.length for bucket in stats.buckets)
-    assert stats.hours == pytest.approx(sum(index.column("duration_s").to_pylist()) / 3600)
+    assert stats.hours == pytest.approx(index.frames.sum() / 24 / 3600)
     assert sum(stats.unassigned_reasons.values()) == len(stats.unassigned) > 0
     assert sum(bucket.token_share for bucket in stats.buckets) == pytest.approx(1)
     assert sum(bucket.cost_share for bucket in stats.buckets) == pytest.approx(1)
@@ -54,8 +56,8 @@ def test_totals_are_the_sums_of_the_parts(index: pa.Table) -> None:
         assert len(histogram.edges) == len(histogram.counts) + 1
 
 
-def test_each_bucket_is_described_as_the_plan_runs_it(index: pa.Table) -> None:
-    stats = dataset_stats(index, CONFIG)
+def test_each_bucket_is_described_as_the_plan_runs_it(index: PlanIndex) -> None:
+    stats = stats_of(index)
     assignment = assign(index, CONFIG)
     microbatches: dict[tuple[int, int, int], list[int]] = {}
     for step in plan_epoch(assignment, seed=0, epoch=0, division=Division(1)):
@@ -71,54 +73,57 @@ def test_each_bucket_is_described_as_the_plan_runs_it(index: pa.Table) -> None:
 
 
 def test_bounds_and_shares_of_a_hand_made_dataset() -> None:
-    table = pa.table(
-        {
-            "key": ["a", "b", "c", "d"],
-            "frames": pa.array([17, 17, 17, 49], pa.int32()),
-            "height": pa.array([480, 480, 480, 480], pa.int32()),
-            "width": pa.array([480, 480, 480, 480], pa.int32()),
-            "duration_s": [1.0, 2.0, 3.0, 4.0],
-            "text_tokens": pa.array([10, 64, 65, 1000], pa.int32()),
-        }
-    )
-    short, long = dataset_stats(table, CONFIG).buckets
+    index = plan_index([17, 17, 17, 49], 480, 480, text_tokens=[10, 64, 65, 1000])
+    short, long = stats_of(index).buckets
     assert (short.samples, short.length, short.batch, short.bound) == (3, 64 + 3 * 900, 7, "memory")
     assert (long.samples, long.length, long.batch, long.bound) == (1, 64 + 7 * 900, 2, "compute")
     assert (short.long_captions, long.long_captions) == (1, 1)
     assert long.cost_share == pytest.approx(6364**2 / (6364**2 + 3 * 2764**2))
     assert short.microbatch_cost == pytest.approx(7 * 2764**2 / (2 * 6364**2))
     assert (short.over_limit, long.over_limit) == (1, 1)
-    slow = dataset_stats(table, CONFIG.model_copy(update={"compute_budget": 2e7})).buckets[1]
+    slow = stats_of(index, CONFIG.model_copy(update={"compute_budget": 2e7})).buckets[1]
     assert (slow.batch, slow.bound) == (1, "one")
     assert slow.over_limit == pytest.approx(6364**2 / 2e7)
-    unbound = dataset_stats(table, CONFIG.model_copy(update={"compute_budget": None})).buckets[1]
+    unbound = stats_of(index, CONFIG.model_copy(update={"compute_budget": None})).buckets[1]
     assert unbound.over_limit is None
 
 
 def test_histograms_show_only_the_range_that_occurs() -> None:
-    table = pa.table(
-        {
-            "key": ["a", "b", "c"],
-            "frames": pa.array([48, 240, 250_000], pa.int32()),
-            "height": pa.array([480, 720, 8000], pa.int32()),
-            "width": pa.array([854, 1280, 8000], pa.int32()),
-            "duration_s": [2.0, 10.0, 7200.0],
-            "text_tokens": pa.array([0, 0, 0], pa.int32()),
-        }
-    )
-    durations = dataset_stats(table, CONFIG).duration_s
+    index = plan_index([48, 240, 172_800], [480, 720, 8000], [854, 1280, 8000])
+    durations = stats_of(index).duration_s
     assert durations.edges[0] == 2
     assert durations.edges[-1] > 7200
     assert (durations.counts[0], durations.counts[-1]) == (1, 1)
-    sides = dataset_stats(table, CONFIG).short_side_px
+    sides = stats_of(index).short_side_px
     assert dict(zip(sides.edges, sides.counts, strict=False))[720] == 1
 
 
-def test_the_report_is_plain_json(index: pa.Table) -> None:
-    report = dataset_stats(index, CONFIG).to_dict()
+def test_a_long_index_is_counted_in_parts() -> None:
+    shapes = np.array([(17, 480, 480, 10), (49, 480, 854, 65), (5, 720, 1280, 5)])
+    order = np.random.default_rng(0).integers(0, 3, 2_200_000)
+    one, many = (
+        stats_of(plan_index(*shapes.T)),
+        dataset_stats(plan_index(*shapes[order].T), pa.chunked_array([], pa.string()), CONFIG),
+    )
+    times = np.bincount(order).tolist()
+    assert (one.assigned, many.assigned) == (3, len(order))
+    assert many.hours == pytest.approx(shapes[order, 0].sum() / 24 / 3600)
+    assert sorted(bucket.samples for bucket in many.buckets) == sorted(times)
+    assert sum(bucket.long_captions for bucket in many.buckets) == times[1]
+    for short, long in (
+        (one.duration_s, many.duration_s),
+        (one.short_side_px, many.short_side_px),
+        (one.clip_tokens, many.clip_tokens),
+    ):
+        assert long.edges == short.edges
+        assert sum(long.counts) == len(order)
+
+
+def test_the_report_is_plain_json(index: PlanIndex) -> None:
+    report = stats_of(index).to_dict()
     assert json.loads(json.dumps(report)) == report
 
 
-def test_an_empty_index_has_an_empty_report(index: pa.Table) -> None:
-    stats = dataset_stats(index.slice(0, 0), CONFIG)
+def test_an_empty_index_has_an_empty_report() -> None:
+    stats = stats_of(plan_index([], 480, 480))
     assert (stats.samples, stats.tokens, stats.buckets, stats.duration_s.counts) == (0, 0, [], [])

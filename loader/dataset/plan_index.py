@@ -1,0 +1,236 @@
+"""The plan index, ``plan.arrow``: what a plan and a read need of every sample, in 36 bytes instead of a whole row.
+
+One Arrow record batch, not compressed, so that its columns are used where they lie: mapped from a local file, shared by
+all processes of a machine, paged in as they are used.
+"""
+
+import hashlib
+import mmap
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from io import BufferedReader
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loader.dataset.manifest import FileEntry
+from loader.dataset.schema import Row
+from loader.errors import RunError
+from loader.storage.base import Storage
+from loader.storage.local import LocalStorage
+
+MAX_BYTES_PER_SAMPLE = 40
+
+DTYPES: Mapping[str, type[np.generic]] = {
+    "frames": np.int32,
+    "fps": np.float32,
+    "height": np.uint16,
+    "width": np.uint16,
+    "text_tokens": np.int32,
+    "shard": np.int32,
+    "offset": np.int64,
+    "size": np.uint32,
+    "crc32": np.uint32,
+}
+"""Of each column, in the order they lie in the file."""
+
+PLANNED = [name for name in DTYPES if name != "crc32"]
+"""Columns of ``index.parquet`` that a plan index is made from."""
+
+_SCHEMA = pa.schema(
+    [pa.field(name, pa.from_numpy_dtype(dtype), nullable=False) for name, dtype in DTYPES.items()]
+)
+_WITHOUT_CRC32 = pa.schema([_SCHEMA.field(name) for name in PLANNED])
+_FRAMING_BYTES = 1 << 16  # of an Arrow file with so few columns; measured: about 2,000
+_PART_BYTES = 32 << 20
+_READERS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PlanIndex:
+    """Columns [N], one entry per row of ``index.parquet``, in its order.
+
+    Attributes:
+        frames: int32.
+        fps: float32.
+        height: uint16, pixels.
+        width: uint16, pixels.
+        text_tokens: int32.
+        shard: int32, place in ``Manifest.shards``.
+        offset: int64, of the sample in its shard.
+        size: uint32, bytes of the sample, headers and padding too.
+        crc32: uint32, of these bytes (`zlib.crc32`); None where the dataset has none, its samples are then checked by
+            the sha256 of the index alone.
+    """
+
+    frames: NDArray[np.int32]
+    fps: NDArray[np.float32]
+    height: NDArray[np.uint16]
+    width: NDArray[np.uint16]
+    text_tokens: NDArray[np.int32]
+    shard: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    size: NDArray[np.uint32]
+    crc32: NDArray[np.uint32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Those it has, by name."""
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | None = None) -> PlanIndex:
+    """The plan index of an index.
+
+    Args:
+        index: one row per sample; the columns `PLANNED` are read.
+        shards: paths, in the order of the manifest.
+        crc32: of every row's sample, or None.
+
+    Raises:
+        RunError: a value does not fit its column, or a row names a shard that is not listed.
+    """
+    columns = {name: index.column(name).to_numpy() for name in PLANNED if name != "shard"}
+    columns["shard"] = _places(index.column("shard"), shards)
+    return PlanIndex(
+        **{name: _narrowed(name, values) for name, values in columns.items()},
+        crc32=None if crc32 is None else np.array(crc32, np.uint32),
+    )
+
+
+def write_plan_index(plan_index: PlanIndex, sink: Any) -> None:
+    """Writes ``plan.arrow`` to a path or a pyarrow stream; the same bytes for the same columns."""
+    columns = plan_index.columns()
+    schema = _SCHEMA if "crc32" in columns else _WITHOUT_CRC32
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([columns[name] for name in schema.names], schema=schema))
+
+
+def to_arrow(plan_index: PlanIndex) -> bytes:
+    """The bytes of ``plan.arrow``."""
+    sink = pa.BufferOutputStream()
+    write_plan_index(plan_index, sink)
+    return bytes(sink.getvalue())
+
+
+def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
+    """The plan index in the bytes of a ``plan.arrow``, whose columns are views of them.
+
+    Args:
+        data: bytes-like.
+        where: the file, for messages.
+        samples: it must have.
+
+    Raises:
+        RunError: it is no plan index of so many samples.
+    """
+    try:
+        # Threads of pyarrow may outlive the interpreter (docs/notes/arrow.md).
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        reader = pa.ipc.open_file(pa.py_buffer(data), options=options)
+        if reader.schema not in (_SCHEMA, _WITHOUT_CRC32) or reader.num_record_batches != 1:
+            raise RunError(f"{where} has other columns than this format: {reader.schema.names}")
+        batch = reader.get_batch(0)
+        batch.validate()
+        columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"{where} is no plan index: {str(error).splitlines()[0]}") from error
+    if batch.num_rows != samples:
+        raise RunError(f"{where} has {batch.num_rows} samples, manifest.json counts {samples}")
+    return PlanIndex(**columns)
+
+
+def open_plan_index(storage: Storage, entry: FileEntry, samples: int) -> PlanIndex:
+    """The plan index of a dataset, once its checksum is right: mapped from a local file, else read into memory.
+
+    Args:
+        storage: of the dataset.
+        entry: of the manifest.
+        samples: of the dataset.
+
+    Raises:
+        RunError: it is missing, damaged or of another shape.
+    """
+    where = storage.uri(entry.path)
+    if entry.size > samples * MAX_BYTES_PER_SAMPLE + _FRAMING_BYTES:
+        raise RunError(f"{where} has {entry.size} bytes, more than a plan index of {samples} samples takes")
+    try:
+        local = isinstance(storage, LocalStorage)
+        data, sha256 = _mapped(storage, entry) if local else _fetched(storage, entry)
+    except FileNotFoundError as error:
+        raise RunError(f"{where} is missing, but manifest.json lists it") from error
+    if sha256 != entry.sha256:
+        raise RunError(f"{where} is damaged: its checksum is not the manifest's")
+    return from_arrow(data, where, samples)
+
+
+def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:
+    """What a plan index says otherwise than its index, in words; ``crc32`` is not in the index."""
+    try:
+        own, expected = plan_index.columns(), from_index(index, shards).columns()
+    except RunError as error:
+        return [str(error)]
+    different = [name for name in PLANNED if not np.array_equal(own[name], expected[name])]
+    return [f"{where} does not hold what index.parquet says: {', '.join(different)}"] if different else []
+
+
+def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
+    """Gives the rows of the whole index their ``sample_crc32``, where the plan index has it."""
+    if plan_index.crc32 is not None:
+        for row, crc32 in zip(rows, plan_index.crc32.tolist(), strict=True):
+            row["sample_crc32"] = crc32
+
+
+def _mapped(storage: Storage, entry: FileEntry) -> tuple[mmap.mmap | bytes, str]:
+    # Hashed through a small buffer and not through the map, of which only pages in use count as the process's memory.
+    with storage.open(entry.path) as file:
+        sha256 = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
+        return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
+
+
+def _fetched(storage: Storage, entry: FileEntry) -> tuple[NDArray[np.uint8], str]:
+    """Several ranges at once, hashed in order as they arrive."""
+    data = np.zeros(entry.size, np.uint8)
+    parts = [slice(start, start + _PART_BYTES) for start in range(0, entry.size, _PART_BYTES)]
+
+    def fetch(part: slice) -> NDArray[np.uint8]:
+        target = data[part]
+        found = np.frombuffer(storage.read(entry.path, part.start, len(target)), np.uint8)
+        target[: len(found)] = found
+        return target
+
+    sha256 = hashlib.sha256()
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="plan-index") as pool:
+        for arrived in pool.map(fetch, parts):
+            sha256.update(arrived.data)
+    data.flags.writeable = False
+    return data, sha256.hexdigest()
+
+
+def _places(column: pa.ChunkedArray, shards: Sequence[str]) -> NDArray[np.int64]:
+    place_of = {path: place for place, path in enumerate(shards)}
+    names = column.combine_chunks().dictionary_encode()
+    unknown = [name for name in names.dictionary.to_pylist() if name not in place_of]
+    if unknown:
+        raise RunError(f"index.parquet names shard {unknown[0]}, which manifest.json does not list")
+    place_U = np.array([place_of[name] for name in names.dictionary.to_pylist()], np.int64)
+    name_N: NDArray[np.int32] = names.indices.to_numpy()
+    return place_U[name_N]
+
+
+def _narrowed(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    dtype = DTYPES[name]
+    if issubclass(dtype, np.integer):
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        unfit = np.flatnonzero((values < least) | (values > most))
+        if len(unfit):
+            raise RunError(
+                f"row {unfit[0]} of index.parquet has {name} {values[unfit[0]]}; a plan takes {least} to {most}"
+            )
+    return values.astype(dtype)
