@@ -5,18 +5,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.buckets import Bucket, BucketConfig
+from loader.buckets import Bucket, BucketConfig, Budgets
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
 from loader.epoch import epoch_stream
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
+from loader.packed_steps import PACK_POLICIES, PacksSimulated, packed_steps, simulate_packs
 from loader.policy import POLICIES, Policy, budgets_of
 from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, planned_steps, simulate
 from loader.workloads import WORKLOADS
@@ -32,14 +34,16 @@ class Mixture:
     Attributes:
         name: as the person gave it.
         buckets: shapes.
-        cost: what its budgets count with.
+        budgets: of a microbatch or a pack.
         draw: the microbatches of a step: policy, step, how many, and how many in a row share a bucket.
+        samples: one by one: about how many tokens a named mixture gives at a time, and the epoch.
     """
 
     name: str
     buckets: tuple[Bucket, ...]
-    cost: Cost
+    budgets: Budgets
     draw: Callable[[Policy, int, int, int], Microbatches]
+    samples: Callable[[int, int], Microbatches]
 
 
 _SHARES = {
@@ -50,6 +54,13 @@ _SHARES = {
     "padding": "padding",
     "image_share_std": "image share, spread",
     "samples_std": "samples, spread",
+}
+
+_PACKS = {
+    "idle_slot": "idle, waiting after every pack",
+    "fill": "tokens used of the budget",
+    "carried": "samples carried over a step",
+    "alone": "samples longer than a pack",
 }
 
 
@@ -65,9 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--steps", type=int, default=100, metavar="K", help="planned (default: 100)")
     plan.add_argument(
         "--regime",
-        choices=("step", "slot"),
+        choices=("step", "slot", "pack"),
         default="step",
-        help="when ranks wait for each other: once a step, or after every microbatch (default: step)",
+        help="step: ranks wait for each other once a step; slot: after every microbatch; pack: once a step, and"
+        " microbatches are packs of samples of any shape (default: step)",
     )
     plan.add_argument(
         "--lookahead",
@@ -96,10 +108,22 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     _check("--steps", options.steps, _MAX_STEPS)
     _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
-    cost = mixture.cost if options.timings is None else _fitted(options.timings)
+    cost = mixture.budgets.counted_cost if options.timings is None else _fitted(options.timings)
+
+    policies = PACK_POLICIES if options.regime == "pack" else POLICIES
+    if options.policy not in policies:
+        raise UsageError(
+            f"--policy {options.policy} makes no packs; with --regime pack it is {' or '.join(policies)}"
+        )
 
     def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
         count = ranks * options.microbatches
+        if options.regime == "pack":
+            tokens, per_rank = 2 * count * mixture.budgets.memory_tokens, options.microbatches
+            epochs = partial(mixture.samples, tokens)
+            return simulate_packs(
+                packed_steps(epochs, policy, cost, mixture.budgets, ranks, per_rank, options.steps), keep
+            )
         repeated = ranks if policy == "same_bucket" else 1
         return simulate(
             planned_steps(
@@ -119,7 +143,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             chosen = simulated(options.policy, keep)
     else:
         chosen = simulated(options.policy)
-    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in POLICIES}
+    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in policies}
     if options.json:
         said = {
             "workload": mixture.name,
@@ -146,22 +170,25 @@ def workload(name: str, seed: int) -> Mixture:
     def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
         return found.draw(found.batch_sizes(budgets_of(policy, found.budgets)), seed, step, count, repeated)
 
-    return Mixture(name, found.buckets, found.budgets.counted_cost, draw)
+    return Mixture(name, found.buckets, found.budgets, draw, partial(found.samples, seed))
 
 
 def dataset(name: str, index: pa.Table, config: BucketConfig, seed: int) -> Mixture:
     """A dataset's own mixture, from its index."""
     streams = {policy: epoch_stream(index, budgets_of(policy, config), seed) for policy in POLICIES}
+    alone = epoch_stream(index, config.model_copy(update={"max_batch": 1}), seed)
 
     def draw(policy: Policy, step: int, count: int, repeated: int) -> Microbatches:
         return streams[policy].step(step, count, repeated)
 
-    return Mixture(name, streams["balanced"].assignment.buckets, config.counted_cost, draw)
+    return Mixture(name, alone.assignment.buckets, config, draw, lambda _, epoch: alone.epoch(epoch))
 
 
 def _keys(simulated: Simulated) -> dict[str, Any]:
+    packs = _PACKS if isinstance(simulated, PacksSimulated) else {}
     return {
         **asdict(simulated.metrics),
+        **{name: getattr(simulated, name) for name in packs},
         "plan_ms_per_step": simulated.plan_ms_per_step,
         "idle_with_error": {f"{error:g}": value for error, value in simulated.idle_with_error.items()},
     }
@@ -201,17 +228,20 @@ def _print(
     results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int, cost: Cost
 ) -> None:
     out = stdout()
+    keys = {policy: _keys(one) for policy, one in results.items()}
+    packs = _PACKS if options.regime == "pack" else {}
     rows: list[tuple[str, ...]] = [
-        (label, *(f"{getattr(one.metrics, name):.2%}" for one in results.values()))
-        for name, label in _SHARES.items()
+        (label, *(f"{one[name]:.2%}" if name != "alone" else f"{one[name]}" for one in keys.values()))
+        for name, label in {**_SHARES, **packs}.items()
     ]
     for error in COST_ERRORS:
         label = f"idle, costs {error:.0%} off"
         rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
     rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
+    what, wait = ("packs", "step") if options.regime == "pack" else ("microbatches", options.regime)
     title = (
-        f"{mixture.name}: {ranks} ranks, {options.microbatches} microbatches each, {options.steps} steps,"
-        f" ranks wait once a {options.regime}"
+        f"{mixture.name}: {ranks} ranks, {options.microbatches} {what} each, {options.steps} steps,"
+        f" ranks wait once a {wait}"
     )
     out.print(table(title, ["mean over steps", *results], rows))
     notes = [
