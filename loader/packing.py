@@ -21,7 +21,7 @@ CARRIED = -1
 _FILL = 0.85  # with fuller packs the tokens decide what goes where, and costs differ
 _GROUPS = 4  # of packs; in a round one group gets a sample each
 _GOOD_ENOUGH = 2e-3  # of a pack's cost; no cost model is as good
-_LOOKED_AT, _MOST_ROUNDS = 120_000, 30  # samples in all rounds of exchanges together
+_LOOKED_AT, _MOST_ROUNDS = 120_000, 10  # samples in all rounds of exchanges together
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
         empty.
     """
     sizes_N = step.sizes(lengths_N)
-    late_N = np.arange(len(lengths_N)) >= carried
-    order = np.lexsort((-costs_N, late_N))
+    new_N = np.arange(len(lengths_N)) >= carried
+    order = np.lexsort((-costs_N, new_N))
     seeds, rest = order[: step.per_step], order[step.per_step :]
     seeds = seeds[np.argsort(-costs_N[seeds], kind="stable")]
     rest = rest[np.argsort(-sizes_N[rest], kind="stable")]

@@ -106,6 +106,12 @@ def test_a_shape_that_does_not_divide_into_patches_is_refused():
         model(torch.float32).forward_packed(latents, *conditions)
 
 
+def test_a_caption_too_many_is_refused():
+    latents, *conditions = inputs(PACKS["images"])
+    with pytest.raises(UsageError, match="2 packed samples cannot attend to 3"):
+        model(torch.float32).forward_packed(latents[:2], *conditions)
+
+
 LENGTHS = {
     "within a block": ([5, 1, 9], [2, 7, 1]),
     "over several blocks": ([70, 300, 1, 190], [1, 20, 3, 200]),

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from loader.errors import UsageError
 from train.models.segments import Segments
 
 Backend = Literal["segments", "flex", "varlen"]
@@ -25,10 +26,19 @@ class BlockDiagonal:
     Attributes:
         queries: of a packed sequence.
         keys: of the same sequence, or of another with as many samples (cross-attention).
+
+    Raises:
+        UsageError: the numbers of samples differ.
     """
 
     queries: Segments
     keys: Segments
+
+    def __post_init__(self) -> None:
+        if len(self.queries.lengths) != len(self.keys.lengths):
+            raise UsageError(
+                f"{len(self.queries.lengths)} packed samples cannot attend to {len(self.keys.lengths)}"
+            )
 
     def attend(
         self, q_1HLD: torch.Tensor, k_1HMD: torch.Tensor, v_1HMD: torch.Tensor, backend: Backend | None = None
