@@ -84,7 +84,7 @@ def packed_steps(
     held = len(waiting)
     for number in range(steps):
         while sizes.sizes(waiting.length).sum() < sizes.per_step * sizes.tokens:
-            if len(waiting) > 2 * held:
+            if len(waiting) >= 2 * held:
                 raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
             waiting, read = together([waiting, _own_lengths(epochs(read))]), read + 1
         began = time.perf_counter()

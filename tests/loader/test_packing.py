@@ -156,10 +156,10 @@ def test_a_pack_costs_what_every_pack_costs_and_its_samples() -> None:
         }
 
 
-@pytest.mark.parametrize("ranks", [2, 40])
-def test_an_epoch_too_short_for_a_step_is_refused(ranks: int) -> None:
-    with pytest.raises(UsageError, match="an epoch of 20 samples is too short"):
-        steps_of(np.full(20, 500), PackSizes(ranks, 1, TOKENS), 1)
+@pytest.mark.parametrize(("ranks", "samples"), [(2, 20), (40, 20), (1, 0)])
+def test_an_epoch_too_short_for_a_step_is_refused(ranks: int, samples: int) -> None:
+    with pytest.raises(UsageError, match=f"an epoch of {samples} samples is too short"):
+        steps_of(np.full(samples, 500), PackSizes(ranks, 1, TOKENS), 1)
 
 
 @pytest.mark.parametrize("ranks", [16, 128])
