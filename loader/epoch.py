@@ -43,6 +43,15 @@ def dataset_steps(
         epoch, first = epoch + 1, first + len(plan)
 
 
+def dataset_samples(
+    index: PlanIndex, assignment: Assignment, max_text_tokens: int, seed: int, epoch: int
+) -> Microbatches:
+    """The samples of an epoch one by one, in the order of the stream; arguments as of `dataset_steps`, B is 1."""
+    text_N = np.minimum(index.text_tokens, max_text_tokens)
+    plan = plan_epoch(assignment, seed, epoch, Division(1))
+    return _columns(plan, np.arange(len(plan)), assignment, text_N, max_text_tokens)
+
+
 def _columns(
     plan: EpochPlan, members: Places, assignment: Assignment, text_N: Places, max_text_tokens: int
 ) -> Microbatches:

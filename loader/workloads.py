@@ -1,5 +1,6 @@
 """Named mixtures of sample lengths, to plan for a cluster without a dataset."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,18 @@ class Workload:
             tokens=batch_M * visual_M + np.add.reduceat(text_N, first_M),
             images=np.where(image_K[bucket_M], batch_M, 0),
         )
+
+    def samples(self, seed: int, tokens: int, number: int) -> Microbatches:
+        """The samples of a stream one by one, microbatches of B = 1; a pure function.
+
+        Args:
+            seed: of the stream, 0 to 2^64 - 1.
+            tokens: of a part of the stream, about.
+            number: of the part.
+        """
+        mean = float(self.visual_tokens() @ np.array(self.shares)) + sum(self.text_tokens) / 2
+        alone = (BatchSize(1, "max_batch"),) * len(self.buckets)
+        return self.draw(alone, seed, number, math.ceil(tokens / mean))
 
 
 def _koala_wide() -> Workload:

@@ -12,7 +12,7 @@ from loader.buckets import BucketConfig
 from loader.dataset import Dataset, stage_totals
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
-from pipelines import report_plan
+from pipelines import mixture, report_plan
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout, table
 
@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
     if (options.dataset is None) == (options.workload is None):
         raise UsageError("give either a DATASET or --workload NAME")
     if options.workload:
-        return report_plan.run(options, report_plan.workload(options.workload, options.seed))
+        return report_plan.run(options, mixture.workload(options.workload, options.seed))
     config = resolve(ReportConfig, options.config, options.set)
     dataset = Dataset(open_storage(options.dataset, config.storage))
     if options.world_size is not None:
-        mixture = report_plan.dataset(options.dataset, dataset.plan_index, config.buckets, options.seed)
-        return report_plan.run(options, mixture)
+        own = mixture.dataset(options.dataset, dataset.plan_index, config.buckets, options.seed)
+        return report_plan.run(options, own)
     if options.plan_out or options.timings:
         raise UsageError("--plan-out and --timings plan steps, and need --world-size N beside the dataset")
     where = write_report(dataset, config)

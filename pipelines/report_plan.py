@@ -4,42 +4,24 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from loader.buckets import Bucket, BucketConfig, assign, buckets_of
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
-from loader.dataset.plan_index import PlanIndex
-from loader.epoch import dataset_steps
 from loader.errors import UsageError
-from loader.microbatches import Microbatches
-from loader.policy import POLICIES, Division, Policy, budgets_of
-from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, planned_steps, simulate
+from loader.packed_steps import PACK_POLICIES, PacksSimulated, packed_steps, simulate_packs
+from loader.policy import POLICIES, Division, Policy, Regime
+from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, simulate
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
+from pipelines.mixture import Mixture
 
 _MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """What is planned for.
-
-    Attributes:
-        name: as the person gave it.
-        buckets: shapes.
-        cost: what its budgets count with.
-        steps: the first so many steps under a division and a cost.
-    """
-
-    name: str
-    buckets: tuple[Bucket, ...]
-    cost: Cost
-    steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
 
 
 _SHARES = {
@@ -50,6 +32,13 @@ _SHARES = {
     "padding": "padding",
     "image_share_std": "image share, spread",
     "samples_std": "samples, spread",
+}
+
+_PACKS = {
+    "idle_slot": "idle, waiting after every pack",
+    "fill": "tokens used of the budget",
+    "carried": "samples carried over a step",
+    "alone": "samples longer than a pack",
 }
 
 
@@ -65,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--steps", type=int, default=100, metavar="K", help="planned (default: 100)")
     plan.add_argument(
         "--regime",
-        choices=("step", "slot"),
+        choices=("step", "slot", "pack"),
         default="step",
-        help="when ranks wait for each other: once a step, or after every microbatch (default: step)",
+        help="step: ranks wait for each other once a step; slot: after every microbatch; pack: once a step, and"
+        " microbatches are packs of samples of any shape (default: step)",
     )
     plan.add_argument(
         "--lookahead",
@@ -96,10 +86,28 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     _check("--steps", options.steps, _MAX_STEPS)
     _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
-    cost = mixture.cost if options.timings is None else _fitted(options.timings)
+    cost = mixture.budgets.counted_cost if options.timings is None else _fitted(options.timings)
+
+    policies = PACK_POLICIES if options.regime == "pack" else POLICIES
+    if options.policy not in policies:
+        raise UsageError(
+            f"--policy {options.policy} makes no packs; with --regime pack it is {' or '.join(policies)}"
+        )
 
     def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
-        division = Division(ranks, options.microbatches, policy, options.regime, options.lookahead)
+        regime: Regime = "slot" if options.regime == "slot" else "step"
+        division = Division(ranks, options.microbatches, policy, regime, options.lookahead)
+        if options.regime == "pack":
+            packs = packed_steps(
+                partial(mixture.samples, division),
+                policy,
+                cost,
+                mixture.budgets,
+                ranks,
+                options.microbatches,
+                options.steps,
+            )
+            return simulate_packs(packs, keep)
         return simulate(mixture.steps(division, cost, options.steps), keep)
 
     if options.plan_out:
@@ -107,7 +115,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             chosen = simulated(options.policy, keep)
     else:
         chosen = simulated(options.policy)
-    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in POLICIES}
+    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in policies}
     if options.json:
         said = {
             "workload": mixture.name,
@@ -127,34 +135,11 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     return 0
 
 
-def workload(name: str, seed: int) -> Mixture:
-    """A named mixture."""
-    found = WORKLOADS[name]
-
-    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        sizes = found.batch_sizes(budgets_of(division.policy, found.budgets))
-
-        def draw(step: int) -> Microbatches:
-            return found.draw(sizes, seed, step, division.per_step, division.run)
-
-        return planned_steps(draw, division, cost, count)
-
-    return Mixture(name, found.buckets, found.budgets.counted_cost, steps)
-
-
-def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
-    """A dataset's own mixture, from its index."""
-
-    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
-        return dataset_steps(index, assignment, config.max_text_tokens, seed, division, count)
-
-    return Mixture(name, buckets_of(config), config.counted_cost, steps)
-
-
 def _keys(simulated: Simulated) -> dict[str, Any]:
+    packs = _PACKS if isinstance(simulated, PacksSimulated) else {}
     return {
         **asdict(simulated.metrics),
+        **{name: getattr(simulated, name) for name in packs},
         "plan_ms_per_step": simulated.plan_ms_per_step,
         "idle_with_error": {f"{error:g}": value for error, value in simulated.idle_with_error.items()},
     }
@@ -194,17 +179,20 @@ def _print(
     results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int, cost: Cost
 ) -> None:
     out = stdout()
+    keys = {policy: _keys(one) for policy, one in results.items()}
+    packs = _PACKS if options.regime == "pack" else {}
     rows: list[tuple[str, ...]] = [
-        (label, *(f"{getattr(one.metrics, name):.2%}" for one in results.values()))
-        for name, label in _SHARES.items()
+        (label, *(f"{one[name]:.2%}" if name != "alone" else f"{one[name]}" for one in keys.values()))
+        for name, label in {**_SHARES, **packs}.items()
     ]
     for error in COST_ERRORS:
         label = f"idle, costs {error:.0%} off"
         rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
     rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
+    what, wait = ("packs", "step") if options.regime == "pack" else ("microbatches", options.regime)
     title = (
-        f"{mixture.name}: {ranks} ranks, {options.microbatches} microbatches each, {options.steps} steps,"
-        f" ranks wait once a {options.regime}"
+        f"{mixture.name}: {ranks} ranks, {options.microbatches} {what} each, {options.steps} steps,"
+        f" ranks wait once a {wait}"
     )
     out.print(table(title, ["mean over steps", *results], rows))
     notes = [

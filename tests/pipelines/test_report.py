@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from curate.config import CurateConfig
@@ -111,3 +112,19 @@ def test_steps_are_planned_for_a_dataset_from_its_index(
     assert "need --world-size N" in capsys.readouterr().err
     assert main([*asked, "64"]) == 2
     assert "a step takes 64; use fewer ranks" in capsys.readouterr().err
+    assert main([*asked, "64", "--regime", "pack"]) == 2
+    assert "use fewer ranks or packs" in capsys.readouterr().err
+
+
+def test_packs_are_planned_for_a_dataset_over_its_epochs(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.parquet"
+    asked = ["--world-size", "1", "--microbatches", "1", "--steps", "4", "--set", "buckets.memory_tokens=300"]
+    assert main(["report", str(dataset), "--regime", "pack", *asked, "--plan-out", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["padding"] == 0
+    plan = pq.read_table(out).to_pydict()
+    # Two clips of unlike shapes, each too long to share a pack: every other step has the same one.
+    assert plan["step"] == [0, 1, 2, 3]
+    assert len(set(plan["bucket"])) == len(set(plan["bucket"][:2])) == 2

@@ -34,6 +34,38 @@ def test_the_plan_it_writes_gives_the_figures_it_prints(
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_the_packs_it_writes_give_the_figures_it_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.parquet"
+    asked = ["--regime", "pack", "--world-size", "32", "--plan-out", str(out), "--json"]
+    assert main([*WIDE, *asked]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said["policies"]) == {"equal_token", "balanced"}
+    plan = pq.read_table(out).to_pydict()
+    step, rank, slot, length, cost = (np.array(plan[name]) for name in ("step", "rank", "slot", "S", "cost"))
+    assert set(plan["B"]) == {1}
+    held, loads = np.zeros((5, 4, 32)), np.zeros((5, 4, 32))
+    np.add.at(held, (step, slot, rank), length)
+    np.add.at(loads, (step, slot, rank), cost)
+    assert 0 < held.min() <= held.max() <= 144_000
+    assert said["fill"] == pytest.approx(held.mean() / 144_000)
+    sums = loads.sum(axis=1)
+    assert said["idle"] == pytest.approx((1 - sums.mean(axis=1) / sums.max(axis=1)).mean())
+    slots = 1 - loads.mean(axis=2).sum(axis=1) / loads.max(axis=2).sum(axis=1)
+    assert said["idle_slot"] == pytest.approx(slots.mean())
+    assert said["padding"] == said["carried"] == said["alone"] == 0
+    assert said["idle"] < 0.001 < 0.2 < said["policies"]["equal_token"]["idle"]
+    assert said["idle_slot"] < 0.005 < 0.4 < said["policies"]["equal_token"]["idle_slot"]
+
+
+def test_people_see_packs_beside_packs_filled_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WIDE, "--regime", "pack"]) == 0
+    shown = capsys.readouterr().out
+    assert "same_bucket" not in shown
+    assert max(map(len, shown.splitlines())) <= 110
+
+
 def test_people_see_the_policies_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(WIDE) == 0
     shown = capsys.readouterr().out
@@ -60,6 +92,7 @@ def test_a_shape_benchmark_decides_the_cost(tmp_path: Path, capsys: pytest.Captu
         (["--workload", "koala-wide", "--steps", "-1"], "--steps is -1"),
         (["--workload", "koala-wide", "--plan-out", "/nowhere/p.parquet"], "--plan-out /nowhere/p.parquet"),
         (["--workload", "koala-wide", "--timings", "/nowhere/t.csv"], "--timings /nowhere/t.csv"),
+        (["--workload", "koala-wide", "--regime", "pack", "--policy", "same_bucket"], "it is equal_token or"),
     ],
 )
 def test_a_wrong_call_is_named(asked: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,9 @@ self-attention over all tokens, cross-attention to the text and an MLP, each mod
 timestep (nine vectors a block), with RMS-normalised queries and keys in every head.
 """
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,10 +16,30 @@ from torch.nn import functional as F
 from loader.errors import UsageError
 from train.config import DiTConfig
 from train.models.adaln import gate_residual, modulate
-from train.models.patches import cut, join
+from train.models.packed_attention import BlockDiagonal
+from train.models.patches import Patch, cut, join
 from train.models.positions import rotary_angles, rotate, time_features
+from train.models.precision import at_least_float32
+from train.models.segments import Segments
 
 TIME_WIDTH = 256
+
+
+class Pack(NamedTuple):
+    """How samples of different shapes lie in one sequence; all None where they do not.
+
+    Attributes:
+        samples: their tokens.
+        own: which tokens see which.
+        text: which see which tokens of the captions, packed alike.
+    """
+
+    samples: Segments | None = None
+    own: BlockDiagonal | None = None
+    text: BlockDiagonal | None = None
+
+
+NOT_PACKED = Pack()
 
 
 class Attention(nn.Module):
@@ -39,24 +61,29 @@ class Attention(nn.Module):
         source_BMD: torch.Tensor,
         rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
         mask_BM: torch.Tensor | None = None,
+        blocks: BlockDiagonal | None = None,
     ) -> torch.Tensor:
-        """Attends from ``x`` to ``source`` where ``mask`` is true; [B, L, D].
+        """Attends from ``x`` to ``source`` where ``mask`` is true, or within ``blocks``; [B, L, D].
 
         Args:
             x_BLD: the tokens that ask.
             source_BMD: the tokens that answer; ``x_BLD`` itself for self-attention.
             rotation: cosines and sines [L, head width / 2] of the rotary positions of both.
             mask_BM: which source tokens count; at least one per sample. None: all.
+            blocks: of packed samples, whose tokens see their own sample alone.
         """
         v_BHMD = self._split(self.value(source_BMD))
         # Norms and angles are taken in float32 whatever the type of the activations.
-        q_BHLD = self.query_norm(self._split(self.query(x_BLD)).float())
-        k_BHMD = self.key_norm(self._split(self.key(source_BMD)).float())
+        q_BHLD = self.query_norm(at_least_float32(self._split(self.query(x_BLD))))
+        k_BHMD = self.key_norm(at_least_float32(self._split(self.key(source_BMD))))
         if rotation is not None:
             q_BHLD, k_BHMD = rotate(q_BHLD, *rotation), rotate(k_BHMD, *rotation)
-        mask = None if mask_BM is None else mask_BM[:, None, None, :]
         q_BHLD, k_BHMD = q_BHLD.to(v_BHMD.dtype), k_BHMD.to(v_BHMD.dtype)
-        y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
+        if blocks is None:
+            mask = None if mask_BM is None else mask_BM[:, None, None, :]
+            y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
+        else:
+            y_BHLD = blocks.attend(q_BHLD, k_BHMD, v_BHMD)
         y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
         return y_BLD
 
@@ -81,19 +108,23 @@ class Block(nn.Module):
         x_BLD: torch.Tensor,
         condition_BD: torch.Tensor,
         context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
+        mask_BM: torch.Tensor | None,
         rotation: tuple[torch.Tensor, torch.Tensor],
+        pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
         """One block; [B, L, D] to [B, L, D]."""
+        samples = pack.samples
         vectors = self.modulation(condition_BD).chunk(9, dim=1)
         shift, scale, gate = vectors[:3]
-        h_BLD = modulate(x_BLD, shift, scale)
-        x_BLD = gate_residual(x_BLD, self.attend(h_BLD, h_BLD, rotation), gate)
+        h_BLD = modulate(x_BLD, shift, scale, samples)
+        y_BLD = self.attend(h_BLD, h_BLD, rotation, blocks=pack.own)
+        x_BLD = gate_residual(x_BLD, y_BLD, gate, samples)
         shift, scale, gate = vectors[3:6]
-        h_BLD = modulate(x_BLD, shift, scale)
-        x_BLD = gate_residual(x_BLD, self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM), gate)
+        h_BLD = modulate(x_BLD, shift, scale, samples)
+        y_BLD = self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text)
+        x_BLD = gate_residual(x_BLD, y_BLD, gate, samples)
         shift, scale, gate = vectors[6:]
-        return gate_residual(x_BLD, self.mlp(modulate(x_BLD, shift, scale)), gate)
+        return gate_residual(x_BLD, self.mlp(modulate(x_BLD, shift, scale, samples)), gate, samples)
 
 
 class DiT(nn.Module):
@@ -145,16 +176,64 @@ class DiT(nn.Module):
             mask_BM: which of them count, bool; at least one per sample.
         """
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
-        x_BLD = self.embed(cut(x_BCTHW, patch).flatten(4).flatten(1, 3))
+        values_BLV = self._denoise(_tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
+        return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
+
+    def forward_packed(
+        self,
+        latents: Sequence[torch.Tensor],
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+    ) -> list[torch.Tensor]:
+        """The predictions for samples of any shapes, run as one sequence without padding; [C, T, H, W] each.
+
+        A sample's prediction is that of `forward` for the sample alone.
+
+        Args:
+            latents: noisy latents of B samples, [C, T, H, W] each.
+            t_B: as of `forward`.
+            context_BMD: as of `forward`.
+            mask_BM: as of `forward`.
+        """
+        grids, patch = [self.grid(x_CTHW.shape[1:]) for x_CTHW in latents], self.config.patch
+        samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
+        text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)
+        pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text))
+        values_1LV = torch.cat([_tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
+        values_1LV = self._denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
+        parts = torch.split(values_1LV, samples.lengths, dim=1)
+        return [
+            join(part_1LV.reshape(1, *grid, len(x_CTHW), -1), patch)[0]
+            for part_1LV, grid, x_CTHW in zip(parts, grids, latents, strict=True)
+        ]
+
+    def _denoise(
+        self,
+        values_BLV: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        grids: Sequence[tuple[int, int, int]],
+        pack: Pack = NOT_PACKED,
+    ) -> torch.Tensor:
+        """The values of each token's patch, [B, L, V]; the tokens lie in one grid after the other."""
+        x_BLD = self.embed(values_BLV)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
         context_BMD = self.embed_text(context_BMD)
-        angles_LR = rotary_angles(grid, self.config.hidden // self.config.heads, x_BLD.device)
+        head_width = self.config.hidden // self.config.heads
+        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])
         rotation = (angles_LR.cos(), angles_LR.sin())
         for block in self.blocks:
-            x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation)
+            x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
-        values_BLV = self.head(modulate(x_BLD, shift, scale))
-        return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
+        out_BLV: torch.Tensor = self.head(modulate(x_BLD, shift, scale, pack.samples))
+        return out_BLV
+
+
+def _tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
+    """The values of each patch, a token each, [B, L, V]."""
+    return cut(x_BCTHW, patch).flatten(4).flatten(1, 3)
 
 
 def zeroed(layer: nn.Linear) -> nn.Linear:

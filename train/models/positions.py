@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from train.models.precision import at_least_float32
+
 
 def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.device) -> torch.Tensor:
     """Rotation angles of every token of a grid, for any grid; float32 [L, head_width / 2].
@@ -33,11 +35,11 @@ def rotate(x_BHLD: torch.Tensor, cos_LR: torch.Tensor, sin_LR: torch.Tensor) -> 
 
 
 def time_features(t_B: torch.Tensor, width: int) -> torch.Tensor:
-    """Sines and cosines of 1000 * t at geometric frequencies; float32 [B, width], width even.
+    """Sines and cosines of 1000 * t at geometric frequencies; at least float32 [B, width], width even.
 
     As in the original transformer (Vaswani et al. 2017, section 3.5), with t in [0, 1].
     """
     half = width // 2
     frequencies = torch.exp(-math.log(10_000) / half * torch.arange(half, device=t_B.device))
-    angles = 1000 * t_B.float()[:, None] * frequencies
+    angles = 1000 * at_least_float32(t_B)[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from train.config import FlowConfig
+from train.models.precision import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -62,5 +63,5 @@ def interpolate(
 
 
 def sample_losses(prediction_BCTHW: torch.Tensor, velocity_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Mean squared error of each sample, float32 [B]."""
-    return (prediction_BCTHW.float() - velocity_BCTHW).square().flatten(1).mean(dim=1)
+    """Mean squared error of each sample, at least float32 [B]."""
+    return (at_least_float32(prediction_BCTHW) - velocity_BCTHW).square().flatten(1).mean(dim=1)

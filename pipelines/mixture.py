@@ -1,0 +1,68 @@
+"""What a cluster's steps are planned for on paper: a dataset, or a named mixture."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from loader.buckets import Bucket, BucketConfig, Budgets, assign, buckets_of
+from loader.cost import Cost
+from loader.dataset.plan_index import PlanIndex
+from loader.epoch import dataset_samples, dataset_steps
+from loader.microbatches import Microbatches
+from loader.policy import Division, budgets_of
+from loader.simulate import PlannedStep, planned_steps
+from loader.workloads import WORKLOADS
+
+_STEPS_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What is planned for.
+
+    Attributes:
+        name: as the person gave it.
+        buckets: shapes.
+        budgets: of a microbatch or a pack.
+        steps: the first so many steps under a division and a cost.
+        samples: one by one, an epoch of them or, for the division given, enough for a few steps.
+    """
+
+    name: str
+    buckets: tuple[Bucket, ...]
+    budgets: Budgets
+    steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
+    samples: Callable[[Division, int], Microbatches]
+
+
+def workload(name: str, seed: int) -> Mixture:
+    """A named mixture."""
+    found = WORKLOADS[name]
+
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        sizes = found.batch_sizes(budgets_of(division.policy, found.budgets))
+
+        def draw(step: int) -> Microbatches:
+            return found.draw(sizes, seed, step, division.per_step, division.run)
+
+        return planned_steps(draw, division, cost, count)
+
+    def samples(division: Division, number: int) -> Microbatches:
+        tokens = _STEPS_AT_ONCE * division.per_step * found.budgets.memory_tokens
+        return found.samples(seed, tokens, number)
+
+    return Mixture(name, found.buckets, found.budgets, steps, samples)
+
+
+def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
+    """A dataset's own mixture, from its index."""
+
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
+        return dataset_steps(index, assignment, config.max_text_tokens, seed, division, count)
+
+    alone = assign(index, config.model_copy(update={"max_batch": 1}))
+
+    def samples(_: Division, epoch: int) -> Microbatches:
+        return dataset_samples(index, alone, config.max_text_tokens, seed, epoch)
+
+    return Mixture(name, buckets_of(config), config, steps, samples)
