@@ -10,9 +10,9 @@ _WASTE = 0.05
 
 
 class Place(NamedTuple):
-    """Bytes in a shard."""
+    """Bytes in a shard, which goes by its number."""
 
-    shard: str
+    shard: int
     offset: int
     size: int
 
@@ -88,7 +88,7 @@ class Fetcher:
         threads: requests in flight.
     """
 
-    def __init__(self, read: Callable[[str, int, int], bytes], threads: int) -> None:
+    def __init__(self, read: Callable[[int, int, int], bytes], threads: int) -> None:
         self._read = read
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from loader.ahead import ahead
 from loader.batch import BadSample, Microbatch
 from loader.buckets import Bucket
+from loader.dataset.clip import Clip
 from loader.decode import decode
 from loader.errors import RunError
 from loader.fetch import Fetched, Fetcher
 from loader.plan import EpochPlan, PlannedMicrobatch
 from loader.position import Position
-from loader.samples import BadSampleError, Clip, Samples
+from loader.samples import BadSampleError, Samples
 from loader.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
@@ -58,7 +59,7 @@ class _Read(NamedTuple):
     """A microbatch whose bytes are on their way."""
 
     planned: Planned
-    fetched: list[Fetched | None]
+    fetched: list[Fetched]
     size: int
 
 
@@ -127,13 +128,7 @@ class Pipeline:
 
     def _read(self, planned: Planned) -> _Read:
         places = [self._samples.place(row) for row in planned.micro.rows.tolist()]
-        there = [place for place in places if place is not None]
-        fetched = iter(self._fetcher.fetch(there))
-        return _Read(
-            planned,
-            [None if place is None else next(fetched) for place in places],
-            sum(place.size for place in there),
-        )
+        return _Read(planned, self._fetcher.fetch(places), sum(place.size for place in places))
 
     def _decode(self, read: _Read) -> _Decoding:
         bucket = read.planned.bucket
@@ -151,30 +146,28 @@ class Pipeline:
         return _Decoding(read.planned, video_BCTHW, loads)
 
     def _load(
-        self, planned: Planned, number: int, fetched: Fetched | None, video_CTHW: NDArray[np.uint8]
+        self, planned: Planned, number: int, fetched: Fetched, video_CTHW: NDArray[np.uint8]
     ) -> _Loaded:
-        """Fills in one sample, or the first one that is good of those that may stand in for it."""
+        """Fills in one sample, or the first good one of those that may stand in for it."""
         micro, bad = planned.micro, list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
         for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
-            place = self._samples.place(row)
-            if bad and place is not None:
-                [fetched] = self._fetcher.fetch([place])
+            if bad:
+                [fetched] = self._fetcher.fetch([self._samples.place(row)])
             try:
-                clip = self._samples.clip(row, fetched if place is not None else None)
-                self._fill(clip, passed, planned.bucket, video_CTHW)
+                clip = self._samples.clip(row, fetched)
+                self._fill(row, clip, passed, planned.bucket, video_CTHW)
             except BadSampleError as error:
-                shard, offset = ("no shard", 0) if place is None else place[:2]
-                bad.append(BadSample(self._samples.key(row), shard, offset, str(error)))
+                bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
             return _Loaded(clip.key, clip.caption, passed, bad)
         raise RunError(
             f"{len(bad)} samples of bucket {planned.bucket} in a row cannot be used, the first: {bad[0]}"
         )
 
-    def _fill(self, clip: Clip, passed: int, bucket: Bucket, video_CTHW: NDArray[np.uint8]) -> None:
+    def _fill(self, row: int, clip: Clip, passed: int, bucket: Bucket, video_CTHW: NDArray[np.uint8]) -> None:
         words = f"{self._config.seed}/{passed}/{clip.key}"
-        numbers = self._config.buckets.sampling.frames(words, clip.frames, clip.fps, bucket.frames)
+        numbers = self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
         try:
             frames_THWC = decode(clip.media, bucket, numbers)
         except RunError as error:

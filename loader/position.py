@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from loader.cost import Cost
 from loader.errors import UsageError
@@ -12,20 +12,22 @@ from loader.policy import Division, Policy, Regime
 
 STATE_VERSION = 4  # of the state and of the plans it counts steps of
 
-MAX_SETTINGS = 12
+MAX_SETTINGS, MAX_PARTS = 12, 128
 """Of one epoch, so that a state stays below 4 KB."""
 
 
 class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     """How steps are made, beside the dataset, the seed and the buckets.
 
-    ``cost`` is what recalibration replaced the bucket configuration's with, if anything.
+    ``cost`` is what recalibration replaced the bucket configuration's with, if anything; ``stage`` the place of the
+    curriculum's stage whose buckets hold.
     """
 
     policy: Policy
     regime: Regime
     lookahead: PositiveInt
     cost: Cost | None = None
+    stage: NonNegativeInt = 0
 
 
 class Part(NamedTuple):
@@ -51,7 +53,16 @@ class Part(NamedTuple):
 
     def continues(self, other: "Part") -> bool:
         """Whether its steps hold the samples that those of the other part would have held."""
-        return self.setting.cost == other.setting.cost and self.division.same_steps(other.division)
+        own, before = self.setting, other.setting
+        same_buckets = (own.cost, own.stage) == (before.cost, before.stage)
+        return same_buckets and self.division.same_steps(other.division)
+
+
+class Era(NamedTuple):
+    """Epochs that are drawn alike: the place of the curriculum's stage whose weights hold, and the first of them."""
+
+    stage: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,28 @@ class Position:
         step: optimizer steps done since the start.
         epoch: from 0.
         parts: of the epoch; the last one goes on.
+        eras: so far; the last one goes on.
     """
 
     step: int
     epoch: int
     parts: tuple[Part, ...]
+    eras: tuple[Era, ...] = (Era(0, 0),)
 
     @property
     def part(self) -> Part:
         """The part that goes on."""
         return self.parts[-1]
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether nothing of the epoch is done."""
+        return len(self.parts) == 1 and not self.part.steps
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the epoch was changed so often that another change would make its state too large."""
+        return len(self.parts) >= MAX_PARTS or len({part.setting for part in self.parts}) >= MAX_SETTINGS
 
     def after_step(self) -> Self:
         """One step on."""
@@ -81,6 +104,11 @@ class Position:
     def next_epoch(self) -> Self:
         """The beginning of the next epoch."""
         return replace(self, epoch=self.epoch + 1, parts=(self.part._replace(steps=0),))
+
+    def next_era(self, stage: int) -> Self:
+        """The same place, with the epoch drawn by the weights of another stage."""
+        eras = [era for era in self.eras if era.epoch < self.epoch]
+        return replace(self, eras=(*eras, Era(stage, self.epoch)))
 
     def going_on(self, setting: Setting, ranks: int, microbatches: int) -> Self:
         """The same place with steps made otherwise; the part before it is closed where they hold other samples."""
@@ -93,7 +121,8 @@ class Position:
 class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
     """A position, and what the plan was made from that it counts steps of.
 
-    ``parts`` are those of the epoch: place in ``settings``, ranks, microbatches of a rank, and steps done.
+    ``parts`` are those of the epoch: place in ``settings``, ranks, microbatches of a rank, and steps done. ``eras`` are
+    stages whose weights held, and the first epoch of each.
     """
 
     version: int
@@ -103,15 +132,16 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
     step: int = Field(ge=0, lt=2**63)
     epoch: int = Field(ge=0, lt=2**63)
     settings: list[Setting] = Field(min_length=1, max_length=MAX_SETTINGS)
-    parts: list[tuple[Annotated[int, Field(ge=0)], PositiveInt, PositiveInt, Annotated[int, Field(ge=0)]]] = (
-        Field(min_length=1, max_length=256)
+    parts: list[tuple[NonNegativeInt, PositiveInt, PositiveInt, NonNegativeInt]] = Field(
+        min_length=1, max_length=MAX_PARTS
     )
+    eras: list[tuple[NonNegativeInt, NonNegativeInt]] = Field(min_length=1, max_length=64)
 
     @property
     def position(self) -> Position:
         """The position it holds."""
         parts = (Part(self.settings[number], *rest) for number, *rest in self.parts)
-        return Position(self.step, self.epoch, tuple(parts))
+        return Position(self.step, self.epoch, tuple(parts), tuple(Era(*era) for era in self.eras))
 
 
 def state_of(position: Position, dataset: str, config: str, seed: int) -> dict[str, Any]:
@@ -133,6 +163,7 @@ def state_of(position: Position, dataset: str, config: str, seed: int) -> dict[s
         epoch=position.epoch,
         settings=settings,
         parts=[(settings.index(part.setting), *part[1:]) for part in position.parts],
+        eras=[(era.stage, era.epoch) for era in position.eras],
     ).model_dump(mode="json")
 
 

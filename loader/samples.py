@@ -1,76 +1,54 @@
-"""Samples of a dataset as a stream reads them: where the bytes lie, and what they hold."""
+"""Samples as a stream reads them: where their bytes lie, and what they hold."""
 
-import hashlib
-from typing import NamedTuple
-
-from loader.dataset import Dataset
+from loader.dataset.clip import Clip
+from loader.errors import RunError
 from loader.fetch import Fetched, Place
-
-_COLUMNS = ["key", "shard", "caption", "frames", "fps", "sha256"]
-_MEDIA = "mp4"
+from loader.source import Source
 
 
 class BadSampleError(Exception):
     """A sample cannot be used; the text says why."""
 
 
-class Clip(NamedTuple):
-    """What is trained on.
-
-    Attributes:
-        key: of the sample.
-        caption: of the sample.
-        frames: of the clip.
-        fps: of the clip.
-        media: the encoded clip.
-    """
-
-    key: str
-    caption: str
-    frames: int
-    fps: float
-    media: memoryview
-
-
 class Samples:
-    """Reads the samples of a dataset.
+    """The samples of a source.
 
     Args:
-        dataset: where they lie.
+        source: a dataset, or a blend of several.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._index = source.plan_index
+        self.read = source.read_range
 
-    def read(self, shard: str, offset: int, size: int) -> bytes:
-        """Bytes of a shard."""
-        return self._dataset.read_range(shard, offset, size)
+    def place(self, row: int) -> Place:
+        """Where the sample in a row of the index lies."""
+        index = self._index
+        return Place(index.shard.item(row), index.offset.item(row), index.size.item(row))
 
-    def place(self, row: int) -> Place | None:
-        """Where the clip in a row of the index lies; None where it has none."""
-        found = self._dataset.members(_MEDIA).place(row)
-        return None if found is None else Place(*found)
+    def shape(self, row: int) -> tuple[int, float]:
+        """Frames of a clip, and how many of them are a second."""
+        return self._index.frames.item(row), self._index.fps.item(row)
 
-    def key(self, row: int) -> str:
-        """Key of the sample in a row."""
-        return str(self._dataset.index.column("key")[row].as_py())
+    def name(self, row: int) -> tuple[str, str]:
+        """Key of a sample and path of its shard, for messages."""
+        return self._source.key(row), self._source.shard_uri(self._index.shard.item(row))
 
-    def clip(self, row: int, fetched: Fetched | None) -> Clip:
-        """The clip in a row, from its bytes.
+    def clip(self, row: int, fetched: Fetched) -> Clip:
+        """What a row holds, from its bytes.
 
         Raises:
             BadSampleError: they are not there or not those that the index promises.
             RunError: the place they lie at cannot be read.
         """
-        if fetched is None:
-            raise BadSampleError(f"it has no member {_MEDIA}")
         try:
-            media = fetched.result()
+            region = fetched.result()
         except FileNotFoundError:
             raise BadSampleError("the shard is missing") from None
         except EOFError:
             raise BadSampleError("the shard is cut off") from None
-        sample = self._dataset.index.slice(row, 1).select(_COLUMNS).to_pylist()[0]
-        if hashlib.sha256(media).hexdigest() != sample["sha256"]:
-            raise BadSampleError("it is damaged: its clip is not the one whose sha256 index.parquet holds")
-        return Clip(sample["key"], sample["caption"], sample["frames"], sample["fps"], media)
+        try:
+            return self._source.clip(row, region)
+        except RunError as error:
+            raise BadSampleError(str(error)) from error

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+
+from loader.dataset.clip import Clip
+from loader.dataset.plan_index import PlanIndex
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +34,28 @@ class Source(Protocol):
         """Fixes the whole content and, with a seed, all draws."""
 
     @property
-    def index(self) -> pa.Table:
-        """One row per sample (columns: ``loader.dataset.schema.INDEX``)."""
+    def plan_index(self) -> PlanIndex:
+        """What plans and reads need of every sample."""
 
-    def read_member(self, row_number: int, suffix: str) -> bytes:
-        """The content of one member of the sample in a row of the index."""
+    def read_range(self, shard: int, offset: int, size: int) -> bytes:
+        """Bytes of a shard, by its place in ``plan_index``; fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+        """
+
+    def shard_uri(self, shard: int) -> str:
+        """Where a shard lies, for messages."""
+
+    def key(self, row_number: int) -> str:
+        """Of the sample in a row."""
+
+    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+        """What is trained on, from all bytes of the sample in a row.
+
+        Raises:
+            RunError: they are not those that the index promises, or hold no clip.
+        """
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
         """What an epoch holds; a pure function.

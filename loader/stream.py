@@ -10,15 +10,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Microbatch
-from loader.buckets import Assignment, assign, with_cost
 from loader.cost import Cost
-from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
-from loader.plan import Done, EpochPlan, plan_epoch
-from loader.policy import budgets_of
-from loader.position import MAX_SETTINGS, Part, Position, Setting, read_state, state_of
+from loader.position import MAX_PARTS, Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
+from loader.source import Source
+from loader.stages import Stages
 from loader.stream_config import StreamConfig
 
 
@@ -34,37 +32,37 @@ class VideoStream(IterableDataset[Microbatch]):
     bucket, by the plan, stands in for it.
 
     Args:
-        dataset: where the samples lie.
+        source: a dataset, or a blend of several (`loader.blend.open_source`).
         config: what is streamed.
         rank: this data-parallel rank.
         world_size: data-parallel ranks.
 
     Attributes:
         assignment: each sample's bucket, and the samples that fit none.
-        steps_per_epoch: optimizer steps of an epoch that nothing changes, the same for every rank.
+        steps_per_epoch: optimizer steps of the first epoch if nothing changes it, the same for every rank.
 
     Raises:
         UsageError: no such rank, or fewer samples in buckets than ranks.
     """
 
-    def __init__(self, dataset: Dataset, config: StreamConfig, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, source: Source, config: StreamConfig, rank: int = 0, world_size: int = 1) -> None:
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
-        self.dataset = dataset
+        self.source = source
         self.config = config
         self.rank = rank
         self.world_size = world_size
-        self._buckets = budgets_of(config.policy, config.buckets)
-        self.assignment = assign(dataset.plan_index, self._buckets)
+        self._stages = Stages(source, config)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
-        self.steps_per_epoch = len(self._plan(0, self._position.parts))
+        self.assignment = self._stages.assignment(setting)
+        self.steps_per_epoch = len(self._stages.plan(self._position))
 
     def __iter__(self) -> Iterator[Microbatch]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
-        with Pipeline(Samples(self.dataset), self.config, pin) as pipeline:
+        with Pipeline(Samples(self.source), self.config, pin) as pipeline:
             for microbatch in pipeline.run(islice(self._planned(), first, None, stride)):
                 self._position = microbatch.after
                 yield microbatch
@@ -92,13 +90,22 @@ class VideoStream(IterableDataset[Microbatch]):
                     "use the same one, or start without a state"
                 )
         position = loaded.position
-        steps = len(self._plan(position.epoch, position.parts))
+        if any(part.setting.stage >= self._stages.count for part in position.parts):
+            raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
+        steps = len(self._stages.plan(position))
         if position.part.steps > steps:
             raise UsageError(
                 f"cannot resume: {position.part.steps} steps of the epoch are done, but it has {steps} steps"
             )
-        setting = self._position.part.setting.model_copy(update={"cost": position.part.setting.cost})
-        self._position = position.going_on(setting, self.world_size, self.config.microbatches)
+        before = position.part.setting
+        setting = self._position.part.setting.model_copy(update={"cost": before.cost, "stage": before.stage})
+        position = position.going_on(setting, self.world_size, self.config.microbatches)
+        if len(position.parts) > MAX_PARTS:
+            raise UsageError(
+                f"cannot resume: ranks or microbatches changed {MAX_PARTS} times within one epoch already; go on with"
+                f" {loaded.position.part.ranks} ranks to its end"
+            )
+        self._position = position
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plans with another cost from here on; every rank must call it between the same two steps.
@@ -110,15 +117,16 @@ class VideoStream(IterableDataset[Microbatch]):
             cost: seconds of a microbatch (`loader.recalibrate`).
         """
         setting = self._position.part.setting.model_copy(update={"cost": cost})
-        if len({setting, *(part.setting for part in self._position.parts)}) > MAX_SETTINGS:
+        if self._position.is_full:
             return False
         self._position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         return True
 
     def _planned(self) -> Iterator[Planned]:
-        position, assignment = self._position, self.assignment
+        position = self._stages.entered(self._position)
         while self.config.epochs is None or position.epoch < self.config.epochs:
-            plan = self._plan(position.epoch, position.parts)
+            plan, assignment = self._stages.plan(position), self._stages.assignment(position.part.setting)
+            ends_at = self._stages.ends_at(position)
             for number in range(position.part.steps, len(plan)):
                 own, after = plan.step(number, self.rank), position.after_step()
                 for micro in own.microbatches:
@@ -133,17 +141,15 @@ class VideoStream(IterableDataset[Microbatch]):
                         after=after,
                     )
                 position = after
-            position = position.next_epoch()
-
-    def _plan(self, epoch: int, parts: tuple[Part, ...]) -> EpochPlan:
-        """The part of an epoch that goes on."""
-        done = [Done(self._assignment(part.setting.cost), part.division, part.steps) for part in parts]
-        return plan_epoch(done[-1].assignment, self.config.seed, epoch, done[-1].division, done[:-1])
-
-    def _assignment(self, cost: Cost | None) -> Assignment:
-        return self.assignment if cost is None else with_cost(self.assignment, self._buckets, cost)
+                if position.step == ends_at:
+                    break
+            else:
+                position = position.next_epoch()
+            position = self._stages.entered(position)
 
     def _state(self, position: Position) -> dict[str, Any]:
-        buckets = json.dumps(self._buckets.model_dump(mode="json"), sort_keys=True)
-        config = hashlib.sha256(buckets.encode()).hexdigest()
-        return state_of(position, self.dataset.fingerprint, config, self.config.seed)
+        plans = self.config.model_dump(mode="json", include={"buckets", "curriculum"})
+        # Of the policies this one alone decides B.
+        said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
+        config = hashlib.sha256(said.encode()).hexdigest()
+        return state_of(position, self.source.fingerprint, config, self.config.seed)

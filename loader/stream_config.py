@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
+from loader.blend.curriculum import Curriculum
 from loader.buckets import BucketConfig
 from loader.policy import Policy, Regime
 
@@ -31,6 +32,9 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="steps between which the slot regime exchanges microbatches"
+    )
+    curriculum: Curriculum | None = Field(
+        default=None, description="stages by step: other weights of the blend, other frames or sizes"
     )
     epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
     max_bad: NonNegativeInt = Field(default=8, description="bad samples that never stop the run")

@@ -40,14 +40,13 @@ def run(options: argparse.Namespace) -> int:
 
 def train(config: "TrainRunConfig") -> "TrainResult":
     """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
-    from loader.dataset import Dataset
-    from loader.storage import open_storage
+    from loader.blend import open_source
     from loader.stream import VideoStream
     from train.trainer import Trainer
 
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    dataset = Dataset(open_storage(config.dataset, config.storage))
-    stream = VideoStream(dataset, config.stream, rank, world_size)
+    source = open_source(config.dataset, config.storage)
+    stream = VideoStream(source, config.stream, rank, world_size)
     return Trainer(config.train, stream, config.out).run()
 
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.blend.config import MAX_EPOCH_SAMPLES
@@ -18,6 +17,8 @@ from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
 from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
+from loader.dataset.clip import Clip
+from loader.dataset.plan_index import PlanIndex, joined
 from loader.errors import UsageError
 from loader.source import Draws, Source
 from loader.storage import StorageConfig
@@ -32,15 +33,28 @@ class Blend:
         datasets: different ones.
         leaves: what is drawn from.
         tree: how they are mixed.
+        begun: passes that were drawn of each leaf before epoch 0; none, where it is not given.
     """
 
-    def __init__(self, datasets: Sequence[Dataset], leaves: Sequence[Leaf], tree: int | Group) -> None:
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        leaves: Sequence[Leaf],
+        tree: int | Group,
+        begun: Sequence[Fraction] = (),
+    ) -> None:
         self.datasets = tuple(datasets)
         self.leaves = tuple(leaves)
         self.tree = tree
+        self.begun = tuple(begun) or (Fraction(),) * len(self.leaves)
 
     def __getstate__(self) -> dict[str, object]:
-        return {"datasets": self.datasets, "leaves": self.leaves, "tree": self.tree}
+        return {
+            "datasets": self.datasets,
+            "leaves": self.leaves,
+            "tree": self.tree,
+            "begun": self.begun,
+        }
 
     @cached_property
     def fingerprint(self) -> str:
@@ -53,9 +67,9 @@ class Blend:
         return hashlib.sha256(said.encode()).hexdigest()
 
     @cached_property
-    def index(self) -> pa.Table:
-        """The rows of all datasets, one dataset after the other, without a copy; also rows that no leaf takes."""
-        return pa.concat_tables([dataset.index for dataset in self.datasets])
+    def plan_index(self) -> PlanIndex:
+        """The samples of all datasets, one dataset after the other; also those that no leaf takes."""
+        return joined([dataset.plan_index for dataset in self.datasets], np.diff(self._first_shards).tolist())
 
     @cached_property
     def dataset_of_N(self) -> NDArray[np.int64]:  # noqa: N802 - array names carry their shape
@@ -66,10 +80,25 @@ class Blend:
         """Index rows of a leaf, rising."""
         return self._rows[leaf]
 
-    def read_member(self, row_number: int, suffix: str) -> bytes:
-        """The content of one member of a sample; as `Dataset.read_member`."""
-        number = int(np.searchsorted(self._starts, row_number, side="right")) - 1
-        return self.datasets[number].read_member(row_number - int(self._starts[number]), suffix)
+    def read_range(self, shard: int, offset: int, size: int) -> bytes:
+        """Bytes of a shard; as `Dataset.read_range`."""
+        dataset, own = self._of(shard, self._first_shards)
+        return dataset.read_range(own, offset, size)
+
+    def shard_uri(self, shard: int) -> str:
+        """Where a shard lies, for messages."""
+        dataset, own = self._of(shard, self._first_shards)
+        return dataset.shard_uri(own)
+
+    def key(self, row_number: int) -> str:
+        """Of the sample in a row."""
+        dataset, own = self._of(row_number, self._starts)
+        return dataset.key(own)
+
+    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+        """What is trained on, from all bytes of a sample; as `Dataset.clip`."""
+        dataset, own = self._of(row_number, self._starts)
+        return dataset.clip(own, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
         """What an epoch holds, leaf after leaf; see `loader.source.Source`.
@@ -81,7 +110,7 @@ class Blend:
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
             raise UsageError(f"an epoch of {float(sum(share)):.3g} samples is more than {MAX_EPOCH_SAMPLES}")
-        return draw(self._rows, self._drawable(lengths_N), share, epoch, seed)
+        return draw(self._rows, self._drawable(lengths_N), share, epoch, seed, self.begun)
 
     def shares(self, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
         """Draws of each leaf in an epoch, on average over epochs, exact; arguments and errors as of `draws`."""
@@ -96,7 +125,21 @@ class Blend:
 
     def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
         """The same blend with other weights; see `tree.reweighted`."""
-        return Blend(self.datasets, self.leaves, reweighted(self.tree, weights))
+        return Blend(self.datasets, self.leaves, reweighted(self.tree, weights), self.begun)
+
+    def passes_after(self, epochs: int, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
+        """How often each leaf was drawn through when epoch ``epochs`` begins, exact; arguments as of `draws`."""
+        held = (max(1, int(drawable_n.sum())) for drawable_n in self._drawable(lengths_N))
+        parts = zip(self.begun, self.shares(lengths_N), held, strict=True)
+        return [before + share * epochs / samples for before, share, samples in parts]
+
+    def begun_after(self, passes: Sequence[Fraction]) -> "Blend":
+        """The same blend, whose epoch 0 goes on behind so many passes of each leaf; see `passes_after`.
+
+        With other weights or lengths than before, a leaf that was drawn one and a half times goes on in the middle of
+        its second pass.
+        """
+        return Blend(self.datasets, self.leaves, self.tree, passes)
 
     def _drawable(self, lengths_N: NDArray[np.int64] | None) -> list[Mask]:
         return [
@@ -104,10 +147,20 @@ class Blend:
             for rows_n in self._rows
         ]
 
+    def _of(self, number: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
+        """The dataset that a row or a shard belongs to, and its number there."""
+        place = int(np.searchsorted(starts, number, side="right")) - 1
+        return self.datasets[place], number - int(starts[place])
+
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """Where each dataset starts in the index, and the end of it."""
-        return np.cumsum([0, *(len(dataset.index) for dataset in self.datasets)])
+        """Where the rows of each dataset start, and the end."""
+        return np.cumsum([0, *(len(dataset.plan_index) for dataset in self.datasets)])
+
+    @cached_property
+    def _first_shards(self) -> NDArray[np.int64]:
+        """Where the shards of each dataset start, and the end."""
+        return np.cumsum([0, *(len(dataset.manifest.shards) for dataset in self.datasets)])
 
     @cached_property
     def _rows(self) -> list[NDArray[np.int64]]:

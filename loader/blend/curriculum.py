@@ -51,6 +51,10 @@ class Curriculum(RootModel[tuple[Stage, ...]], frozen=True):
             raise ValueError(f"until_step must rise from stage to stage; here it is {ends}")
         return self
 
+    def place_at(self, step: int) -> int:
+        """The place of the stage of an optimizer step, counted from 0 over the whole run."""
+        return sum(stage.until_step is not None and stage.until_step <= step for stage in self.root)
+
     def stage_at(self, step: int) -> Stage:
-        """The stage of an optimizer step, counted from 0 over the whole run."""
-        return next(stage for stage in self.root if stage.until_step is None or step < stage.until_step)
+        """The stage of an optimizer step."""
+        return self.root[self.place_at(step)]

@@ -16,7 +16,12 @@ Mask = NDArray[np.bool_]
 
 
 def draw(
-    rows: Sequence[Rows], drawable: Sequence[Mask], shares: Sequence[Fraction], epoch: int, seed: int
+    rows: Sequence[Rows],
+    drawable: Sequence[Mask],
+    shares: Sequence[Fraction],
+    epoch: int,
+    seed: int,
+    begun: Sequence[Fraction],
 ) -> Draws:
     """Epoch e takes draws floor(e x) to floor((e + 1) x) of a leaf with share x from its endless sequence of passes.
 
@@ -29,21 +34,25 @@ def draw(
         shares: of each leaf, draws in an epoch, 0 where nothing can be drawn.
         epoch: from 0.
         seed: of the whole run.
+        begun: passes of each leaf before epoch 0; the draws are counted on from there.
 
     Returns:
         The draws, leaf after leaf.
     """
     before_N = np.zeros(1 + max(int(rows_n.max(initial=0)) for rows_n in rows), np.int64)
     pieces: list[tuple[int, Rows]] = []  # of one pass each, so that no row is in one twice
-    for leaf, (rows_n, drawable_n, share) in enumerate(zip(rows, drawable, shares, strict=True)):
-        start, stop, held = int(share * epoch), int(share * (epoch + 1)), max(1, int(drawable_n.sum()))
-        passed, begun = divmod(start, held)
+    for leaf, (rows_n, drawable_n, share, before) in enumerate(
+        zip(rows, drawable, shares, begun, strict=True)
+    ):
+        held = max(1, int(drawable_n.sum()))
+        start, stop = (int(before * held + share * number) for number in (epoch, epoch + 1))
+        passed, drawn = divmod(start, held)
         before_N[rows_n[drawable_n]] += passed
         for number in range(passed, -(-stop // held)):
             order = _order(rows_n, drawable_n, seed, leaf, number)[: stop - number * held]
-            before_N[order[:begun]] += 1
-            pieces.append((leaf, order[begun:]))
-            begun = 0
+            before_N[order[:drawn]] += 1
+            pieces.append((leaf, order[drawn:]))
+            drawn = 0
     passes = []
     for _, rows_d in pieces:
         passes.append(before_N[rows_d])

@@ -137,7 +137,7 @@ def read_manifest(storage: Storage) -> Manifest:
     return manifest
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | memoryview) -> str:
     """Hex digest."""
     return hashlib.sha256(data).hexdigest()
 

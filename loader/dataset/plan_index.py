@@ -85,6 +85,22 @@ class PlanIndex:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def joined(parts: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
+    """The samples of several datasets, one dataset after the other; so are their shards numbered.
+
+    Args:
+        parts: of the datasets; without a checksum of one, there is none.
+        shards: how many each has.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in DTYPES if name != "crc32" or all(part.crc32 is not None for part in parts)]
+    columns = {name: np.concatenate([part.columns()[name] for part in parts]) for name in names}
+    before = np.cumsum([0, *shards[:-1]]).astype(np.int32)
+    columns["shard"] += np.repeat(before, [len(part) for part in parts])
+    return PlanIndex(**columns)
+
+
 def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | None = None) -> PlanIndex:
     """The plan index of an index.
 

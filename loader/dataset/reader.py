@@ -1,6 +1,7 @@
 """Opening a dataset: its plan index mapped, its tables in memory, its clips by one range read each."""
 
 import os
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loader.dataset.clip import Clip, clip_of
 from loader.dataset.manifest import Manifest, read_manifest, sha256
 from loader.dataset.members import Members, members
 from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
@@ -117,15 +119,38 @@ class Dataset:
             row = self.row(row_number)
             raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
         shard, offset, size = found
-        data = self.read_range(shard, offset, size)
+        data = self.storage.read(shard, offset, size)
         if len(data) != size:
             key = self.row(row_number)["key"]
             raise RunError(f"{self.storage.uri(shard)} ends inside {key}.{suffix}: the shard is cut off")
         return data
 
-    def read_range(self, shard: str, offset: int, size: int) -> bytes:
-        """Bytes of a shard, fewer where it ends before."""
-        return self.storage.read(shard, offset, size)
+    def read_range(self, shard: int, offset: int, size: int) -> bytes:
+        """Bytes of a shard, by its place in the manifest; fewer where it ends before."""
+        return self.storage.read(self.manifest.shards[shard].path, offset, size)
+
+    def shard_uri(self, shard: int) -> str:
+        """Where a shard lies, for messages."""
+        return self.storage.uri(self.manifest.shards[shard].path)
+
+    def key(self, row_number: int) -> str:
+        """Of the sample in a row."""
+        return str(self.index.column("key")[row_number].as_py())
+
+    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+        """What is trained on, from all bytes of the sample in row ``row_number``.
+
+        Raises:
+            RunError: they are not those that the index promises, or hold no clip.
+        """
+        crc32_N = self.plan_index.crc32
+        if crc32_N is not None:
+            intact = zlib.crc32(region) == crc32_N.item(row_number)
+        else:
+            intact = sha256(region) == self.index.column("sample_sha256")[row_number].as_py()
+        if not intact:
+            raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
+        return clip_of(region)
 
     def members(self, suffix: str) -> Members:
         """Where the members with a suffix lie; computed once."""

@@ -33,7 +33,14 @@ def blend_of(file: Path, **splits: object) -> Blend:
     return open_blend(str(file))
 
 
+def content(blend: Blend, row: int) -> bytes:
+    """The clip in a row, read as a stream reads it."""
+    index = blend.plan_index
+    place = (index.shard.item(row), index.offset.item(row), index.size.item(row))
+    return bytes(blend.clip(row, blend.read_range(*place)).media)
+
+
 def leaf_keys(blend: Blend) -> list[list[str]]:
     """The keys of each leaf."""
-    keys = blend.index.column("key").to_pylist()
+    keys = [blend.key(row) for row in range(len(blend.plan_index))]
     return [[keys[row] for row in blend.rows(leaf)] for leaf in range(len(blend.leaves))]

@@ -14,7 +14,7 @@ from loader.blend import open_blend, open_source
 from loader.dataset import Dataset, open_dataset
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
-from tests.loader.blend_datasets import blend_of, leaf_keys, write_dataset
+from tests.loader.blend_datasets import blend_of, content, leaf_keys, write_dataset
 from tests.s3server import make_bucket, s3_server
 
 ENERGON = """
@@ -118,13 +118,13 @@ def test_a_dataset_that_two_leaves_use_is_there_once(file: Path) -> None:
     ]
     blend = blend_of(file, train={"blend": halves})
     assert [leaf.dataset for leaf in blend.leaves] == [0, 0, 1]
-    assert len(blend.index) == 109 + 51
+    assert len(blend.plan_index) == 109 + 51
 
 
 def test_members_and_datasets_are_those_of_the_row(file: Path) -> None:
     blend = blend_of(file, train={"blend": [{"path": "images"}, {"path": "clips"}]})
-    keys = blend.index.column("key").to_pylist()
-    assert all(blend.read_member(row, "mp4") == key.encode() for row, key in enumerate(keys))
+    keys = [blend.key(row) for row in range(len(blend.plan_index))]
+    assert [content(blend, row) for row in range(len(keys))] == [key.encode() for key in keys]
     names = ["images", "clips"]
     assert [names[number] for number in blend.dataset_of_N] == [key.split("-")[0] for key in keys]
 
@@ -160,7 +160,7 @@ def test_a_pickled_blend_draws_and_reads_the_same(file: Path) -> None:
     small = pickle.dumps(blend)
     copy: object = pickle.loads(small)
     assert copy.draws(3, 1).rows.tolist() == draws.rows.tolist()
-    assert copy.read_member(60, "mp4") == blend.read_member(60, "mp4")
+    assert content(copy, 60) == content(blend, 60)
     assert copy.fingerprint == blend.fingerprint
 
 
@@ -203,7 +203,7 @@ def test_a_blend_file_on_s3_names_what_lies_beside_it(folder: Path) -> None:
         blend = open_blend("s3://bucket/data/blends/a.yaml", config=config)
         assert len(blend.datasets) == 1
         assert [leaf.name for leaf in blend.leaves] == ["inner", "images"]
-        assert sorted(blend.read_member(row, "mp4") for row in range(51)) == sorted(
+        assert sorted(content(blend, row) for row in range(51)) == sorted(
             key.encode() for key in leaf_keys(blend)[0]
         )
         for path in ("/etc", "../../../images"):

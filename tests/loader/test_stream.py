@@ -134,7 +134,9 @@ def test_a_clip_that_cannot_be_decoded_is_named_after_all_before_it(
     dataset = open_dataset(write(tmp_path, [*samples, no_clip]))
     stream = VideoStream(dataset, config(prefetch=9, max_bad=0, max_bad_share=0.0))
     seen: list[Microbatch] = []
-    with pytest.raises(RunError, match=r"sample notaclip in shards/\d+\.tar at byte \d+: the clip cannot be"):
+    with pytest.raises(
+        RunError, match=r"sample notaclip in .*shards/\d+\.tar at byte \d+: the clip cannot be"
+    ):
         seen.extend(stream)
     row = dataset.index.column("key").to_pylist().index("notaclip")
     plan = plan_epoch(stream.assignment, seed=3, epoch=0, division=Division(1))
@@ -163,8 +165,8 @@ def test_another_sample_of_its_bucket_stands_in_for_a_bad_one(dataset: Dataset, 
     assert sorted(bad) == ["key05", "key11"]
     assert "cannot be decoded" in bad["key05"].reason
     row = damaged.row(damaged.row_numbers["key11"])
-    assert row["offset"] < bad["key11"].offset < row["offset"] + row["size"]
-    assert bad["key11"].shard == row["shard"]
+    assert bad["key11"].offset == row["offset"]
+    assert bad["key11"].shard == damaged.storage.uri(row["shard"])
     assert "damaged" in bad["key11"].reason
     for micro, wanted in zip(found, good, strict=True):
         assert micro.video_BCTHW.shape == wanted.video_BCTHW.shape

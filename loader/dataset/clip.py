@@ -1,0 +1,34 @@
+"""What is trained on of a sample, from the bytes it has in its shard."""
+
+from typing import NamedTuple
+
+from loader.dataset.media import media_suffix
+from loader.dataset.tar_samples import read_sample
+from loader.errors import RunError
+
+
+class Clip(NamedTuple):
+    """A sample for training.
+
+    Attributes:
+        key: of the sample.
+        caption: of the sample.
+        media: the encoded video or image.
+    """
+
+    key: str
+    caption: str
+    media: memoryview
+
+
+def clip_of(region: bytes | memoryview) -> Clip:
+    """The clip in the bytes of a sample, headers and all.
+
+    Raises:
+        RunError: they are not those of one sample, or it has no pictures.
+    """
+    key, members = read_sample(region)
+    suffix = media_suffix(members)
+    if suffix is None:
+        raise RunError("it has no member with pictures")
+    return Clip(key, bytes(members.get("txt", b"")).decode("utf-8", "replace"), members[suffix])

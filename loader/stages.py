@@ -1,0 +1,117 @@
+"""What a stream draws and how it is bucketed, stage by stage of a curriculum."""
+
+from itertools import pairwise
+
+import numpy as np
+from pydantic import ValidationError
+
+from loader.arrays import Places
+from loader.blend import Blend, Curriculum, Stage
+from loader.buckets import Assignment, BucketConfig, assign, with_cost
+from loader.errors import UsageError
+from loader.plan import Done, EpochPlan, plan_epoch
+from loader.policy import budgets_of
+from loader.position import Position, Setting
+from loader.source import Draws, Source
+from loader.stream_config import StreamConfig
+
+
+class Stages:
+    """The plans of a stream: pure functions of a position.
+
+    Args:
+        source: of the samples.
+        config: of the stream.
+
+    Raises:
+        UsageError: a stage has weights that the source has not, or its shapes make no bucket configuration.
+    """
+
+    def __init__(self, source: Source, config: StreamConfig) -> None:
+        self._source, self._seed = source, config.seed
+        self._curriculum = config.curriculum or Curriculum((Stage(),))
+        self._assignments: dict[int, Assignment] = {}
+        budgets = budgets_of(config.policy, config.buckets)
+        self._buckets: list[BucketConfig] = []
+        for place, stage in enumerate(self._curriculum.root):
+            try:
+                self._buckets.append(stage.buckets(budgets))
+                if stage.weights is not None:
+                    self._weighted(self._blend(), place)
+            except (UsageError, ValidationError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+                raise UsageError(f"stream.curriculum.{place}: {reason}") from error
+
+    @property
+    def count(self) -> int:
+        """Of the stages."""
+        return len(self._curriculum.root)
+
+    def assignment(self, setting: Setting) -> Assignment:
+        """Each sample's bucket."""
+        assignment = self._assigned(setting.stage)
+        if setting.cost is None:
+            return assignment
+        return with_cost(assignment, self._buckets[setting.stage], setting.cost)
+
+    def plan(self, position: Position) -> EpochPlan:
+        """The part of the epoch that goes on."""
+        *done, part = (
+            Done(self.assignment(part.setting), part.division, part.steps) for part in position.parts
+        )
+        draws = self._draws(position)
+        return plan_epoch(part.assignment, self._seed, position.epoch, part.division, done, draws)
+
+    def entered(self, position: Position) -> Position:
+        """The same position in the stage of its step.
+
+        Other frames or sizes hold for the rest of the epoch. Other weights begin an epoch of their own, and what the
+        epoch before has not trained waits for its next pass.
+        """
+        place, setting = self._curriculum.place_at(position.step), position.part.setting
+        if place != setting.stage:
+            stages = self._curriculum.root
+            reweighted = stages[place].weights != stages[setting.stage].weights
+            if not position.begins_epoch and (reweighted or position.is_full):
+                position = position.next_epoch()
+            ranks, microbatches = position.part.ranks, position.part.microbatches
+            position = position.going_on(setting.model_copy(update={"stage": place}), ranks, microbatches)
+        if position.begins_epoch and place != position.eras[-1].stage:
+            position = position.next_era(place)
+        return position
+
+    def ends_at(self, position: Position) -> int | None:
+        """The first step of the next stage; None where there is none."""
+        return self._curriculum.root[position.part.setting.stage].until_step
+
+    def _draws(self, position: Position) -> Draws:
+        if not isinstance(self._source, Blend):
+            return self._source.draws(position.epoch, self._seed)
+        blend = self._source
+        for era, following in pairwise(position.eras):
+            weighted, lengths_N = self._weighted(blend, era.stage), self._lengths(era.stage)
+            blend = blend.begun_after(weighted.passes_after(following.epoch - era.epoch, lengths_N))
+        era = position.eras[-1]
+        weighted, lengths_N = self._weighted(blend, era.stage), self._lengths(era.stage)
+        return weighted.draws(position.epoch - era.epoch, self._seed, lengths_N)
+
+    def _blend(self) -> Blend:
+        if not isinstance(self._source, Blend):
+            raise UsageError("a dataset alone has no weights; stream a blend file")
+        return self._source
+
+    def _weighted(self, blend: Blend, place: int) -> Blend:
+        weights = self._curriculum.root[place].weights
+        return blend if weights is None else blend.reweighted(weights)
+
+    def _assigned(self, place: int) -> Assignment:
+        if place not in self._assignments:
+            self._assignments[place] = assign(self._source.plan_index, self._buckets[place])
+        return self._assignments[place]
+
+    def _lengths(self, place: int) -> Places:
+        """S of each sample in the buckets of a stage, 0 where it has none; int64 [N]."""
+        assignment = self._assigned(place)
+        # The last entry is that of -1.
+        length_N: Places = np.array([*assignment.lengths, 0])[assignment.bucket_of]
+        return length_N
