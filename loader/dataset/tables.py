@@ -20,8 +20,13 @@ def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
 
 def to_parquet(rows: Iterable[Row], schema: pa.Schema) -> bytes:
     """Rows as the bytes of a parquet file."""
+    return parquet_bytes(to_table(rows, schema))
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as the bytes of a parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(to_table(rows, schema), buffer, compression="zstd", write_page_checksum=True)
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
