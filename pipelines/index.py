@@ -17,7 +17,7 @@ from pipelines.verify import add_storage_arguments, storage_config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from curate.foreign.run import Progress
+    from curate.foreign.crew import Progress
 
 MAX_NOTES = 50
 

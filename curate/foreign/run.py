@@ -2,19 +2,15 @@
 
 import importlib.metadata
 import os
-import tempfile
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
+from curate.foreign.crew import Progress, read_tars
 from curate.foreign.probe import PROBE_VERSION
-from curate.foreign.tar import NOTES, note_path, read_tar
-from curate.isolate import Isolated, Poisoned
+from curate.foreign.tar import NOTES, note_path
 from loader.dataset.foreign import TarIndex, publish_foreign
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from loader.dataset.schema import TABLES
@@ -27,20 +23,6 @@ PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst",
 _BEGUN = f"{NOTES}begun.json"
 _HIDDEN = (NOTES, SIDECARS, ".ledger/")
 _READERS = 16
-_MAX_SILENCE_S = 600.0
-_DEATHS_OF_A_SAMPLE = 2  # the first may be anybody's fault
-_DEATHS_WITHOUT_A_SAMPLE = 3
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the reading is: tars and bytes, those of earlier runs too, and the tar that was finished last."""
-
-    done: int
-    total: int
-    done_bytes: int
-    total_bytes: int
-    current: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,13 +66,14 @@ def index_tars(
     """
     # A tar is read once and forward; blocks that were read need no place on disk.
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
-    place = open_storage(out, config) if out is not None and out != uri else tars
+    place = tars if out is None else open_storage(out, config)
+    place = tars if place.root == tars.root else place
     foreign = Foreign(uri=None if place is tars else tars.root)
     found = choose(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=place is tars)
     known = _known(place, found)
     todo = [info for info in found if info.path not in known]
-    _read(tars, place, todo, found, workers or os.cpu_count() or 1, progress)
+    read_tars(tars, place, todo, found, workers or os.cpu_count() or 1, progress)
     known |= _known(place, todo)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
@@ -170,87 +153,6 @@ def _known(place: Storage, found: Sequence[ObjectInfo]) -> dict[str, TarIndex]:
 
     with ThreadPoolExecutor(_READERS) as pool:
         return {tar.path: tar for tar in pool.map(read, found) if tar}
-
-
-def _read(
-    tars: Storage,
-    place: Storage,
-    todo: Sequence[ObjectInfo],
-    found: Sequence[ObjectInfo],
-    workers: int,
-    progress: Callable[[Progress], None],
-) -> None:
-    """Reads tars side by side, each in a child process that a damaged video may take along."""
-    total_bytes = sum(info.size for info in found)
-    done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
-    progress(Progress(done, len(found), done_bytes, total_bytes))
-    crew = _Crew(tars, place, workers)
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            running = {pool.submit(crew.read, info): info for info in todo}
-            while running:
-                finished, _ = wait(running, return_when=FIRST_EXCEPTION, timeout=0.5)
-                for future in finished:
-                    info = running.pop(future)
-                    future.result()
-                    done, done_bytes = done + 1, done_bytes + info.size
-                    progress(Progress(done, len(found), done_bytes, total_bytes, info.path))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            crew.stop()
-            while not all(future.done() for future in running):
-                time.sleep(0.1)
-                crew.stop()  # a child may just have been starting
-
-
-class _Crew:
-    """Child processes, as many as there are workers, and what they were at when they died."""
-
-    def __init__(self, tars: Storage, place: Storage, workers: int) -> None:
-        self._tars, self._place = tars, place
-        self._all = [Isolated(read_tar, attempts=1, max_silence_s=_MAX_SILENCE_S) for _ in range(workers)]
-        self._idle = list(self._all)
-        self._stopped = threading.Event()
-
-    def read(self, info: ObjectInfo) -> None:
-        """Reads a tar; samples that kill the process are left out.
-
-        Raises:
-            RunError: it cannot be read.
-        """
-        child = self._idle.pop()
-        try:
-            with tempfile.NamedTemporaryFile(prefix="reelweave-index-") as at:
-                self._try(child, info, Path(at.name))
-        finally:
-            self._idle.append(child)
-
-    def _try(self, child: Isolated, info: ObjectInfo, at: Path) -> None:
-        deaths: Counter[int | None] = Counter()
-        doubted: dict[int, str] = {}
-        while not self._stopped.is_set():
-            task = {
-                "tars": self._tars,
-                "out": self._place,
-                "path": info.path,
-                "doubted": doubted,
-                "at": str(at),
-            }
-            result = child(task)
-            if not isinstance(result, Poisoned):
-                return
-            place = int(at.read_bytes() or -1)
-            deaths[place] += 1
-            if place >= 0 and deaths[place] == _DEATHS_OF_A_SAMPLE:
-                doubted[place] = f"whoever looks at it is lost: {result.reason}"
-            elif place < 0 and deaths[place] == _DEATHS_WITHOUT_A_SAMPLE:
-                raise RunError(f"{self._tars.uri(info.path)} cannot be read: {result.reason}")
-
-    def stop(self) -> None:
-        """Ends all children, at work or not."""
-        self._stopped.set()
-        for child in self._all:
-            child.close()
 
 
 def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:

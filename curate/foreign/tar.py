@@ -15,7 +15,8 @@ from loader.dataset.foreign import TAR_TABLE, TarIndex
 from loader.dataset.media import NO_CAPTION, caption_of, media_suffix
 from loader.dataset.schema import OPTIONAL, Row
 from loader.dataset.tables import to_table
-from loader.dataset.tar_samples import TarSample, TarScan, read_sample
+from loader.dataset.tar_samples import read_sample
+from loader.dataset.tar_scan import TarSample, TarScan
 from loader.errors import RunError
 from loader.storage import Storage
 from loader.text import count_tokens

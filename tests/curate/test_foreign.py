@@ -21,7 +21,7 @@ from curate.run import curate
 from loader.buckets import BucketConfig
 from loader.dataset import Removal, open_dataset, verify
 from loader.dataset.tables import to_rows
-from loader.dataset.tar_samples import TarScan
+from loader.dataset.tar_scan import TarScan
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
 from loader.stream import StreamConfig, VideoStream
