@@ -131,7 +131,7 @@ def test_every_sample_is_in_the_index_or_in_the_accounting(mixed: Path) -> None:
         assert hashlib.sha256(dataset.read_media(number)).hexdigest() == row["sha256"]
 
 
-def test_what_verify_would_miss_is_found(mixed: Path) -> None:
+def test_damage_is_found_and_a_damaged_sample_named(mixed: Path) -> None:
     index(mixed)
     dataset = open_dataset(mixed)
     row = dataset.row(dataset.row_numbers["x/webm"])
@@ -188,7 +188,7 @@ def test_a_cut_tar_is_named_and_its_readable_samples_are_kept(tmp_path: Path, ra
     assert problems(folder) == []
 
 
-def test_an_image_set_of_our_own_writer_is_indexed(tmp_path: Path) -> None:
+def test_tars_of_our_own_writer_give_the_same_places(tmp_path: Path) -> None:
     from tests.loader.stream_clips import make_sample
 
     made = [
