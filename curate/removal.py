@@ -49,6 +49,11 @@ def remove(storage: Storage, removal: Removal) -> Removed:
         RunError: there is no finished dataset, or somebody else changed it meanwhile.
     """
     dataset = Dataset(storage)
+    if dataset.manifest.foreign:
+        raise UsageError(
+            f"{storage.root} is an index over tars that somebody else wrote, which are never changed; take it out"
+            " of the tars and run `reelweave index` again"
+        )
     gone = _matcher(removal)
     accounting = to_rows(dataset.accounting)
     if not any(gone(row) for row in accounting):

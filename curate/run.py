@@ -70,6 +70,7 @@ def curate(
     storage = open_storage(out, config.storage)
     ledger = Ledger(storage)
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
+    _check_ours(storage, ledger, dataset)
     change = dataset is not None and (update or retry_failed)
     sources = list_sources(inputs, config.storage)
     notes: tuple[str, ...] = ()
@@ -171,6 +172,15 @@ def _remove_strays(storage: Storage, planned: set[str]) -> None:
     for item in list(storage.list("shards/")):
         if item.path.removesuffix(".idx") not in planned:
             storage.delete(item.path)
+
+
+def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> None:
+    """Raises `UsageError` where tars of somebody else lie among which ours would be written, or taken for strays."""
+    begun = dataset is not None or ledger.read_note("config") is not None
+    stray = None if begun else next(storage.list("shards/"), None)
+    if stray is not None or (dataset is not None and dataset.manifest.foreign):
+        what = "an index over tars" if stray is None else f"{stray.path}, a file"
+        raise UsageError(f"{storage.root} holds {what} that no curation wrote; choose another --out")
 
 
 def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:

@@ -25,7 +25,11 @@ class SourceError(Exception):
 
 @contextmanager
 def open_video(
-    file: BinaryIO, *, max_pixels: int = MAX_PIXELS, motion_vectors: bool = False
+    file: BinaryIO,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    motion_vectors: bool = False,
+    containers: str = CONTAINERS,
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The container in ``file`` and its picture stream, closed on exit.
 
@@ -33,6 +37,7 @@ def open_video(
         file: seekable, at its start.
         max_pixels: of one picture; the decoder refuses larger ones before it takes memory for them.
         motion_vectors: whether frames carry the codec's motion vectors as side data, where it has any.
+        containers: FFmpeg's names of those that may be read.
 
     Raises:
         SourceError: no container can be read, or it holds no picture stream.
@@ -41,7 +46,7 @@ def open_video(
         container = av.open(
             file,
             mode="r",
-            options={"format_whitelist": CONTAINERS, "max_pixels": str(max_pixels)},
+            options={"format_whitelist": containers, "max_pixels": str(max_pixels)},
             buffer_size=_IO_BUFFER_BYTES,
         )
     except (av.error.FFmpegError, OSError, ValueError) as error:

@@ -9,9 +9,9 @@ import yaml
 from pydantic import BaseModel, Field
 
 from loader.buckets import BucketConfig
-from loader.dataset import Dataset, stage_totals
+from loader.dataset import Dataset, open_dataset, stage_totals
 from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
+from loader.storage import StorageConfig
 from pipelines import mixture, report_plan
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout, table
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.workload:
         return report_plan.run(options, mixture.workload(options.workload, options.seed))
     config = resolve(ReportConfig, options.config, options.set)
-    dataset = Dataset(open_storage(options.dataset, config.storage))
+    dataset = open_dataset(options.dataset, config.storage)
     if options.world_size is not None:
         own = mixture.dataset(options.dataset, dataset.plan_index, config.buckets, options.seed)
         return report_plan.run(options, own)

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from loader.buckets import BucketConfig
 from loader.dataset import Dataset
+from loader.dataset.media import FORMATS
 from pipelines.report_curation import duplicate_groups, run_facts, run_notes, score_charts
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _clip(dataset: Dataset, number: int) -> dict[str, str]:
         "source": row["source"].rsplit("/", 1)[-1],
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
         "shape": f"{row['frames']} frames, {row['width']} x {row['height']}, {row['fps']:.4g} fps",
-        "image": _thumbnail(dataset.read_member(number, "mp4"), row["frames"] // 2),
+        "image": _thumbnail(dataset.read_media(number), row["frames"] // 2),
     }
 
 
@@ -134,7 +135,7 @@ def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
         "key": group["key"],
         "source": kept["source"].rsplit("/", 1)[-1],
         "span": f"{kept['start_s']:.2f} to {kept['end_s']:.2f} s",
-        "image": _thumbnail(dataset.read_member(number, "mp4"), dataset.row(number)["frames"] // 2),
+        "image": _thumbnail(dataset.read_media(number), dataset.row(number)["frames"] // 2),
         "copies": [
             {
                 "source": copy["source"].rsplit("/", 1)[-1],
@@ -151,7 +152,7 @@ def _thumbnail(clip: bytes, middle: int) -> str:
     import av
 
     try:
-        with av.open(io.BytesIO(clip), mode="r") as container:
+        with av.open(io.BytesIO(clip), mode="r", options={"format_whitelist": FORMATS}) as container:
             for number, frame in enumerate(container.decode(video=0)):
                 if number == middle:
                     scale = _THUMBNAIL_PX / max(frame.width, frame.height)

@@ -3,9 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from loader.dataset import Dataset
+from loader.dataset import Dataset, open_dataset
 from loader.errors import UsageError
-from loader.storage import open_storage
 from pipelines.console import print_json, stdout, table
 from pipelines.verify import add_storage_arguments, storage_config
 
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError('give either words, reelweave search DATASET "red car", or --like KEY')
     if options.top < 1:
         raise UsageError(f"--top {options.top} asks for nothing; give 1 or more")
-    dataset = Dataset(open_storage(options.dataset, storage_config(options)))
+    dataset = open_dataset(options.dataset, storage_config(options))
     search = ClipSearch(dataset)
     hits = _hits(dataset, search, options)
     found = [_described(dataset, hit) for hit in hits]

@@ -28,9 +28,10 @@ def storage_config(options: argparse.Namespace) -> StorageConfig:
 
 def run(options: argparse.Namespace) -> int:
     """Verifies and prints what is wrong; 1 when anything is."""
-    storage = open_storage(options.dataset, storage_config(options))
+    config = storage_config(options)
+    storage = open_storage(options.dataset, config)
     with stderr().status("reading") as status:
-        result = verify(storage, lambda path: status.update(f"reading {path}"))
+        result = verify(storage, lambda path: status.update(f"reading {path}"), config)
     _show(result, options)
     return 0 if result.ok else 1
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from loader.dataset.media import media_suffix
+from loader.dataset.media import caption_of, media_suffix
 from loader.dataset.tar_samples import read_sample
 from loader.errors import RunError
 
@@ -21,8 +21,12 @@ class Clip(NamedTuple):
     media: memoryview
 
 
-def clip_of(region: bytes | memoryview) -> Clip:
+def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
     """The clip in the bytes of a sample, headers and all.
+
+    Args:
+        region: these bytes.
+        foreign: whether somebody else wrote them, so that the caption may stand elsewhere.
 
     Raises:
         RunError: they are not those of one sample, or it has no pictures.
@@ -31,4 +35,5 @@ def clip_of(region: bytes | memoryview) -> Clip:
     suffix = media_suffix(members)
     if suffix is None:
         raise RunError("it has no member with pictures")
-    return Clip(key, bytes(members.get("txt", b"")).decode("utf-8", "replace"), members[suffix])
+    caption = caption_of(members)[0] if foreign else bytes(members["txt"]).decode()
+    return Clip(key, caption, members[suffix])

@@ -1,13 +1,15 @@
 """What Megatron-Energon needs to open the folder as it is: ``.nv-meta/`` (its own layout, version 7)."""
 
 import json
+import re
 import sqlite3
 import tempfile
 import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from loader.dataset.schema import Row
-from loader.dataset.shard import ShardRecord
 
 ENERGON_VERSION = "7.4.1"
 
@@ -25,50 +27,82 @@ CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, pa
 """
 
 
-def energon_files(shards: list[ShardRecord]) -> dict[str, bytes]:
+@dataclass(frozen=True)
+class EnergonShard:
+    """A tar as Energon sees it.
+
+    Attributes:
+        path: of the tar.
+        sha256: of it.
+        samples: all in the tar, as its ``.idx`` counts them.
+        rows: index columns key, offset, size and members of those that may be used, by their place in the tar.
+        split: "train" or "val".
+        excluded: keys of those that may not.
+    """
+
+    path: str
+    sha256: str
+    samples: int
+    rows: Iterable[tuple[int, Row]]
+    split: str = "train"
+    excluded: Sequence[str] = ()
+
+
+def energon_files(shards: Iterable[EnergonShard]) -> dict[str, bytes]:
     """Path to content of every file of ``.nv-meta/``; the same bytes for the same shards."""
-    info = {
-        "energon_version": ENERGON_VERSION,
-        "shard_counts": {shard.path: len(shard.rows) for shard in shards},
-    }
-    parts = {name: [shard.path for shard in shards if shard.split == name] for name in ("train", "val")}
-    fingerprint = "".join(shard.sha256 for shard in shards)
-    return {
-        ".nv-meta/.info.json": json.dumps(info, indent=2).encode(),
-        ".nv-meta/dataset.yaml": b"__module__: megatron.energon\n__class__: CrudeWebdataset\n",
-        ".nv-meta/split.yaml": _split_yaml(parts).encode(),
-        ".nv-meta/index.sqlite": _sqlite([shard.rows for shard in shards]),
-        ".nv-meta/index.uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, fingerprint)).encode(),
-    }
-
-
-def _split_yaml(parts: dict[str, list[str]]) -> str:
-    lines = []
-    for name in ("train", "val", "test"):
-        listed = parts.get(name, [])
-        lines += [f"  {name}:", *(f"  - {path}" for path in listed)] if listed else [f"  {name}: []"]
-    return "\n".join(["split_parts:", *lines, "exclude: []", ""])
-
-
-def _sqlite(shards: list[list[Row]]) -> bytes:
+    counts: dict[str, int] = {}
+    parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    excluded: list[str] = []
+    fingerprint = ""
     with tempfile.TemporaryDirectory(prefix="reelweave-energon-") as folder:
         path = Path(folder) / "index.sqlite"
         db = sqlite3.connect(path)
         db.executescript(_TABLES)
-        for number, rows in enumerate(shards):
-            db.executemany(
-                "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-                [(number, row["key"], place, row["offset"], row["size"]) for place, row in enumerate(rows)],
-            )
-            db.executemany(
-                "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-                [
-                    (number, place, member["suffix"], member["offset"], member["size"])
-                    for place, row in enumerate(rows)
-                    for member in row["members"]
-                ],
-            )
+        for number, shard in enumerate(shards):
+            _insert(db, number, shard.rows)
+            counts[shard.path] = shard.samples
+            parts[shard.split].append(shard.path)
+            excluded += [f"{shard.path}/{key}" for key in shard.excluded]
+            fingerprint += shard.sha256
         db.executescript(_INDEXES)
         db.commit()
         db.close()
-        return path.read_bytes()
+        sqlite = path.read_bytes()
+    info = {"energon_version": ENERGON_VERSION, "shard_counts": counts}
+    return {
+        ".nv-meta/.info.json": json.dumps(info, indent=2).encode(),
+        ".nv-meta/dataset.yaml": b"__module__: megatron.energon\n__class__: CrudeWebdataset\n",
+        ".nv-meta/split.yaml": _split_yaml(parts, excluded).encode(),
+        ".nv-meta/index.sqlite": sqlite,
+        ".nv-meta/index.uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, fingerprint)).encode(),
+    }
+
+
+def _split_yaml(parts: dict[str, list[str]], excluded: list[str]) -> str:
+    lines = ["split_parts:"]
+    for name, listed in parts.items():
+        lines += [f"  {name}:", *(f"  - {_yaml(path)}" for path in listed)] if listed else [f"  {name}: []"]
+    lines += ["exclude:", *(f"- {_yaml(name)}" for name in excluded)] if excluded else ["exclude: []"]
+    return "\n".join([*lines, ""])
+
+
+def _yaml(name: str) -> str:
+    """A name as Energon reads it back, who expands braces as a shell does."""
+    if re.fullmatch(r"[\w./-]+", name, re.ASCII):
+        return name
+    return json.dumps(re.sub(r"([\\{}])", r"\\\1", name))
+
+
+def _insert(db: sqlite3.Connection, number: int, rows: Iterable[tuple[int, Row]]) -> None:
+    for place, row in rows:
+        db.execute(
+            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
+            (number, row["key"], place, row["offset"], row["size"]),
+        )
+        db.executemany(
+            "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
+            [
+                (number, place, member["suffix"], member["offset"], member["size"])
+                for member in row["members"]
+            ],
+        )

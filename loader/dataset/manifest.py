@@ -52,6 +52,15 @@ class Removal(BaseModel, frozen=True, extra="forbid"):
     samples: int
 
 
+class Foreign(BaseModel, frozen=True, extra="forbid"):
+    """The tars were written by somebody else: they are only ever read.
+
+    ``uri`` is the folder or prefix they lie in; null where that is the dataset's own.
+    """
+
+    uri: str | None = None
+
+
 class Manifest(BaseModel, frozen=True, extra="forbid"):
     """The content of ``manifest.json``. ``revision`` counts the changes since the dataset was first published."""
 
@@ -64,10 +73,11 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     config: dict[str, Any]
     versions: dict[str, str]
     removals: list[Removal] = []
+    foreign: Foreign | None = None
 
     def to_bytes(self) -> bytes:
         """JSON for people, closed by a checksum of everything before it."""
-        body = self.model_dump()
+        body = self.model_dump(exclude=None if self.foreign else {"foreign"})
         return json.dumps({**body, "sha256": _digest(body)}, indent=1, ensure_ascii=False).encode()
 
     @property

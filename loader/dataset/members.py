@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from loader.dataset.media import MEDIA, media_rank
+
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The members with one suffix, by row of the index.
+    """One member of each sample, by row of the index.
 
     Attributes:
         shards: paths.
@@ -40,12 +42,31 @@ def members(index: pa.Table, suffix: str) -> Members:
     """The members with a suffix, from the columns ``shard`` and ``members`` of an index."""
     listed = index.column("members").combine_chunks()
     flat = pc.list_flatten(listed)
-    ours = pc.equal(flat.field("suffix"), suffix)
-    rows = np.asarray(pc.list_parent_indices(listed).filter(ours), np.int64)
+    rows = np.asarray(pc.list_parent_indices(listed), np.int64)
+    chosen = np.flatnonzero(np.asarray(pc.equal(flat.field("suffix"), suffix)))
+    return _placed(index, rows[chosen], flat.take(pa.array(chosen)))
+
+
+def media_members(index: pa.Table) -> Members:
+    """The member of every sample that holds its pictures, whatever its suffix (``loader.dataset.media``)."""
+    listed = index.column("members").combine_chunks()
+    flat = pc.list_flatten(listed)
+    rows = np.asarray(pc.list_parent_indices(listed), np.int64)
+    suffixes = flat.field("suffix").dictionary_encode()
+    rank_U = np.array([media_rank(suffix) for suffix in suffixes.dictionary.to_pylist()], np.int64)
+    rank = rank_U[np.asarray(suffixes.indices)] if len(rank_U) else np.empty(0, np.int64)
+    ordered = np.lexsort((rank, rows))  # stable: of equals the first in the tar
+    chosen = ordered[np.unique(rows[ordered], return_index=True)[1]]
+    chosen = chosen[rank[chosen] < len(MEDIA)]
+    return _placed(index, rows[chosen], flat.take(pa.array(chosen)))
+
+
+def _placed(index: pa.Table, rows: NDArray[np.int64], found: pa.StructArray) -> Members:
+    """Members of the samples in ``rows``, one for each."""
     names = index.column("shard").combine_chunks().dictionary_encode()
     shard = np.full(len(index), -1, np.int32)
     offset, size = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     shard[rows] = np.asarray(names.indices)[rows]
-    offset[rows] = np.asarray(flat.field("offset").filter(ours))
-    size[rows] = np.asarray(flat.field("size").filter(ours))
+    offset[rows] = np.asarray(found.field("offset"))
+    size[rows] = np.asarray(found.field("size"))
     return Members(tuple(names.dictionary.to_pylist()), shard, offset, size)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.manifest import Manifest, read_manifest, sha256
-from loader.dataset.members import Members, members
+from loader.dataset.members import Members, media_members, members
 from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
@@ -26,18 +26,26 @@ MAX_TABLE_BYTES = 64 * 2**30
 class Dataset:
     """A finished dataset. Can be pickled; the tables are then read again where it arrives.
 
+    Args:
+        storage: where it lies.
+        config: for its tars, where they lie elsewhere.
+
     Attributes:
         storage: where it lies.
+        shard_storage: where its tars lie: the same place, but for an index over tars of somebody else that was
+            written apart from them.
         manifest: what it says of itself.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, config: StorageConfig | None = None) -> None:
         self.storage = storage
         self.manifest: Manifest = read_manifest(storage)
+        self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
         self._members: dict[str, Members] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {"storage": self.storage, "manifest": self.manifest, "_members": {}}
+        kept = {"storage": self.storage, "shard_storage": self.shard_storage, "manifest": self.manifest}
+        return {**kept, "_members": {}}
 
     @property
     def fingerprint(self) -> str:
@@ -95,10 +103,10 @@ class Dataset:
             RunError: its bytes are not those the index promises.
         """
         row = self.row(row_number)
-        region = self.storage.read(row["shard"], row["offset"], row["size"])
+        region = self.shard_storage.read(row["shard"], row["offset"], row["size"])
         if sha256(region) != row["sample_sha256"]:
             raise RunError(
-                f"{self.storage.uri(row['shard'])}: sample {row['key']} is damaged; run `reelweave verify`"
+                f"{self.shard_storage.uri(row['shard'])}: sample {row['key']} is damaged; run `reelweave verify`"
             )
         content = {}
         for member in row["members"]:
@@ -114,24 +122,28 @@ class Dataset:
         Raises:
             RunError: the sample has no such member, or its shard ends before it.
         """
-        found = self.members(suffix).place(row_number)
-        if found is None:
-            row = self.row(row_number)
-            raise RunError(f"sample {row['key']} in {row['shard']} has no member {suffix}")
-        shard, offset, size = found
-        data = self.storage.read(shard, offset, size)
-        if len(data) != size:
-            key = self.row(row_number)["key"]
-            raise RunError(f"{self.storage.uri(shard)} ends inside {key}.{suffix}: the shard is cut off")
-        return data
+        return self._read(self.members(suffix), row_number, suffix)
+
+    def read_media(self, row_number: int) -> bytes:
+        """The encoded video or picture of the sample in row ``row_number``, by one range read.
+
+        Raises:
+            RunError: the sample has none, or its shard ends before it.
+        """
+        return self._read(self.media, row_number, "with pictures")
+
+    @cached_property
+    def media(self) -> Members:
+        """Where every sample's video or picture lies, whatever its suffix."""
+        return media_members(self.index)
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
         """Bytes of a shard, by its place in the manifest; fewer where it ends before."""
-        return self.storage.read(self.manifest.shards[shard].path, offset, size)
+        return self.shard_storage.read(self.manifest.shards[shard].path, offset, size)
 
     def shard_uri(self, shard: int) -> str:
         """Where a shard lies, for messages."""
-        return self.storage.uri(self.manifest.shards[shard].path)
+        return self.shard_storage.uri(self.manifest.shards[shard].path)
 
     def key(self, row_number: int) -> str:
         """Of the sample in a row."""
@@ -150,7 +162,7 @@ class Dataset:
             intact = sha256(region) == self.index.column("sample_sha256")[row_number].as_py()
         if not intact:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        return clip_of(region)
+        return clip_of(region, foreign=self.manifest.foreign is not None)
 
     def members(self, suffix: str) -> Members:
         """Where the members with a suffix lie; computed once."""
@@ -163,6 +175,18 @@ class Dataset:
         del seed  # every epoch is one whole pass
         rows_D = np.arange(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws(rows_D, np.full_like(rows_D, epoch), np.zeros_like(rows_D))
+
+    def _read(self, places: Members, row_number: int, what: str) -> bytes:
+        found = places.place(row_number)
+        if found is None:
+            row = self.row(row_number)
+            raise RunError(f"sample {row['key']} in {row['shard']} has no member {what}")
+        shard, offset, size = found
+        data = self.shard_storage.read(shard, offset, size)
+        if len(data) != size:
+            key = self.row(row_number)["key"]
+            raise RunError(f"{self.shard_storage.uri(shard)} ends inside {key}: the shard is cut off")
+        return data
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         entry = self.manifest.table(name)
@@ -181,4 +205,20 @@ def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | No
     Raises:
         RunError: there is none, or its manifest is damaged.
     """
-    return Dataset(open_storage(uri, storage_config or StorageConfig()))
+    config = storage_config or StorageConfig()
+    return Dataset(open_storage(uri, config), config)
+
+
+def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | None = None) -> Storage:
+    """Where the tars of a dataset lie.
+
+    Raises:
+        RunError: a dataset from elsewhere names a folder of this machine.
+    """
+    if manifest.foreign is None or manifest.foreign.uri is None:
+        return storage
+    if not manifest.foreign.uri.startswith("s3://") and "://" in storage.root:
+        raise RunError(
+            f"{storage.root} has its tars in {manifest.foreign.uri}, on the machine where it was made; index them again"
+        )
+    return open_storage(manifest.foreign.uri, config or StorageConfig())

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.dataset.energon import EnergonShard
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
+from loader.dataset.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
 
-TAR_BLOCK = 512
 MAX_SAMPLE_BYTES = 2**32 - 1  # what the plan index can say; a USTAR header could say twice as much
 
 
@@ -63,6 +64,11 @@ class ShardRecord:
     def split(self) -> str:
         """Of all its samples; "train" for an empty shard."""
         return str(self.rows[0]["split"]) if self.rows else "train"
+
+    @property
+    def energon(self) -> EnergonShard:
+        """As Energon sees it."""
+        return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(self.rows), self.split)
 
 
 def shard_path(number: int) -> str:

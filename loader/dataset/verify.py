@@ -10,13 +10,24 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from loader.dataset.manifest import Manifest, count_states, plan_path, read_manifest, table_path
+from loader.dataset.manifest import (
+    Manifest,
+    ShardEntry,
+    count_states,
+    plan_path,
+    read_manifest,
+    table_path,
+)
+from loader.dataset.media import caption_of, media_suffix
 from loader.dataset.plan_index import PlanIndex, add_crc32, disagreements, from_arrow
+from loader.dataset.reader import shard_storage
 from loader.dataset.schema import PLACEMENT, STATES, TABLES, Row
-from loader.dataset.shard import TAR_BLOCK, idx_bytes
+from loader.dataset.shard import idx_bytes
 from loader.dataset.tables import from_parquet, to_rows
+from loader.dataset.tar_format import padded
+from loader.dataset.tar_samples import read_sample
 from loader.errors import RunError
-from loader.storage.base import Storage
+from loader.storage import Storage, StorageConfig
 
 MAX_PROBLEMS = 1000
 _READ_BYTES = 4 * 2**20
@@ -42,12 +53,15 @@ class Verification:
         return not self.problems
 
 
-def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -> Verification:
+def verify(
+    storage: Storage, progress: Callable[[str], None] = lambda _: None, config: StorageConfig | None = None
+) -> Verification:
     """Reads every byte of the dataset and compares it with what its manifest and index promise.
 
     Args:
         storage: of the dataset.
         progress: called with the path of each file before it is read.
+        config: for the tars, where they lie elsewhere.
 
     Raises:
         RunError: there is no readable manifest.
@@ -89,7 +103,7 @@ def verify(storage: Storage, progress: Callable[[str], None] = lambda _: None) -
             )
             add_crc32(index, plan_index)
         result.problems += _check_index(manifest, index)
-        _check_shards(storage, manifest, index, progress, result)
+        _check_shards(shard_storage(storage, manifest, config), manifest, index, progress, result)
         if "accounting" in tables:
             result.problems += _check_accounting(manifest, index, to_rows(tables["accounting"]))
     return result
@@ -100,7 +114,7 @@ def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:
     found: dict[str, int] = {}
     for row in index:
         found[row["shard"]] = found.get(row["shard"], 0) + 1
-        if "." in row["key"]:
+        if "." in row["key"].rpartition("/")[2]:
             yield f"key {row['key']} holds a dot: other WebDataset readers would cut it"
     for one, other in pairwise(sorted(row["key"] for row in index)):
         if one == other:
@@ -122,7 +136,7 @@ def _check_shards(
     by_shard: dict[str, list[Row]] = {shard.path: [] for shard in manifest.shards}
     for row in index:
         by_shard.setdefault(row["shard"], []).append(row)
-    for item in storage.list("shards/"):
+    for item in storage.list("shards/") if manifest.foreign is None else ():
         if item.path.removesuffix(".idx") not in by_shard:
             result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
     idx_sha256 = {file.path: file.sha256 for file in manifest.files}
@@ -131,7 +145,7 @@ def _check_shards(
         rows = sorted(by_shard[shard.path], key=lambda row: row["offset"])
         end = rows[-1]["offset"] + rows[-1]["size"] if rows else 0
         expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in rows], end)).hexdigest()
-        if idx_sha256.get(f"{shard.path}.idx") != expected_idx:
+        if manifest.foreign is None and idx_sha256.get(f"{shard.path}.idx") != expected_idx:
             result.problems.append(f"{shard.path}.idx does not hold the offsets of index.parquet")
         info = storage.stat(shard.path)
         if info is None:
@@ -141,77 +155,108 @@ def _check_shards(
             result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
         result.bytes += info.size
         with storage.open(shard.path) as file:
-            result.problems += _check_shard(file, shard.path, shard.sha256, rows)
+            result.problems += _check_shard(file, shard, rows, foreign=manifest.foreign is not None)
         del result.problems[MAX_PROBLEMS:]
 
 
-def _check_shard(file: BinaryIO, path: str, sha256: str, rows: list[Row]) -> Iterator[str]:
+def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bool) -> Iterator[str]:
+    path = shard.path
     whole = hashlib.sha256()
     position = 0
     named = False
     for row in rows:
-        if row["offset"] != position:
-            named = True
+        # Between samples of foreign tars may lie others, which the accounting names.
+        between = row["offset"] - position
+        if between < 0 or (between and not foreign):
             yield f"{path}: sample {row['key']} should start at byte {position}, index.parquet says {row['offset']}"
             return
+        _hash(file, between, whole)
         region = _read_exactly(file, row["size"])
         whole.update(region)
-        position += len(region)
+        position += between + len(region)
         if hashlib.sha256(region).hexdigest() != row["sample_sha256"]:
             named = True
             yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
         else:
-            yield from _check_members(path, region, row)
+            yield from _check_members(path, region, row, foreign)
             if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
                 yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
-    for block in iter(lambda: file.read(_READ_BYTES), b""):
-        whole.update(block)
-    if whole.hexdigest() != sha256 and not named:
+    _hash(file, None, whole)
+    if whole.hexdigest() != shard.sha256 and not named:
         last = rows[-1]["key"] if rows else "the start"
-        yield f"{path} is damaged in the end-of-archive blocks after {last}: its checksum is not the manifest's"
+        where = "outside of its samples" if foreign else f"in the end-of-archive blocks after {last}"
+        yield f"{path} is damaged {where}: its checksum is not the manifest's"
 
 
-def _check_members(path: str, region: bytes, row: Row) -> Iterator[str]:
+def _check_members(path: str, region: bytes, row: Row, foreign: bool) -> Iterator[str]:
     """An undamaged sample can still be one that was written wrong."""
-    position = 0
+    key = row["key"]
+    try:
+        found, contents = read_sample(region)
+    except RunError as error:
+        yield f"{path}: {error}"
+        return
+    promised = [member["suffix"] for member in row["members"]]
+    if found != key or list(contents) != promised:
+        where = row["offset"]
+        yield f"{path}: index.parquet promises {key} with members {promised} at byte {where}, the tar has another"
+        return
+    media = media_suffix(promised)
     for member in row["members"]:
-        name = f"{row['key']}.{member['suffix']}"
-        header = region[position : position + TAR_BLOCK]
-        if header[:100].rstrip(b"\0").decode(errors="replace") != name:
-            where = row["offset"] + position
-            yield f"{path}: index.parquet promises member {name} at byte {where}, the tar has another"
-            return
-        start = position + TAR_BLOCK
-        content = region[start : start + member["size"]]
-        if member["offset"] != row["offset"] + start:
-            yield f"{path}: the content of {name} does not start where index.parquet says"
-        if member["suffix"] == "mp4" and hashlib.sha256(content).hexdigest() != row["sha256"]:
+        suffix = member["suffix"]
+        name = f"{key}.{suffix}"
+        content = contents[suffix]
+        start = member["offset"] - row["offset"]
+        if region[start : start + member["size"]] != content:
+            yield f"{path}: the content of {name} does not lie where index.parquet says"
+        if suffix == media and hashlib.sha256(content).hexdigest() != row["sha256"]:
             yield f"{path}: {name} is not the clip whose sha256 index.parquet holds"
-        if member["suffix"] == "txt" and content != row["caption"].encode():
+        if suffix == "txt" and not foreign and content != row["caption"].encode():
             yield f"{path}: {name} is not the caption of index.parquet"
-        digest = row["embeddings"].get(member["suffix"])
+        digest = row["embeddings"].get(suffix)
         if digest is not None and hashlib.sha256(content).hexdigest() != digest:
             yield f"{path}: {name} is not the embedding whose sha256 index.parquet holds"
-        if member["suffix"] == "json" and json.loads(content) != {
-            column: value for column, value in row.items() if column not in PLACEMENT
-        }:
+        if suffix == "json" and not foreign and json.loads(bytes(content)) != _readable(row):
             yield f"{path}: {name} differs from its row in index.parquet"
-        position = start + -(-member["size"] // TAR_BLOCK) * TAR_BLOCK
-    if position != row["size"]:
-        yield f"{path}: sample {row['key']} has {row['size']} bytes, its members fill {position}"
+    if foreign and caption_of(contents)[0] != row["caption"]:
+        yield f"{path}: sample {key} has another caption than index.parquet"
+    end = row["members"][-1]["offset"] + padded(row["members"][-1]["size"]) - row["offset"]
+    if end != row["size"]:
+        yield f"{path}: sample {key} has {row['size']} bytes, its members fill {end}"
+
+
+def _readable(row: Row) -> Row:
+    return {column: value for column, value in row.items() if column not in PLACEMENT}
 
 
 def _what_differs(region: bytes, row: Row) -> str:
     if len(region) < row["size"]:
         return f"the shard ends after {len(region)} of its {row['size']} bytes"
+    media = media_suffix(member["suffix"] for member in row["members"])
     for member in row["members"]:
         start = member["offset"] - row["offset"]
         content = region[start : start + member["size"]]
-        if member["suffix"] == "mp4" and hashlib.sha256(content).hexdigest() != row["sha256"]:
-            return f"in {row['key']}.mp4"
-        if member["suffix"] == "txt" and content != row["caption"].encode():
+        if member["suffix"] == media and hashlib.sha256(content).hexdigest() != row["sha256"]:
+            return f"in {row['key']}.{media}"
+        if member["suffix"] == "txt" and _other_text(content, row):
             return f"in {row['key']}.txt"
     return "in its metadata or a tar header"
+
+
+def _other_text(content: bytes, row: Row) -> bool:
+    if not row["caption_source"].startswith("member:"):
+        return bool(content != row["caption"].encode())
+    return bool(row["caption_source"] == "member:txt" and caption_of({"txt": content})[0] != row["caption"])
+
+
+def _hash(file: BinaryIO, size: int | None, digest: "hashlib._Hash") -> None:
+    """Passes over bytes, to the end when ``size`` is None."""
+    while size is None or size > 0:
+        block = file.read(_READ_BYTES if size is None else min(size, _READ_BYTES))
+        if not block:
+            return
+        digest.update(block)
+        size = None if size is None else size - len(block)
 
 
 def _read_exactly(file: BinaryIO, size: int) -> bytes:

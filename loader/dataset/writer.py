@@ -1,7 +1,8 @@
 """Publishing a dataset or a change of one: tables and sidecars first, the manifest last."""
 
 import itertools
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +29,7 @@ from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 
 SIDECARS = ".nv-meta/"
+_TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|plan(\.\d{{6}})?\.arrow)")
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,33 @@ def publish(
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
     manifest, contents = _composed(shards, content, 0 if previous is None else previous.revision + 1)
+    return publish_files(storage, manifest, contents, previous)
+
+
+def publish_files(
+    storage: Storage, manifest: Manifest, contents: Mapping[str, bytes], previous: Manifest | None
+) -> Manifest:
+    """Writes what a manifest lists beside its shards and their ``.idx``, then, in one conditional write, itself.
+
+    Args:
+        storage: of the dataset.
+        manifest: of the next revision.
+        contents: path to content of tables and sidecars.
+        previous: the manifest this one replaces, as read; None for a new dataset.
+
+    Returns:
+        The manifest that stands now: the previous one when both say the same.
+
+    Raises:
+        RunError: somebody else published here in the meantime.
+    """
+    sidecars = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
     if previous is not None and _same(manifest, previous):
-        settle(storage, previous, shards)
+        settle_files(storage, previous, sidecars)
         return previous
-    fixed = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
     for path, data in contents.items():
         # Sidecars keep their names; those of an older revision stay until the new manifest stands.
-        if previous is None or path not in fixed:
+        if previous is None or path not in sidecars:
             storage.write(path, data)
     data = manifest.to_bytes()
     if previous is None:
@@ -89,21 +111,31 @@ def publish(
         or not storage.replace(MANIFEST, data, info.version)
     ):
         raise RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
-    settle(storage, manifest, shards)
+    settle_files(storage, manifest, sidecars)
     return manifest
 
 
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
     """Finishes a change whose manifest stands: sidecars as it lists them, nothing left of older revisions."""
-    for path, data in energon_files(shards).items():
+    settle_files(storage, manifest, energon_files(shard.energon for shard in shards))
+
+
+def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, bytes]) -> None:
+    """As ``settle``, with the content of the sidecars by path.
+
+    Of a folder whose tars somebody else wrote, nothing is removed but tables of older revisions.
+    """
+    for path, data in sidecars.items():
         entry = next(file for file in manifest.files if file.path == path)
         found = storage.stat(path)
         if found is None or found.size != entry.size or sha256(storage.read(path)) != entry.sha256:
             storage.write(path, data)
     listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
-    for prefix in ("shards/", "plan.", *(f"{name}." for name in TABLES)):
+    prefixes = ["plan.", *(f"{name}." for name in TABLES), *([] if manifest.foreign else ["shards/"])]
+    for prefix in prefixes:
         for item in list(storage.list(prefix)):
-            if item.path not in listed:
+            ours = manifest.foreign is None or _TABLE.fullmatch(item.path)
+            if ours and item.path not in listed:
                 storage.delete(item.path)
 
 
@@ -141,7 +173,7 @@ def _composed(
         table_path("accounting", revision): to_parquet(to_table(content.accounting, ACCOUNTING)),
         table_path("scores", revision): to_parquet(to_table(content.scores, SCORES)),
         plan_path(revision): to_arrow(plan_index),
-        **energon_files(shards),
+        **energon_files(shard.energon for shard in shards),
     }
     files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
     for shard in shards:

@@ -1,0 +1,1 @@
+"""Tars that somebody else wrote become a dataset: looked at once, never changed."""

@@ -1,0 +1,123 @@
+"""Reading tars side by side, each in a child process that a damaged video may take along."""
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from curate.foreign.tar import read_tar
+from curate.isolate import Isolated, Poisoned
+from loader.errors import RunError
+from loader.storage import ObjectInfo, Storage
+
+_MAX_SILENCE_S = 600.0
+_DEATHS_OF_A_SAMPLE = 2  # the first may be anybody's fault
+_DEATHS_WITHOUT_A_SAMPLE = 3
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the reading is: tars and bytes, those of earlier runs too, and the tar that was finished last."""
+
+    done: int
+    total: int
+    done_bytes: int
+    total_bytes: int
+    current: str = ""
+
+
+def read_tars(
+    tars: Storage,
+    place: Storage,
+    todo: Sequence[ObjectInfo],
+    found: Sequence[ObjectInfo],
+    workers: int,
+    progress: Callable[[Progress], None],
+) -> None:
+    """Reads the tars ``todo``, and writes down what each holds (``curate.foreign.tar``).
+
+    Args:
+        tars: where they lie.
+        place: where it is written down.
+        todo: those to read.
+        found: all, for the progress.
+        workers: processes.
+        progress: called after each tar.
+
+    Raises:
+        RunError: one cannot be read, or changed meanwhile.
+    """
+    total_bytes = sum(info.size for info in found)
+    done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
+    progress(Progress(done, len(found), done_bytes, total_bytes))
+    crew = _Crew(tars, place, workers)
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            running = {pool.submit(crew.read, info): info for info in todo}
+            while running:
+                finished, _ = wait(running, return_when=FIRST_EXCEPTION, timeout=0.5)
+                for future in finished:
+                    info = running.pop(future)
+                    future.result()
+                    done, done_bytes = done + 1, done_bytes + info.size
+                    progress(Progress(done, len(found), done_bytes, total_bytes, info.path))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            crew.stop()
+            while not all(future.done() for future in running):
+                time.sleep(0.1)
+                crew.stop()  # a child may just have been starting
+
+
+class _Crew:
+    """Child processes, as many as there are workers, and what they were at when they died."""
+
+    def __init__(self, tars: Storage, place: Storage, workers: int) -> None:
+        self._tars, self._place = tars, place
+        self._all = [Isolated(read_tar, attempts=1, max_silence_s=_MAX_SILENCE_S) for _ in range(workers)]
+        self._idle = list(self._all)
+        self._stopped = threading.Event()
+
+    def read(self, info: ObjectInfo) -> None:
+        """Reads a tar; samples that kill the process are left out.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        child = self._idle.pop()
+        try:
+            with tempfile.NamedTemporaryFile(prefix="reelweave-index-") as at:
+                self._try(child, info, Path(at.name))
+        finally:
+            self._idle.append(child)
+
+    def _try(self, child: Isolated, info: ObjectInfo, at: Path) -> None:
+        deaths: Counter[int | None] = Counter()
+        doubted: dict[int, str] = {}
+        while not self._stopped.is_set():
+            task = {
+                "tars": self._tars,
+                "out": self._place,
+                "path": info.path,
+                "doubted": doubted,
+                "at": str(at),
+            }
+            result = child(task)
+            if not isinstance(result, Poisoned):
+                return
+            place = int(at.read_bytes() or -1)
+            deaths[place] += 1
+            if place >= 0 and deaths[place] == _DEATHS_OF_A_SAMPLE:
+                doubted[place] = f"whoever looks at it is lost: {result.reason}"
+            elif place < 0 and deaths[place] == _DEATHS_WITHOUT_A_SAMPLE:
+                raise RunError(f"{self._tars.uri(info.path)} cannot be read: {result.reason}")
+
+    def stop(self) -> None:
+        """Ends all children, at work or not."""
+        self._stopped.set()
+        for child in self._all:
+            child.close()

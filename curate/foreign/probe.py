@@ -1,0 +1,131 @@
+"""What the media of a sample is, from its bytes: frames counted, the size a viewer sees, seconds."""
+
+import io
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from curate.source import SourceError, open_video
+from loader.dataset.media import FORMATS
+
+PROBE_VERSION = 1
+"""Counts up when the same bytes would give other values; tars looked at by older code are then read again."""
+
+IMAGE_FPS = 25.0
+"""A picture counts as one frame of a video of this rate, so that frames = seconds x rate holds for it too."""
+
+_MAX_SIDE = 16384
+_RATE_TOLERANCE = 0.05
+_VP8_SHOWN = 0x10
+
+
+@dataclass(frozen=True)
+class Media:
+    """What a decoder will show.
+
+    Attributes:
+        frames: that are shown.
+        fps: per second, on average.
+        height: pixels, upright and with square pixels.
+        width: pixels, likewise.
+        duration_s: frames / fps.
+        audio: codec of the first sound track, or "none".
+    """
+
+    frames: int
+    fps: float
+    height: int
+    width: int
+    duration_s: float
+    audio: str
+
+
+def probe(data: bytes | memoryview) -> Media:
+    """Reads all packets of a video or picture, and decodes one frame of it.
+
+    Raises:
+        SourceError: no container of ``loader.dataset.media`` can be read, no frame can be decoded, or fewer
+            frames are there than the header promises.
+    """
+    if not data:
+        raise SourceError("is empty")
+    with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream):
+        try:
+            times, frame = _demux(container, stream)
+        except (av.FFmpegError, ValueError) as error:
+            raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
+        if frame is None:
+            raise SourceError("has no frame that can be decoded")
+        if times.promised > times.packets:
+            raise SourceError(
+                f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
+            )
+        height, width = _shown_size(frame, stream.sample_aspect_ratio)
+        fps = IMAGE_FPS if container.format.name.endswith("_pipe") else times.rate(stream.average_rate)
+        audio = container.streams.audio
+        return Media(
+            times.shown, fps, height, width, times.shown / fps, _codec(audio[0]) if audio else "none"
+        )
+
+
+@dataclass
+class _Times:
+    """Counts of packets, and the span they cover in seconds."""
+
+    promised: int
+    packets: int = 0
+    shown: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+
+    def add(self, packet: "Packet[VideoStream]", codec: str) -> None:
+        self.packets += 1
+        if packet.is_discard or (codec == "vp8" and not bytes(packet)[0] & _VP8_SHOWN):
+            return
+        self.shown += 1
+        if packet.pts is not None and packet.time_base is not None:
+            begin_s = float(packet.pts * packet.time_base)
+            end_s = begin_s + float((packet.duration or 0) * packet.time_base)
+            self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
+            self.last_s = max(self.last_s, end_s)
+
+    def rate(self, stated: Fraction | None) -> float:
+        """The stated rate where the time stamps agree with it, else frames over the span they cover."""
+        span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
+        counted = self.shown / span_s if span_s > 0 else 0.0
+        if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):
+            return float(stated)
+        return counted or IMAGE_FPS
+
+
+def _demux(container: InputContainer, stream: VideoStream) -> tuple[_Times, VideoFrame | None]:
+    times, frame = _Times(stream.frames), None
+    for packet in container.demux(stream):
+        if packet.size:
+            times.add(packet, stream.codec_context.name)
+        if frame is None:
+            frame = next(iter(packet.decode()), None)
+    if not times.shown:
+        raise SourceError("has no frames")
+    return times, frame
+
+
+def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, int]:
+    height, width = frame.height, frame.width
+    if pixel_aspect:
+        width = max(1, round(width * pixel_aspect))
+    if round(frame.rotation / 90) % 2:
+        height, width = width, height
+    if max(height, width) > _MAX_SIDE:
+        raise SourceError(f"is shown with {width}x{height} pixels; at most {_MAX_SIDE} a side are read")
+    return height, width
+
+
+def _codec(stream: object) -> str:
+    context = getattr(stream, "codec_context", None)  # None where FFmpeg knows no decoder
+    return "unknown" if context is None else str(context.name)

@@ -1,0 +1,167 @@
+"""Indexing a folder or prefix of tars: list them, read those that are new, publish."""
+
+import importlib.metadata
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from curate.foreign.crew import Progress, read_tars
+from curate.foreign.probe import PROBE_VERSION
+from curate.foreign.tar import NOTES, note_path
+from loader.dataset.foreign import TarIndex, publish_foreign
+from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
+from loader.dataset.schema import TABLES
+from loader.dataset.writer import SIDECARS
+from loader.errors import RunError, UsageError
+from loader.storage import ObjectInfo, Storage, StorageConfig, open_storage
+
+PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
+
+_BEGUN = f"{NOTES}begun.json"
+_HIDDEN = (NOTES, SIDECARS, ".ledger/")
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What a run came to.
+
+    Attributes:
+        manifest: of the dataset.
+        tars_read: by this run.
+        notes: sentences a person should read: damaged tars, files of somebody else that were left alone.
+    """
+
+    manifest: Manifest
+    tars_read: int
+    notes: tuple[str, ...]
+
+
+def index_tars(
+    uri: str,
+    out: str | None = None,
+    shards: str | None = None,
+    workers: int | None = None,
+    config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Indexed:
+    """Makes the WebDataset tars below ``uri`` a dataset; the same call finishes an interrupted run.
+
+    Each tar is read once. A later call reads the tars that are new or changed and publishes the next revision.
+
+    Args:
+        uri: folder or S3 prefix of the tars.
+        out: folder or S3 prefix of the index; None for ``uri``.
+        shards: pattern of the tars' paths below ``uri``, where ``*`` stands for any characters; None for all.
+        workers: processes; None for one per processor.
+        config: of both storages.
+        progress: called after each tar.
+
+    Raises:
+        UsageError: there are no tars, or packed ones; or files stand where the index shall be written.
+        RunError: the environment failed; what was read is kept for the next run.
+    """
+    # A tar is read once and forward; blocks that were read need no place on disk.
+    tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
+    place = tars if out is None else open_storage(out, config)
+    place = tars if place.root == tars.root else place
+    foreign = Foreign(uri=None if place is tars else tars.root)
+    found = choose(list(tars.list()), shards, tars.root)
+    previous, with_sidecars = _begin(place, foreign, is_beside=place is tars)
+    known = _known(place, found)
+    todo = [info for info in found if info.path not in known]
+    read_tars(tars, place, todo, found, workers or os.cpu_count() or 1, progress)
+    known |= _known(place, todo)
+    if lost := [info.path for info in found if info.path not in known]:
+        raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
+    indices = [known[info.path] for info in found]
+    notes = [f"{tars.uri(tar.path)} {problem}" for tar in indices for problem in tar.damage]
+    _check_some_use(indices, tars.root)
+    manifest, others = publish_foreign(
+        place, indices, foreign, {"index": {"shards": shards}}, _versions(), previous, with_sidecars
+    )
+    notes += [
+        f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in others
+    ]
+    return Indexed(manifest, len(todo), tuple(notes))
+
+
+def choose(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[ObjectInfo]:
+    """The tars among the objects of a place, by path.
+
+    Raises:
+        UsageError: there are none, or packed ones.
+    """
+    shown = [info for info in listed if not info.path.startswith(_HIDDEN)]
+    if shards is None:
+        found = [info for info in shown if info.path.endswith((".tar", *PACKED))]
+    else:
+        found = [info for info in shown if fnmatchcase(info.path, shards)]
+    packed = [info.path for info in found if info.path.endswith(PACKED)]
+    if packed:
+        raise UsageError(
+            f"{root}/{packed[0]} is packed: of a packed tar no single sample can be read; unpack it, or leave"
+            " the packed ones out with --shards '*.tar'"
+        )
+    if not found:
+        what = "whose path ends in .tar" if shards is None else f"that matches --shards {shards}"
+        raise UsageError(f"{root} holds no file {what}")
+    return sorted(found, key=lambda info: info.path)
+
+
+def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest | None, bool]:
+    """The manifest of an earlier run, and whether ``.nv-meta`` is ours to write; files of others are not replaced.
+
+    Raises:
+        UsageError: the place holds something else already.
+    """
+    if place.stat(MANIFEST) is not None:
+        previous = read_manifest(place)
+        if previous.foreign is None:
+            raise UsageError(
+                f"{place.root} is a finished dataset that was not indexed; there is nothing to do"
+            )
+        if previous.foreign != foreign:
+            raise UsageError(
+                f"{place.root} is an index over {previous.foreign.uri or 'its own tars'}; choose another --out"
+            )
+        return previous, any(file.path.startswith(SIDECARS) for file in previous.files)
+    if place.stat(_BEGUN) is None:
+        for path in (table_path(name, 0) for name in TABLES):
+            if place.stat(path) is not None:
+                raise UsageError(
+                    f"{place.uri(path)} is there already, and not of an index; choose another --out"
+                )
+        prepared = any(place.list(SIDECARS))
+        place.create(_BEGUN, b'{"sidecars": false}' if prepared or not is_beside else b'{"sidecars": true}')
+    return None, b"true" in place.read(_BEGUN)
+
+
+def _known(place: Storage, found: Sequence[ObjectInfo]) -> dict[str, TarIndex]:
+    """What is known of tars that are still the same."""
+
+    def read(info: ObjectInfo) -> TarIndex | None:
+        try:
+            tar = TarIndex.from_bytes(place.read(note_path(info.path)))
+        except FileNotFoundError:
+            return None
+        now = (info.path, info.size, info.version, PROBE_VERSION)
+        return tar if tar and (tar.path, tar.size, tar.version, tar.probe) == now else None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return {tar.path: tar for tar in pool.map(read, found) if tar}
+
+
+def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:
+    reasons = Counter(reason for tar in tars for reason in tar.table.column("reason").to_pylist())
+    reasons.update(problem for tar in tars for problem in tar.damage)
+    if reasons.pop("", 0) == 0:
+        most = reasons.most_common(1)[0][0] if reasons else "the tars are empty"
+        raise RunError(f"{root} has no sample that can be used; most often: {most}")
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("reelweave", "av", "pyarrow")}

@@ -1,0 +1,141 @@
+"""One pass over one tar: every sample's row, written beside the dataset in one file."""
+
+import hashlib
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from curate.foreign.probe import PROBE_VERSION, probe
+from curate.source import SourceError
+from loader.dataset.foreign import TAR_TABLE, TarIndex
+from loader.dataset.media import NO_CAPTION, caption_of, media_suffix
+from loader.dataset.schema import OPTIONAL, Row
+from loader.dataset.tables import to_table
+from loader.dataset.tar_samples import read_sample
+from loader.dataset.tar_scan import TarSample, TarScan
+from loader.errors import RunError
+from loader.storage import Storage
+from loader.text import count_tokens
+
+NOTES = ".reelweave-index/"
+_ROWS_AT_ONCE = 4096  # a table of rows takes a tenth of their memory as objects
+
+_SIGN_EVERY_S = 5.0
+
+
+def note_path(tar: str) -> str:
+    """Where what is known of a tar stands."""
+    return f"{NOTES}{tar}.parquet"
+
+
+def read_tar(task: Row) -> Iterator[Row]:
+    """Looks at every sample of a tar, once, and writes down what it is.
+
+    Works in a child process: before each sample is looked at, its offset is written to a file, so that whoever
+    started the process knows which sample killed it.
+
+    Args:
+        task: "tars" and "out" (storages), "path", "doubted" (sample offset to why it is not looked at) and
+            "at" (path of that file).
+
+    Yields:
+        A sign of life now and then.
+
+    Raises:
+        RunError: the tar is gone, changed meanwhile, or cannot be read.
+    """
+    tars: Storage = task["tars"]
+    path: str = task["path"]
+    before = tars.stat(path)
+    if before is None:
+        raise RunError(f"{tars.uri(path)} is gone; run the same command again")
+    parts, rows = [TAR_TABLE.empty_table()], []
+    quiet_until = 0.0
+    with tars.open(path) as file, Path(task["at"]).open("wb") as at:
+        scan = TarScan(file)
+        for sample in scan:
+            os.pwrite(at.fileno(), b"%20d" % sample.offset, 0)
+            rows.append(_row(sample, path, task["doubted"].get(sample.offset, "")))
+            if len(rows) == _ROWS_AT_ONCE:
+                parts.append(to_table(rows, TAR_TABLE))
+                rows = []
+            if time.monotonic() > quiet_until:
+                quiet_until = time.monotonic() + _SIGN_EVERY_S
+                yield {}
+        at.truncate(0)
+    after = tars.stat(path)
+    if after is None or after.version != before.version or scan.size != before.size:
+        raise RunError(f"{tars.uri(path)} changed while it was read; run the same command again")
+    table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
+    found = TarIndex(path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table)
+    task["out"].write(note_path(path), found.to_bytes())
+
+
+def _row(sample: TarSample, path: str, doubt: str) -> Row:
+    row: Row = {
+        **OPTIONAL,
+        **_NOTHING,
+        "key": sample.key,
+        "shard": path,
+        "offset": sample.offset,
+        "size": sample.size,
+        "members": [] if sample.problem else [vars(member) for member in sample.members],
+        "source": f"{path}/{sample.key}",
+        "reason": sample.problem or doubt,
+    }
+    if row["reason"] or sample.region is None:
+        return row
+    try:
+        return {**row, **_described(sample.region)}
+    except (SourceError, RunError) as error:
+        return {**row, "reason": str(error)}
+
+
+def _described(region: bytes) -> dict[str, Any]:
+    """The columns that say what a sample is."""
+    _, members = read_sample(region)
+    suffix = media_suffix(members)
+    if suffix is None:
+        raise SourceError(f"has no video and no picture, only .{', .'.join(members)}")
+    media = members[suffix]
+    try:
+        found = probe(media)
+    except SourceError as error:
+        raise SourceError(f"its .{suffix} {error}") from error
+    caption, caption_source = caption_of(members)
+    digest = hashlib.sha256(media).hexdigest()
+    return {
+        **vars(found),
+        "end_s": found.duration_s,
+        "text_tokens": count_tokens(caption),
+        "caption": caption,
+        "caption_source": caption_source,
+        "source_sha256": digest,
+        "sha256": digest,
+        "sample_sha256": hashlib.sha256(region).hexdigest(),
+        "sample_crc32": zlib.crc32(region),
+    }
+
+
+_NOTHING: Row = {
+    "frames": 0,
+    "fps": 0.0,
+    "height": 0,
+    "width": 0,
+    "duration_s": 0.0,
+    "text_tokens": 0,
+    "caption": NO_CAPTION[0],
+    "caption_source": NO_CAPTION[1],
+    "source_sha256": "",
+    "start_s": 0.0,
+    "end_s": 0.0,
+    "scores": {},
+    "sha256": "",
+    "sample_sha256": "",
+    "sample_crc32": 0,
+}

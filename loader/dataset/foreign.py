@@ -1,0 +1,249 @@
+"""A dataset over tars that somebody else wrote: a table for each tar, and all of them as one index.
+
+The tars are only read. What is known of a tar stands in one parquet file, so that a tar is read once; index,
+accounting and manifest follow from these files alone.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.dataset.energon import EnergonShard, energon_files
+from loader.dataset.manifest import (
+    FileEntry,
+    Foreign,
+    Manifest,
+    ShardEntry,
+    Totals,
+    count_states,
+    plan_path,
+    sha256,
+    table_path,
+)
+from loader.dataset.members import media_members
+from loader.dataset.plan_index import from_index, to_arrow
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
+from loader.dataset.shard import idx_bytes
+from loader.dataset.tables import from_parquet, to_parquet, to_rows, to_table
+from loader.dataset.writer import publish_files
+from loader.storage.base import Storage
+
+TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(
+    pa.field("reason", pa.string(), nullable=False)
+)
+"""One row per sample of a tar in its order; where ``reason`` is not "", why the sample cannot be used."""
+
+STAGE = "index"
+_FACTS = b"reelweave"
+_THREADS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class TarIndex:
+    """What one pass over a tar gave.
+
+    Attributes:
+        path: of the tar.
+        size: of it, bytes.
+        version: of the object, as its storage says it.
+        sha256: of the whole tar.
+        damage: what is wrong with the tar itself, one sentence each.
+        probe: version of the code that looked at it.
+        table: columns ``TAR_TABLE``; a sample whose end is missing has size 0.
+    """
+
+    path: str
+    size: int
+    version: str
+    sha256: str
+    damage: tuple[str, ...]
+    probe: int
+    table: pa.Table
+
+    def to_bytes(self) -> bytes:
+        """As a parquet file."""
+        names = ("path", "size", "version", "sha256", "damage", "probe")
+        facts = json.dumps({name: getattr(self, name) for name in names})
+        return to_parquet(self.table.replace_schema_metadata({_FACTS: facts}))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "TarIndex | None":
+        """The content of such a file; None when it is none, or of another version of this code."""
+        try:
+            table = from_parquet(data)
+            facts = json.loads((table.schema.metadata or {})[_FACTS])
+            table = table.replace_schema_metadata(None)
+            if not table.schema.equals(TAR_TABLE):
+                return None
+            return TarIndex(**{**facts, "damage": tuple(facts["damage"])}, table=table)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def whole(self) -> pa.Table:
+        """Rows of the samples that lie in the tar from beginning to end."""
+        return self.table.filter(pc.greater(self.table.column("size"), 0))
+
+    @property
+    def idx(self) -> bytes:
+        """The content of its ``.idx``."""
+        offsets, sizes = self.whole.column("offset").to_pylist(), self.whole.column("size").to_pylist()
+        return idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
+
+
+def publish_foreign(
+    storage: Storage,
+    tars: Sequence[TarIndex],
+    foreign: Foreign,
+    config: dict[str, Any],
+    versions: dict[str, str],
+    previous: Manifest | None,
+    with_sidecars: bool,
+) -> tuple[Manifest, list[str]]:
+    """Makes tars a dataset, or the next revision of one; the manifest last, in one conditional write.
+
+    Args:
+        storage: where the dataset shall lie.
+        tars: in the order of their paths.
+        foreign: where they lie.
+        config: kept in the manifest.
+        versions: kept in the manifest.
+        previous: the manifest this one replaces, as read.
+        with_sidecars: whether ``.nv-meta`` may be written.
+
+    Returns:
+        The manifest that stands now, and the ``.idx`` files of somebody else that tell of other samples.
+
+    Raises:
+        RunError: somebody else published here in the meantime.
+    """
+    kept = _kept(tars)
+    used, accounting = _used(tars, kept), _accounting(tars, kept)
+    index = used.select(INDEX.names)
+    plan_index = from_index(index, [tar.path for tar in tars], used.column("sample_crc32").to_pylist())
+    revision = 0 if previous is None else previous.revision + 1
+    tables = {"index": index, "accounting": accounting, "scores": SCORES.empty_table()}
+    contents = {table_path(name, revision): to_parquet(table) for name, table in tables.items()}
+    contents[plan_path(revision)] = to_arrow(plan_index)
+    if with_sidecars:
+        contents |= energon_files(_energon(tars, kept))
+    files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
+    idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
+    manifest = Manifest(
+        revision=revision,
+        totals=Totals(
+            samples=len(index),
+            sources=pc.count_distinct(accounting.column("source")).as_py(),
+            duration_s=pc.sum(index.column("duration_s")).as_py() or 0.0,
+            clip_bytes=int(media_members(index).size.sum()),
+            accounting=count_states(accounting.column("state").to_pylist()),
+        ),
+        shards=[
+            ShardEntry(path=tar.path, size=tar.size, sha256=tar.sha256, samples=int(own.sum()))
+            for tar, own in zip(tars, kept, strict=True)
+        ],
+        files=[*files, *idx],
+        config=config,
+        versions=versions,
+        removals=previous.removals if previous else [],
+        foreign=foreign,
+    )
+    return publish_files(storage, manifest, contents, previous), others
+
+
+def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
+    """Per tar, the rows that become samples: usable, and the first with their key."""
+    keys = pa.chunked_array([tar.table.column("key").combine_chunks() for tar in tars], pa.string())
+    usable = np.concatenate([np.asarray(pc.equal(tar.table.column("reason"), "")) for tar in tars])
+    rows = np.flatnonzero(usable)
+    places = keys.take(pa.array(rows)).combine_chunks().dictionary_encode().indices
+    kept = np.zeros(len(keys), bool)
+    kept[rows[np.unique(np.asarray(places), return_index=True)[1]]] = True
+    return np.split(kept, np.cumsum([len(tar.table) for tar in tars])[:-1])
+
+
+def _used(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
+    """Rows that become samples, sorted by key."""
+    parts = [tar.table.filter(pa.array(own)) for tar, own in zip(tars, kept, strict=True)]
+    return pa.concat_tables(parts).sort_by("key").combine_chunks()
+
+
+def _accounting(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
+    """One row per sample, and one per damaged tar."""
+    parts = []
+    for tar, own in zip(tars, kept, strict=True):
+        if tar.damage:
+            reason = f"the tar {'; it '.join(tar.damage)}"
+            row = {"source": tar.path, "state": "failed", "stage": STAGE, "reason": reason}
+            parts.append(to_table([row], ACCOUNTING))
+        parts.append(_samples_accounting(tar, pa.array(own)))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
+    table = tar.table.combine_chunks()
+    key, offset, end_s, reason = (
+        table.column(name).combine_chunks() for name in ("key", "offset", "end_s", "reason")
+    )
+    name = pc.binary_join_element_wise(pa.scalar(tar.path), key, "/")
+    place = pc.binary_join_element_wise(name, offset.cast(pa.string()), " at byte ")
+    second = pc.if_else(
+        pc.equal(reason, ""), "its key is that of a sample before it; keys are unique", reason
+    )
+    nothing = pa.nulls(len(table), pa.float64())
+    columns = {
+        "source": pc.if_else(kept, name, place),
+        "start_s": pc.if_else(kept, 0.0, nothing),
+        "end_s": pc.if_else(kept, end_s, nothing),
+        "key": pc.if_else(kept, key, pa.nulls(len(table), pa.string())),
+        "state": pc.if_else(kept, "kept", "failed"),
+        "stage": pa.array([STAGE] * len(table), pa.string()),
+        "reason": pc.if_else(kept, "", second),
+        "score": nothing,
+        "threshold": nothing,
+        "duplicate_of": pa.nulls(len(table), pa.string()),
+    }
+    return pa.Table.from_pydict(columns, schema=ACCOUNTING)
+
+
+def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Iterator[EnergonShard]:
+    columns = ["key", "offset", "size", "members"]
+    for tar, own in zip(tars, kept, strict=True):
+        in_tar = np.asarray(pc.greater(tar.table.column("size"), 0))
+        places = np.flatnonzero(own[in_tar]).tolist()
+        whole = tar.whole.select(columns)
+        rows = to_rows(whole.take(places))
+        used = {row["key"] for row in rows}
+        # Energon leaves out by key, so a second sample of a used key cannot be left out alone.
+        excluded = [key for key in whole.column("key").to_pylist() if key not in used]
+        yield EnergonShard(
+            tar.path, tar.sha256, len(whole), zip(places, rows, strict=True), "train", excluded
+        )
+
+
+def _idx_files(
+    storage: Storage, tars: Sequence[TarIndex], previous: Manifest | None
+) -> tuple[list[FileEntry], list[str]]:
+    """Writes the ``.idx`` that are missing or were ours; entries of those that hold what they should, other paths."""
+    ours = {file.path for file in previous.files} if previous else set()
+
+    def write(tar: TarIndex) -> tuple[FileEntry, bool]:
+        path, data = f"{tar.path}.idx", tar.idx
+        info = storage.stat(path)
+        as_it_should = info is not None and info.size == len(data) and storage.read(path) == data
+        if not as_it_should and (info is None or path in ours):
+            storage.write(path, data)
+            as_it_should = True
+        return FileEntry(path=path, size=len(data), sha256=sha256(data)), as_it_should
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        written = list(pool.map(write, tars))
+    good = [entry for entry, as_it_should in written if as_it_should]
+    return good, [entry.path for entry, as_it_should in written if not as_it_should]

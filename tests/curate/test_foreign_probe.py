@@ -1,0 +1,153 @@
+"""What is said of media is what a decoder shows."""
+
+import io
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import pytest
+from PIL import Image
+
+from curate.foreign.probe import probe
+from curate.source import SourceError
+from tests.foreign_tars import picture, video
+from tests.media import numbered_frame, write_video
+
+
+def remuxed(path: Path, **options: int) -> bytes:
+    other = path.with_stem(path.stem + "-again")
+    with av.open(str(path)) as source, av.open(str(other), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        if "rotation" in options:
+            stream.set_display_rotation(options["rotation"])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    return other.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "m4v", "mkv", "webm", "avi"])
+def test_frames_of_every_container_are_counted(tmp_path: Path, suffix: str) -> None:
+    found = probe(video(tmp_path, 1, 31, suffix))
+    assert (found.frames, found.height, found.width, found.audio) == (31, 64, 96, "none")
+    assert found.fps == pytest.approx(25, rel=0.02)
+    assert found.duration_s == pytest.approx(31 / 25, rel=0.02)
+
+
+def test_frames_that_are_never_shown_do_not_count(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "vp8.webm", (20,), size=(96, 64), codec="libvpx")
+    other = tmp_path / "hidden.webm"
+    with av.open(str(path)) as source, av.open(str(other), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(source.streams.video[0])):
+            content = bytearray(bytes(packet))
+            if not content:
+                continue
+            if number == 7:  # as alternate reference frames are marked: RFC 6386, 9.1
+                content[0] &= ~0x10
+            made = av.Packet(bytes(content))
+            made.pts, made.dts, made.time_base = packet.pts, packet.dts, packet.time_base
+            made.is_keyframe, made.stream = packet.is_keyframe, stream
+            target.mux(made)
+    with av.open(str(other)) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 19
+    assert probe(other.read_bytes()).frames == 19
+
+
+def test_time_stamps_go_before_a_stated_rate(tmp_path: Path) -> None:
+    times_s = [number / 10 for number in range(20)]
+    path = write_video(tmp_path / "slow.mp4", (20,), size=(96, 64), times_s=times_s)
+    assert probe(path.read_bytes()).duration_s == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("rotation", "shape"), [(90, (96, 64)), (180, (64, 96)), (-90, (96, 64))])
+def test_size_is_that_of_the_upright_picture(tmp_path: Path, rotation: int, shape: tuple[int, int]) -> None:
+    path = write_video(tmp_path / "a.mp4", (5,), size=(96, 64))
+    found = probe(remuxed(path, rotation=rotation))
+    assert (found.height, found.width) == shape
+
+
+def test_size_has_square_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "wide.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        stream.codec_context.sample_aspect_ratio = Fraction(4, 3)
+        for number in range(5):
+            frame = av.VideoFrame.from_ndarray(numbered_frame(number, 96, 64), "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    found = probe(path.read_bytes())
+    assert (found.height, found.width) == (64, 128)
+
+
+def test_sound_is_named(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (25,), size=(96, 64), audio=True)
+    assert probe(path.read_bytes()).audio == "aac"
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+def test_a_picture_is_one_frame(kind: str) -> None:
+    found = probe(picture(3, kind))
+    assert (found.frames, found.height, found.width, found.fps) == (1, 64, 96, 25.0)
+    assert found.duration_s == 0.04
+
+
+def test_a_picture_is_turned_as_its_camera_says() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    found = probe(picture(3, "jpeg", exif=exif))
+    assert (found.height, found.width) == (96, 64)
+
+
+def test_a_moving_gif_is_a_video() -> None:
+    buffer = io.BytesIO()
+    first, *others = (Image.fromarray(numbered_frame(number, 96, 64)) for number in range(6))
+    first.save(buffer, "gif", save_all=True, append_images=others, duration=100)
+    found = probe(buffer.getvalue())
+    assert (found.frames, found.fps) == (6, 10.0)
+
+
+def test_media_that_are_cut_off_fail(tmp_path: Path) -> None:
+    data = remuxed(write_video(tmp_path / "a.mp4", (50,), size=(96, 64)))
+    with av.open(io.BytesIO(data)) as container:
+        last = [packet.pos for packet in container.demux(video=0) if packet.size][40]
+    fast_start = tmp_path / "fast.mp4"
+    with (
+        av.open(io.BytesIO(data)) as source,
+        av.open(str(fast_start), "w", options={"movflags": "faststart"}) as to,
+    ):
+        stream = to.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.size:
+                packet.stream = stream
+                to.mux(packet)
+    whole = fast_start.read_bytes()
+    assert probe(whole).frames == 50
+    with pytest.raises(SourceError, match="promises 50 frames"):
+        probe(whole[:last])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"junk" * 500,
+        b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n",
+        b"ffconcat version 1.0\nfile '/etc/passwd'\n",
+    ],
+    ids=["empty", "junk", "playlist", "concat"],
+)
+def test_what_is_no_media_fails_in_words(data: bytes) -> None:
+    with pytest.raises(SourceError):
+        probe(data)
+
+
+def test_a_video_whose_first_frame_is_damaged_fails(tmp_path: Path) -> None:
+    data = bytearray(video(tmp_path, 1, 20))
+    with av.open(io.BytesIO(bytes(data))) as container:
+        first = next(packet for packet in container.demux(video=0) if packet.size)
+    data[first.pos : first.pos + first.size] = b"\xff" * first.size
+    with pytest.raises(SourceError):
+        probe(bytes(data))
