@@ -10,26 +10,34 @@ import io
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loader.arrays import Places
 from loader.buckets import Bucket
+from loader.dataset.media import FORMATS
 from loader.errors import RunError
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
 
 Decoder = Callable[[bytes | memoryview, Bucket, Places], NDArray[np.uint8]]
 
 _MP4 = b"ftyp"  # at byte 4 of MP4 and MOV
 
 
-def decode(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
+def decode(
+    clip: bytes | memoryview, bucket: Bucket, numbers: Places, upright: bool = True
+) -> NDArray[np.uint8]:
     """Frames of a clip, resized to cover the bucket's size, cropped at the centre.
 
     Args:
         clip: a video file or an image.
         bucket: the shape wanted.
         numbers: int64 [bucket.frames], rising, of the frames in shown order.
+        upright: whether its pixels are known to be upright and square; others are turned and stretched as viewers do.
 
     Returns:
         RGB of shape [frames, height, width, 3].
@@ -37,19 +45,19 @@ def decode(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray
     Raises:
         RunError: the clip cannot be decoded, or has fewer frames.
     """
-    decoder = _decoder() if bytes(clip[4:8]) == _MP4 else decode_with_pyav
+    decoder = _decoder() if upright and bytes(clip[4:8]) == _MP4 else decode_with_pyav
     return decoder(clip, bucket, numbers)
 
 
 def decode_with_decord(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
-    """``decode`` by decord."""
+    """``decode`` of an upright clip by decord."""
     import av
     import decord
 
     last = int(numbers[-1])
     try:
         # decord tells a clip's size only with a decoded frame, the container at once.
-        with av.open(io.BytesIO(clip), mode="r") as container:
+        with _opened(clip) as container:
             own = container.streams.video[0]
             height, width = _cover(own.height, own.width, bucket)
         # Decoding spreads over clips, so one clip needs one thread.
@@ -79,7 +87,7 @@ def decode_with_pyav(clip: bytes | memoryview, bucket: Bucket, numbers: Places) 
     filled, last = 0, int(numbers[-1])
     reformatter = VideoReformatter()
     try:
-        with av.open(io.BytesIO(clip), mode="r") as container:
+        with _opened(clip) as container:
             stream = container.streams.video[0]
             stream.thread_type = "NONE"
             stamps = sorted(
@@ -97,20 +105,30 @@ def decode_with_pyav(clip: bytes | memoryview, bucket: Bucket, numbers: Places) 
             for frame in container.decode(stream):
                 if frame.pts is None or frame.pts < wanted[filled]:
                     continue
-                height, width = _cover(frame.height, frame.width, bucket)
+                turns = round(frame.rotation / 90) % 4
+                shown = (frame.height, max(1, round(frame.width * (stream.sample_aspect_ratio or 1))))
+                covering = _cover(*(shown[::-1] if turns % 2 else shown), bucket)
+                height, width = covering[::-1] if turns % 2 else covering
                 image = reformatter.reformat(
                     frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
                 )
-                image_HWC = np.asarray(image.to_ndarray(), dtype=np.uint8)
+                image_HWC = np.rot90(np.asarray(image.to_ndarray(), dtype=np.uint8), turns)
                 # A frame that is slowed down is shown more than once.
-                shown = bisect_right(wanted, frame.pts)
-                frames_THWC[filled:shown] = _centre(image_HWC[np.newaxis], bucket)
-                filled = shown
+                behind = bisect_right(wanted, frame.pts)
+                frames_THWC[filled:behind] = _centre(image_HWC[np.newaxis], bucket)
+                filled = behind
                 if filled == bucket.frames:
                     return frames_THWC
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
     raise _too_short(filled, last)
+
+
+def _opened(clip: bytes | memoryview) -> "InputContainer":
+    import av
+
+    # FFmpeg would follow a playlist to files of its choice, under whatever name it comes.
+    return av.open(io.BytesIO(clip), mode="r", options={"format_whitelist": FORMATS})
 
 
 @cache

@@ -169,7 +169,7 @@ class Pipeline:
         words = f"{self._config.seed}/{passed}/{clip.key}"
         numbers = self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
         try:
-            frames_THWC = decode(clip.media, bucket, numbers)
+            frames_THWC = decode(clip.media, bucket, numbers, upright=clip.upright)
         except RunError as error:
             raise BadSampleError(str(error)) from error
         np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))

@@ -14,11 +14,13 @@ class Clip(NamedTuple):
         key: of the sample.
         caption: of the sample.
         media: the encoded video or image.
+        upright: whether its pixels are known to be upright and square, as those of every clip that was curated.
     """
 
     key: str
     caption: str
     media: memoryview
+    upright: bool
 
 
 def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
@@ -36,4 +38,4 @@ def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
     if suffix is None:
         raise RunError("it has no member with pictures")
     caption = caption_of(members)[0] if foreign else bytes(members["txt"]).decode()
-    return Clip(key, caption, members[suffix])
+    return Clip(key, caption, members[suffix], upright=not foreign)

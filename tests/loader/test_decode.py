@@ -99,6 +99,40 @@ def test_an_image_is_a_video_of_one_frame(tmp_path: Path, name: str) -> None:
         decode(path.read_bytes(), Bucket(2, 45, 80), np.array([0, 1]))
 
 
+def encode_turned(path: Path, picture_HWC: np.ndarray, degrees: int, aspect: Fraction) -> bytes:
+    """Two frames, stored as they are and shown turned counter-clockwise and stretched."""
+    height, width = picture_HWC.shape[:2]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=24)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv444p"
+        stream.codec_context.sample_aspect_ratio = aspect
+        stream.set_display_rotation(degrees)
+        for number in range(2):
+            frame = av.VideoFrame.from_ndarray(picture_HWC, "rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, 24)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+@pytest.mark.parametrize("aspect", [Fraction(1), Fraction(2)])
+def test_a_foreign_video_is_shown_as_viewers_show_it(tmp_path: Path, degrees: int, aspect: Fraction) -> None:
+    picture = np.zeros((64, 96, 3), np.uint8)
+    picture[:32, :48] = 255  # the stored top left
+    clip = encode_turned(tmp_path / "turned.mp4", picture, degrees, aspect)
+    shown = np.rot90(picture.repeat(int(aspect), axis=1), degrees // 90)
+    [first] = decode(clip, Bucket(1, *shown.shape[:2]), np.array([0]), upright=False)
+    assert np.abs(first.astype(int) - shown).mean() < 12
+
+
+def test_a_playlist_is_not_followed(clip: bytes, tmp_path: Path) -> None:
+    (tmp_path / "secret.mp4").write_bytes(clip)
+    playlist = f"ffconcat version 1.0\nfile '{tmp_path}/secret.mp4'\n".encode()
+    with pytest.raises(RunError, match="cannot be decoded"):
+        decode(playlist, Bucket(1, 64, 80), np.array([0]), upright=False)
+
+
 @each_decoder
 @pytest.mark.parametrize(
     "size", [(128, 160), (64, 80), (63, 79), (48, 96), (96, 48), (37, 111), (160, 200), (16, 16)]
