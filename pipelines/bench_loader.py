@@ -16,7 +16,7 @@ import numpy as np
 
 from loader.dataset import Dataset, DatasetWriter, Sample
 from loader.errors import RunError
-from loader.storage import open_storage
+from loader.storage import Storage, open_storage
 from pipelines.bench_peers import Epoch, installed_peers
 
 SAMPLES, SAMPLE_BYTES = 2000, 200_000
@@ -31,7 +31,7 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
         folder = Path(name)
-        _write(folder, samples)
+        write_samples(open_storage(folder), samples)
         dataset = Dataset(open_storage(folder))
         clip_bytes = dataset.manifest.totals.clip_bytes
         shards = sorted(folder.glob("shards/*.tar"))
@@ -63,9 +63,10 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, samples: int) -> None:
+def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_000) -> None:
+    """A dataset of so many random "clips" of ``SAMPLE_BYTES``, ten per cent more or less."""
     generator = np.random.default_rng(0)
-    with DatasetWriter(open_storage(folder), max_shard_bytes=48_000_000) as writer:
+    with DatasetWriter(storage, max_shard_bytes) as writer:
         for number in range(samples):
             clip = generator.bytes(int(generator.integers(SAMPLE_BYTES * 9 // 10, SAMPLE_BYTES * 11 // 10)))
             row = {
