@@ -39,7 +39,7 @@ class CacheConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("folder", mode="before")
     @classmethod
     def _refuse_uris(cls, folder: Any) -> Any:
-        if isinstance(folder, str) and (not folder or "://" in folder):
+        if isinstance(folder, str) and (not folder or "://" in folder or "\0" in folder):
             raise ValueError("give a local folder")
         return folder
 

@@ -25,6 +25,7 @@ _COUNT = re.compile(rb"(.{36}) (\d{20})\n")
 _RECORD = struct.Struct("<20sq")
 _BLOCK = 4096
 _SHARE = 0.1  # of the space: what is looked for at once
+_LOOKS = 5  # one is enough unless what it lists is used in the same moment
 _PATIENCE_S = 5.0
 
 
@@ -80,16 +81,18 @@ class CacheSpace:
 
     def _make_room(self, used: int | None, size: int, path: str) -> int:
         """Bytes in use when ``path`` is gone and ``size`` more fit."""
+        looks = 0
         if used is None:
-            used = self._look()
+            used = self._look(size)
         used -= _remove(path)
         while used + size > self.max_bytes:
-            oldest = self._next_to_leave()
-            if oldest is None:
-                used = self._look()
-            else:
+            if (oldest := self._next_to_leave()) is not None:
                 name, last_use = oldest
                 used -= _remove(self.path(name), last_use)
+            elif looks == _LOOKS:
+                raise OSError(errno.EBUSY, "its entries cannot be removed")
+            else:
+                used, looks = self._look(size), looks + 1
         return used
 
     def _used(self, state: int) -> int | None:
@@ -109,8 +112,8 @@ class CacheSpace:
                 return _RECORD.unpack(record)
         return None
 
-    def _look(self) -> int:
-        """Lists the oldest entries anew; returns the bytes in use."""
+    def _look(self, size: int) -> int:
+        """Lists the oldest entries anew, enough of them for ``size`` more bytes; returns the bytes in use."""
         # 36 bytes for each of perhaps millions.
         names, uses, sizes = bytearray(), array("q"), array("q")
         with os.scandir(self.folder) as found:
@@ -125,7 +128,8 @@ class CacheSpace:
         # What seems to be used in the future, by a clock that was set back since, would never leave.
         order = np.lexsort((last_use, last_use <= time.time_ns()))
         space = np.cumsum(np.array(sizes, np.int64)[order])
-        listed = order[: np.searchsorted(space, _SHARE * self.max_bytes) + 1]
+        enough = max(_SHARE * self.max_bytes, sum(sizes) + size - self.max_bytes)
+        listed = order[: np.searchsorted(space, enough) + 1]
         records = (_RECORD.pack(names[20 * at : 20 * at + 20], uses[at]) for at in listed[::-1].tolist())
         self._publish(_OLDEST, lambda file: file.write(b"".join(records)))
         return sum(sizes)

@@ -354,7 +354,14 @@ def test_a_folder_that_cannot_be_is_warned_of_once(
 
 @pytest.mark.parametrize(
     "values",
-    [{"max_gib": 0}, {"max_gib": -1}, {"max_gib": float("inf")}, {"folder": "s3://bucket/x"}, {"folder": ""}],
+    [
+        {"max_gib": 0},
+        {"max_gib": -1},
+        {"max_gib": float("inf")},
+        {"folder": "s3://bucket/x"},
+        {"folder": ""},
+        {"folder": "a\0b"},
+    ],
 )
 def test_a_wrong_configuration_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

@@ -87,7 +87,7 @@ def test_processes_that_share_a_folder_get_right_bytes_within_the_limit(tmp_path
 
 def test_whenever_a_process_is_killed_nothing_wrong_is_left(tmp_path: Path) -> None:
     limit, moments = 1_500_000, random.Random(0)
-    for seed in range(8):
+    for seed in range(6):
         workers = [start(WORKER, tmp_path, limit, seed + 100 * number, 10**9) for number in range(2)]
         assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
         time.sleep(moments.uniform(0.0, 0.2))
@@ -205,3 +205,20 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert cache.find("child") == b"child"
 """
     run(code, tmp_path, first)
+
+
+def test_a_process_forked_while_another_thread_writes_does_not_keep_the_lock(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, time
+from loader.cache import DiskCache
+cache = DiskCache(sys.argv[1], 10**6)
+with cache._space._alone():
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+cache.keep("a", b"x")
+os.kill(child, signal.SIGKILL)
+assert cache.find("a") == b"x"
+"""
+    run(code, tmp_path)
