@@ -8,41 +8,49 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from importlib.util import find_spec
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loader.dataset import Dataset, DatasetWriter, Sample
-from loader.storage import open_storage
+from loader.errors import RunError
+from loader.storage import Storage, open_storage
+from pipelines.bench_peers import Epoch, installed_peers
 
 SAMPLES, SAMPLE_BYTES = 2000, 200_000
 _ROUNDS = 5
 
 
 def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
-    """MB/s of each reader, the best of five rounds, and their ratio to the raw read; None where not installed."""
+    """MB/s of each reader, the best of five rounds, and their ratio to the raw read; None where not installed.
+
+    Raises:
+        RunError: a reader did not read every clip once.
+    """
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
         folder = Path(name)
-        _write(folder, samples)
+        write_samples(open_storage(folder), samples)
         dataset = Dataset(open_storage(folder))
+        clip_bytes = dataset.manifest.totals.clip_bytes
         shards = sorted(folder.glob("shards/*.tar"))
         rows = list(range(samples))
         shuffled = np.random.default_rng(0).permutation(samples).tolist()
-        readers: dict[str, Callable[[], int]] = {
+        (folder / "copy").mkdir()
+        readers: dict[str, Epoch] = {
             "raw": lambda: _raw(shards),
             "reelweave": lambda: _clips(dataset, rows),
             "reelweave_random": lambda: _clips(dataset, shuffled),
+            **installed_peers(folder, folder / "copy"),
         }
-        if find_spec("webdataset"):
-            readers["webdataset"] = lambda: _webdataset(shards)
         speeds = dict.fromkeys(readers, 0.0)
         for _ in range(_ROUNDS):
             for reader, read in readers.items():
                 began = time.perf_counter()
                 got = read()
+                if reader != "raw" and got != clip_bytes:
+                    raise RunError(f"{reader} read {got} bytes of clips, and there are {clip_bytes}")
                 speeds[reader] = max(speeds[reader], got / (time.perf_counter() - began) / 1e6)
     ratios = {reader: speed / speeds["raw"] for reader, speed in speeds.items()}
     return {
@@ -51,13 +59,14 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
         "mb_per_s": speeds,
         "ratio_to_raw": ratios["reelweave"],
         "ratio_to_raw_random": ratios["reelweave_random"],
-        "ratio_to_raw_webdataset": ratios.get("webdataset"),
+        **{f"ratio_to_raw_{peer}": ratios.get(peer) for peer in ("webdataset", "energon", "mosaic")},
     }
 
 
-def _write(folder: Path, samples: int) -> None:
+def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_000) -> None:
+    """A dataset of so many random "clips" of ``SAMPLE_BYTES``, ten per cent more or less."""
     generator = np.random.default_rng(0)
-    with DatasetWriter(open_storage(folder), max_shard_bytes=48_000_000) as writer:
+    with DatasetWriter(storage, max_shard_bytes) as writer:
         for number in range(samples):
             clip = generator.bytes(int(generator.integers(SAMPLE_BYTES * 9 // 10, SAMPLE_BYTES * 11 // 10)))
             row = {
@@ -92,10 +101,3 @@ def _raw(shards: Iterable[Path]) -> int:
 
 def _clips(dataset: Dataset, rows: Iterable[int]) -> int:
     return sum(len(dataset.read_member(row, "mp4")) for row in rows)
-
-
-def _webdataset(shards: Iterable[Path]) -> int:
-    import webdataset
-
-    found = webdataset.WebDataset([str(path) for path in shards], shardshuffle=False)
-    return sum(len(sample["mp4"]) for sample in found)

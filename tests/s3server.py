@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 @contextmanager
@@ -72,6 +73,7 @@ class Fault:
     times: int
     answer: tuple[int, str] | None = None
     cut_after: int | None = None
+    shorten_to: int | None = None
     reset: bool = False
     lose: bool = False
     then: Callable[[], None] | None = None
@@ -115,6 +117,10 @@ class FaultyProxy:
     ) -> None:
         """Resets the connection (TCP RST) after so many bytes of the body."""
         self._faults.append(Fault(match, times, cut_after=after_bytes, reset=True, then=then))
+
+    def shorten(self, to_bytes: int, match: str = "", times: int = 1) -> None:
+        """Gives the first so many bytes of the range that was asked for, and says so, as RFC 9110 15.3.7 allows."""
+        self._faults.append(Fault(match, times, shorten_to=to_bytes))
 
     def lose_answer(self, match: str = "", times: int = 1) -> None:
         """Lets the server do the work, then resets the connection without a word."""
@@ -174,6 +180,11 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 content = f"<Error><Code>{code}</Code><Message>scripted</Message></Error>".encode()
             else:
                 status, headers, content = self.forward(body)
+            if fault.shorten_to is not None and (given := _RANGE.fullmatch(headers.get("Content-Range", ""))):
+                content = content[: fault.shorten_to]
+                end = int(given[1]) + len(content) - 1
+                headers["Content-Range"] = f"bytes {given[1]}-{end}/{given[2]}"
+                headers["Content-Length"] = str(len(content))
             if not fault.lose:
                 self.send_response(status)
                 for name, value in ({"Content-Length": str(len(content))} | headers).items():

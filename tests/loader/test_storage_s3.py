@@ -109,6 +109,18 @@ def test_a_truncated_body_is_continued_where_it_broke(proxy, storage):
     assert proxy.bytes_sent("^GET") < 1.1 * len(BODY)
 
 
+def test_a_range_of_which_less_is_given_is_asked_for_again_from_there(proxy, storage):
+    storage.write("a", BODY)
+    proxy.shorten(1000, match="^GET", times=2)
+    assert storage.read("a", 10, MIB) == BODY[10 : MIB + 10]
+    assert len(proxy.lines("^GET")) == 3
+    assert proxy.bytes_sent("^GET") == MIB
+    proxy.shorten(1000, match="^GET")
+    assert storage.read("a", 2 * MIB) == BODY[2 * MIB :]
+    assert storage.read("a", 2 * MIB, 9 * MIB) == BODY[2 * MIB :]
+    assert len(proxy.lines("^GET")) == 6  # and the end of the object is known without another
+
+
 def test_a_body_that_keeps_breaking_arrives_while_it_moves_on(proxy, storage):
     storage.write("a", BODY)
     proxy.reset(after_bytes=300_000, match="^GET", times=8)  # more often than max_attempts
