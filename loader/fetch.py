@@ -86,16 +86,18 @@ class Fetcher:
     Args:
         read: ``read(shard, offset, size)`` gives these bytes, fewer where the shard ends.
         threads: requests in flight.
+        together: whether one request may read neighbours.
     """
 
-    def __init__(self, read: Callable[[int, int, int], bytes], threads: int) -> None:
+    def __init__(self, read: Callable[[int, int, int], bytes], threads: int, together: bool = True) -> None:
         self._read = read
+        self._most = MAX_RANGE_BYTES if together else 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 
     def fetch(self, places: Sequence[Place]) -> list[Fetched]:
         """Begins to read; in the order of the places."""
         found: dict[int, Fetched] = {}
-        for request in ranges(places):
+        for request in ranges(places, most=self._most):
             future = self._pool.submit(self._read, *request.place)
             for number in request.wanted:
                 start = places[number].offset - request.place.offset

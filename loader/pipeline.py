@@ -91,7 +91,8 @@ class Pipeline:
 
     def __init__(self, samples: Samples, config: StreamConfig, pin_memory: bool) -> None:
         self._samples, self._config, self._pin_memory = samples, config, pin_memory
-        self._fetcher = Fetcher(samples.read, config.readers)
+        # What a cache keeps must be the same whatever is planned beside it.
+        self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
         self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="decode")
         self._seen, self._bad = 0, 0
 

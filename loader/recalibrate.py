@@ -21,6 +21,7 @@ _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of
 class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
     """When a cost is replaced."""
 
+    every_steps: int = Field(200, ge=1, description="optimizer steps from one set point to the next")
     min_timings: int = Field(100, ge=10, description="fewer measured microbatches change nothing")
     keep_error: float = Field(
         0.02, ge=0, description="a cost whose median error is at most this is kept, whatever else would fit"

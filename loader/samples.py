@@ -1,5 +1,6 @@
 """Samples as a stream reads them: where their bytes lie, and what they hold."""
 
+from loader.cache import DiskCache
 from loader.dataset.clip import Clip
 from loader.errors import RunError
 from loader.fetch import Fetched, Place
@@ -15,12 +16,20 @@ class Samples:
 
     Args:
         source: a dataset, or a blend of several.
+        cache: where samples are kept that were read before, if anywhere.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, cache: DiskCache | None = None) -> None:
         self._source = source
         self._index = source.plan_index
-        self.read = source.read_range
+        self._cache = cache
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """Bytes of a shard, from the cache where they are in it."""
+        if self._cache is None:
+            return self._source.read_range(shard, offset, size)
+        name = f"{self._source.shard_uri(shard)} {self._source.fingerprint} {offset}+{size}"
+        return self._cache.get(name, lambda: self._source.read_range(shard, offset, size))
 
     def place(self, row: int) -> Place:
         """Where the sample in a row of the index lies."""

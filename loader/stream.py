@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Microbatch
+from loader.cache import DiskCache
 from loader.cost import Cost
 from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
@@ -62,7 +63,9 @@ class VideoStream(IterableDataset[Microbatch]):
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
-        with Pipeline(Samples(self.source), self.config, pin) as pipeline:
+        kept = self.config.cache
+        cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
+        with Pipeline(Samples(self.source, cache), self.config, pin) as pipeline:
             for microbatch in pipeline.run(islice(self._planned(), first, None, stride)):
                 self._position = microbatch.after
                 yield microbatch
@@ -106,6 +109,11 @@ class VideoStream(IterableDataset[Microbatch]):
                 f" {loaded.position.part.ranks} ranks to its end"
             )
         self._position = position
+
+    @property
+    def cost(self) -> Cost:
+        """What microbatches are planned with."""
+        return self._stages.assignment(self._position.part.setting).cost
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plans with another cost from here on; every rank must call it between the same two steps.

@@ -4,6 +4,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from loader.blend.curriculum import Curriculum
 from loader.buckets import BucketConfig
+from loader.cache import CacheConfig
 from loader.policy import Policy, Regime
 
 
@@ -15,6 +16,10 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     readers: PositiveInt = Field(default=16, description="requests in flight")
     read_ahead_mib: PositiveInt = Field(
         default=256, description="encoded bytes read ahead of decoding, at most"
+    )
+    cache: CacheConfig | None = Field(
+        default=None,
+        description="local disk that keeps samples read from S3; shared by the ranks of a machine",
     )
     workers: PositiveInt = Field(default=4, description="decoding threads")
     prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
 
 
@@ -104,6 +105,9 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     schedule: ScheduleConfig = ScheduleConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    recalibrate: RecalibrateConfig | None = Field(
+        None, description="when measured times replace the cost that steps are planned with; null is never"
+    )
     seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")

@@ -1,8 +1,8 @@
-"""Where a run's numbers go: metrics.jsonl, TensorBoard events and the console (stderr)."""
+"""Where a run's numbers go: metrics.jsonl, bad_samples.jsonl, TensorBoard events and the console (stderr)."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
+from loader.batch import BadSample
 from train.config import LogConfig
 from train.metrics import StepMetrics, Summary
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-FILE = "metrics.jsonl"
+FILE, BAD_SAMPLES = "metrics.jsonl", "bad_samples.jsonl"
 
 
 class MetricLog:
@@ -39,6 +40,7 @@ class MetricLog:
 
     def __init__(self, out: Path, config: LogConfig, start_step: int, total_steps: int, writes: bool) -> None:
         self.summary = Summary()
+        self._out = out
         self._config = config
         self._total_steps = total_steps
         self._writes = writes
@@ -67,6 +69,12 @@ class MetricLog:
         """Puts one line on the console."""
         if self._writes:
             self._console.print(message, markup=False)
+
+    def bad_samples(self, samples: Sequence[BadSample]) -> None:
+        """Adds samples that others stood in for to ``bad_samples.jsonl``; on every rank."""
+        if samples:
+            with (self._out / BAD_SAMPLES).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
 
     def add(self, metrics: StepMetrics) -> None:
         """Records one step."""

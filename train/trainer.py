@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from loader.batch import Microbatch
+from loader.cost import Cost
 from loader.errors import RunError, UsageError
+from loader.recalibrate import recalibrated
 from train import checkpoint
 from train.config import TrainConfig
 from train.log import MetricLog
@@ -20,6 +22,7 @@ from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
 from train.parallel.world import World, join
 from train.schedule import learning_rate
+from train.timings import MicrobatchClock
 
 
 class Stream(Protocol):
@@ -33,6 +36,13 @@ class Stream(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Sets the state."""
+
+    @property
+    def cost(self) -> Cost:
+        """What microbatches are planned with."""
+
+    def recalibrate(self, cost: Cost) -> bool:
+        """Plans what a new iterator yields with another cost; False where that is not possible now."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Trainer:
             log.say(
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
-            batches = iter(self.stream)
+            batches, clock = iter(self.stream), MicrobatchClock(world.device)
             nonfinite_steps = 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
@@ -107,9 +117,11 @@ class Trainer:
                 optimizer.zero_grad(set_to_none=False)
                 data_s, own = 0.0, _Own()
                 for batch, waited_s in self._microbatches(batches, step):
-                    losses_B, tokens = self._sample_losses(bundle, batch, world.device)
-                    (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                    with clock.measure(batch):
+                        losses_B, tokens = self._sample_losses(bundle, batch, world.device)
+                        (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
                     data_s += waited_s
+                    log.bad_samples(batch.bad)
                     own.add(batch, losses_B, tokens)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
                 loss, step_tokens = own.totals(world)
@@ -134,6 +146,11 @@ class Trainer:
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
+                if config.recalibrate and step % config.recalibrate.every_steps == 0:
+                    found = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
+                    log.say(f"step {step}: {found.reason}")
+                    if found.changed and self.stream.recalibrate(found.cost):
+                        batches = iter(self.stream)
                 if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
                     self._save(step, weights, optimizer)
             world.barrier()

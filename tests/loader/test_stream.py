@@ -254,6 +254,24 @@ def test_what_is_read_ahead_is_bounded(samples: list[Sample], tmp_path: Path) ->
     iterator.close()
 
 
+def test_what_a_cache_holds_is_not_read_again(samples: list[Sample], tmp_path: Path) -> None:
+    class CountingDataset(Dataset):
+        reads = 0
+
+        def read_range(self, shard: int, offset: int, size: int) -> bytes:
+            self.reads += 1
+            return super().read_range(shard, offset, size)
+
+    dataset = CountingDataset(open_storage(write(tmp_path / "set", samples)))
+    plain = [digest(micro) for micro in VideoStream(dataset, config())]
+    dataset.reads = 0
+    cached = config(cache={"folder": tmp_path / "cache", "max_gib": 1})
+    assert [digest(micro) for micro in VideoStream(dataset, cached)] == plain
+    assert dataset.reads == SAMPLES
+    assert [digest(micro) for micro in VideoStream(dataset, cached)] == plain
+    assert dataset.reads == SAMPLES
+
+
 def test_microbatches_are_full_sized_by_the_formula(dataset: Dataset) -> None:
     stream = VideoStream(dataset, config(epochs=1))
     batches = {

@@ -1,7 +1,8 @@
 import json
 
+from loader.batch import BadSample
 from train.config import LogConfig
-from train.log import FILE, MetricLog, read_metrics
+from train.log import BAD_SAMPLES, FILE, MetricLog, read_metrics
 from train.metrics import StepMetrics
 
 
@@ -52,3 +53,13 @@ def test_the_summary_covers_the_steps_before_a_resume(tmp_path):
     assert second.summary.first_mean == 5.5
     assert second.summary.last_mean == 7.5
     assert second.summary.samples_per_s == 8
+
+
+def test_bad_samples_are_listed_beside_the_metrics(tmp_path):
+    with log(tmp_path) as first:
+        first.bad_samples([])
+        assert not (tmp_path / BAD_SAMPLES).exists()
+        first.bad_samples([BadSample("one", "shards/000000.tar", 512, "it is damaged")])
+        first.bad_samples([BadSample("two", "shards/000001.tar", 0, "the shard is missing")])
+    lines = [json.loads(line) for line in (tmp_path / BAD_SAMPLES).read_text().splitlines()]
+    assert [(line["key"], line["offset"]) for line in lines] == [("one", 512), ("two", 0)]

@@ -21,6 +21,8 @@ with join("cpu") as world:
     a, b = torch.full((2, 3), 1.0 + world.rank), torch.full((4,), 10.0 + world.rank)
     world.sum_([a, b])
     assert a.tolist() == [[3.0] * 3] * 2 and b.tolist() == [21.0] * 4
+    rows = world.gather(torch.full((world.rank * 2, 2), 5.0 + world.rank))
+    assert rows.tolist() == [[6.0] * 2] * 2
     weight = torch.nn.Parameter(torch.full((3,), float(world.rank)))
     world.broadcast_([weight])
     assert weight.tolist() == [0.0] * 3
@@ -37,6 +39,7 @@ def test_a_process_alone_is_a_world_of_one():
         tensor = torch.ones(2)
         world.sum_([tensor])
         assert (world.rank, world.size, tensor.tolist()) == (0, 1, [1.0, 1.0])
+        assert world.gather(torch.ones(2, 3)).tolist() == [[1.0] * 3] * 2
 
 
 def test_ranks_sum_and_broadcast_and_leave_no_threads_behind():

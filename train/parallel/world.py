@@ -1,4 +1,4 @@
-"""The data-parallel processes of a run: who I am, and two exact collectives."""
+"""The data-parallel processes of a run: who I am, and a few exact collectives."""
 
 import importlib
 import os
@@ -34,6 +34,19 @@ class World:
     def broadcast_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replaces tensors of one type by those of rank 0, in one collective."""
         self._together(tensors, lambda flat: dist.broadcast(flat, src=0))
+
+    def gather(self, rows_nK: torch.Tensor) -> torch.Tensor:
+        """The rows of all ranks, rank after rank; each may have another number of them."""
+        if self.size == 1:
+            return rows_nK
+        counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        counts[self.rank] = len(rows_nK)
+        self.sum_([counts])
+        padded = rows_nK.new_zeros((int(counts.max()), *rows_nK.shape[1:]))
+        padded[: len(rows_nK)] = rows_nK
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
 
     def barrier(self) -> None:
         """Returns when every rank has come here."""

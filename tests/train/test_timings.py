@@ -1,0 +1,82 @@
+"""Measured microbatches, and what a run does with them at a set point."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from loader.cost import Cost, LinearQuadraticCost, PowerCost
+from loader.cost_fit import Timings
+from loader.recalibrate import RecalibrateConfig, Recalibration
+from tests.train.clips import ClipStream, tiny_config
+from train import trainer
+from train.checkpoint import latest, read_state
+from train.parallel.world import join
+from train.timings import MicrobatchClock
+from train.trainer import Trainer
+
+
+class CostedStream(ClipStream):
+    """Remembers which cost it was given, and in which step it was asked for a new iterator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cost: Cost = PowerCost()
+        self.begun: list[int] = []
+
+    def __iter__(self):
+        self.begun.append(self.position)
+        return super().__iter__()
+
+    def recalibrate(self, cost: Cost) -> bool:
+        self.cost = cost
+        return True
+
+    def state_dict(self):
+        return super().state_dict() | {"cost": self.cost.kind}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+
+
+def test_a_clock_tells_shapes_and_seconds() -> None:
+    clock, stream = MicrobatchClock(torch.device("cpu")), ClipStream()
+    batches = [stream.microbatch(step) for step in range(3)]
+    with join("cpu") as world:
+        assert len(clock.take(world).step_s) == 0
+        for number, batch in enumerate(batches):
+            with clock.measure(batch):
+                time.sleep(0.02 * number)
+        timings = clock.take(world)
+        assert len(clock.take(world).step_s) == 0
+    assert timings.batch.tolist() == [len(batch.keys) for batch in batches]
+    assert timings.length.tolist() == [batch.length for batch in batches]
+    assert timings.step_s[0] < 0.02 <= timings.step_s[1] < 0.04 <= timings.step_s[2]
+
+
+def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Cost, Timings]] = []
+
+    def decide(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
+        seen.append((current, timings))
+        return Recalibration(LinearQuadraticCost(token_s=1, square_s=0), len(seen) == 2, "decided", 0.1)
+
+    monkeypatch.setattr(trainer, "recalibrated", decide)
+    config = tiny_config(total_steps=8, every_steps=4).model_copy(
+        update={"recalibrate": RecalibrateConfig(every_steps=2, min_timings=10)}
+    )
+    stream = CostedStream()
+    Trainer(config, stream, tmp_path).run()
+    assert [current.kind for current, _ in seen] == ["power", "power", "linear_quadratic", "linear_quadratic"]
+    assert all(len(timings.step_s) == 2 and np.all(timings.step_s > 0) for _, timings in seen)
+    assert stream.begun == [0, 4]
+    folder = latest(tmp_path)
+    assert read_state(folder).stream["cost"] == "linear_quadratic"
+    states = sorted(folder.parent.glob("step*"))
+    assert read_state(states[0]).stream["cost"] == "linear_quadratic"
+
+
+def test_without_a_setting_no_cost_is_replaced(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "recalibrated", lambda *_: pytest.fail("asked"))
+    Trainer(tiny_config(total_steps=4), ClipStream(), tmp_path).run()
