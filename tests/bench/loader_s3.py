@@ -17,13 +17,14 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
 
 from loader.buckets import BucketConfig, assign
 from loader.dataset import Dataset
+from loader.fetch import Fetched, Fetcher
 from loader.plan import plan_epoch
 from loader.policy import Division
+from loader.samples import Samples
 from loader.storage import StorageConfig, open_storage
 from loader.tokens import Compression
 from pipelines.bench_loader import SAMPLE_BYTES, write_samples
@@ -35,7 +36,7 @@ Read = Callable[[Dataset, Sequence[int]], Iterator[bytes]]
 KINDS = ("error 500", "reset", "truncation", "short read")
 SHARDS = r"^GET .*/shards/\d+\.tar(\?|$)"
 MOST_SENT, LEAST_RATE = 1.05, 0.7
-RANKS = 2
+RANKS, BATCH = 2, 8
 SHARD_BYTES = 2_000_000  # moto copies the whole object for every range of it
 
 
@@ -48,23 +49,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--faults", type=float, default=0.01, metavar="SHARE")
     options = parser.parse_args(arguments)
-    result = bench(by_range(options.threads), options.samples, options.rounds, options.faults)
+    result = bench(as_streamed(options.threads), options.samples, options.rounds, options.faults)
     print(json.dumps({"threads": options.threads, **result}, indent=1))
     return 0 if result["ok"] else 1
 
 
-def by_range(threads: int) -> Read:
-    """One range read per clip, so many at a time; a few are waiting, and the rest is not yet asked for."""
+def as_streamed(threads: int) -> Read:
+    """As the stream reads: whole samples, neighbours of a microbatch together, some microbatches ahead."""
 
     def read(dataset: Dataset, rows: Sequence[int]) -> Iterator[bytes]:
-        with ThreadPoolExecutor(threads) as pool:
-            pending: deque[Future[bytes]] = deque()
-            for row in rows:
-                pending.append(pool.submit(dataset.read_member, row, "mp4"))
-                if len(pending) > 2 * threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+        samples = Samples(dataset)
+        fetcher = Fetcher(samples.read, threads)
+        pending: deque[list[tuple[int, Fetched]]] = deque()
+        try:
+            for first in range(0, len(rows), BATCH):
+                batch = rows[first : first + BATCH]
+                pending.append(
+                    list(zip(batch, fetcher.fetch([samples.place(row) for row in batch]), strict=True))
+                )
+                if len(pending) > 1 + 2 * threads // BATCH:
+                    yield from (bytes(samples.clip(*one).media) for one in pending.popleft())
+            for microbatch in pending:
+                yield from (bytes(samples.clip(*one).media) for one in microbatch)
+        finally:
+            fetcher.close()
 
     return read
 
@@ -128,7 +136,7 @@ def planned_rows(dataset: Dataset) -> list[int]:
         max_text_tokens=0,
         memory_tokens=64,
     )
-    plan = plan_epoch(assign(dataset.index, config), 0, 0, Division(RANKS))
+    plan = plan_epoch(assign(dataset.plan_index, config), 0, 0, Division(RANKS))
     return [
         int(row)
         for step in range(len(plan))
