@@ -19,6 +19,7 @@ from loader.plan import Done, EpochPlan, plan_epoch
 from loader.policy import budgets_of
 from loader.position import MAX_SETTINGS, Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
+from loader.share import NO_WORKERS, Share
 from loader.stream_config import StreamConfig
 
 
@@ -38,6 +39,7 @@ class VideoStream(IterableDataset[Microbatch]):
         config: what is streamed.
         rank: this data-parallel rank.
         world_size: data-parallel ranks.
+        share: the model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
         assignment: each sample's bucket, and the samples that fit none.
@@ -47,13 +49,21 @@ class VideoStream(IterableDataset[Microbatch]):
         UsageError: no such rank, or fewer samples in buckets than ranks.
     """
 
-    def __init__(self, dataset: Dataset, config: StreamConfig, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        config: StreamConfig,
+        rank: int = 0,
+        world_size: int = 1,
+        share: Share | None = None,
+    ) -> None:
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
         self.dataset = dataset
         self.config = config
         self.rank = rank
         self.world_size = world_size
+        self.share = share
         self._buckets = budgets_of(config.policy, config.buckets)
         self.assignment = assign(dataset.index, self._buckets)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
@@ -62,9 +72,11 @@ class VideoStream(IterableDataset[Microbatch]):
 
     def __iter__(self) -> Iterator[Microbatch]:
         worker = get_worker_info()
+        if self.share is not None:
+            self._agree(self.share, worker is not None)
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
-        with Pipeline(Samples(self.dataset), self.config, pin) as pipeline:
+        with Pipeline(Samples(self.dataset), self.config, pin, self.share) as pipeline:
             for microbatch in pipeline.run(islice(self._planned(), first, None, stride)):
                 self._position = microbatch.after
                 yield microbatch
@@ -114,6 +126,12 @@ class VideoStream(IterableDataset[Microbatch]):
             return False
         self._position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         return True
+
+    def _agree(self, share: Share, in_worker: bool) -> None:
+        if in_worker:
+            raise UsageError(NO_WORKERS)
+        config = self.config.model_dump(include={"epochs", "max_bad", "max_bad_share"})
+        share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
     def _planned(self) -> Iterator[Planned]:
         position, assignment = self._position, self.assignment
