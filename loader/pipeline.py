@@ -104,7 +104,9 @@ class Pipeline:
     def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch]:
         """The microbatches, in order."""
         parts = self._parts(planned)
-        return map(self._microbatch, parts if self._share is None else self._share.exchange(parts))
+        return map(
+            self._microbatch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
+        )
 
     def _parts(self, planned: Iterator[Planned]) -> Iterator[Part[Planned]]:
         reading: deque[_Read] = deque()
@@ -112,16 +114,24 @@ class Pipeline:
         may_read_on = True
         for one in ahead(planned, _PLANNED_AHEAD):
             reading.append(self._read(one))
-            while reading and len(decoding) <= self._config.prefetch:
+            while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
             # Reading gains one microbatch on decoding per turn, so that the first one is not waited for longer.
             may_read_on = not may_read_on and sum(read.size for read in reading) < self._read_ahead
-            if len(decoding) > self._config.prefetch and not may_read_on:
+            if self._has_enough(decoding) and not may_read_on:
                 yield _part(decoding.popleft())
         while reading or decoding:
-            while reading and len(decoding) <= self._config.prefetch:
+            while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
             yield _part(decoding.popleft())
+
+    def _has_enough(self, decoding: deque[_Decoding]) -> bool:
+        """Whether to wait with further microbatches.
+
+        What other ranks decode counts less: with one sample per microbatch, ranks would else work in turns.
+        """
+        own = sum(bool(one.loads) for one in decoding)
+        return own > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
 
     @property
     def _read_ahead(self) -> int:
@@ -143,14 +153,13 @@ class Pipeline:
     def _decode(self, read: _Read) -> _Decoding:
         bucket = read.planned.bucket
         video_BCTHW = torch.empty(
-            (len(read.owners), 3, bucket.frames, bucket.height, bucket.width),
+            (len(read.fetched), 3, bucket.frames, bucket.height, bucket.width),
             dtype=torch.uint8,
             pin_memory=self._pin_memory,
         )
-        video = video_BCTHW.numpy()
         loads = [
-            self._decoders.submit(self._load, read.planned, number, fetched, video[number])
-            for number, fetched in read.fetched.items()
+            self._decoders.submit(self._load, read.planned, number, fetched, video_CTHW)
+            for (number, fetched), video_CTHW in zip(read.fetched.items(), video_BCTHW.numpy(), strict=True)
         ]
         return _Decoding(read.planned, read.owners, video_BCTHW, loads)
 

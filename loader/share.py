@@ -31,13 +31,13 @@ class Loaded(NamedTuple):
 
 
 class Part(NamedTuple, Generic[T]):
-    """A microbatch whose own samples this rank has decoded; one that is whole after `Share.exchange`.
+    """What one rank has decoded of a microbatch; all of it behind `Share.exchange`.
 
     Attributes:
         planned: what it is.
-        owners: of each sample the rank of the group that decodes it.
-        video_BCTHW: uint8 RGB.
-        loaded: of this rank's samples, in order; of all where it is whole.
+        owners: of each sample of the microbatch the rank of the group that decodes it.
+        video_BCTHW: uint8 RGB of the rank's samples, in order.
+        loaded: what they are.
     """
 
     planned: T
@@ -124,20 +124,26 @@ class Share:
                         f" rank 0 and {other[name]} on its rank {rank}"
                     )
 
-    def exchange(self, parts: Iterator[Part[T]]) -> Iterator[Part[T]]:
+    def exchange(self, parts: Iterator[Part[T]], pin_memory: bool) -> Iterator[Part[T]]:
         """Microbatches made whole.
 
         Args:
             parts: of this rank; the other ranks give theirs of the same microbatches.
+            pin_memory: whether pixels on the CPU lie in page-locked memory.
 
         Raises:
             RunError: making a part has failed on some rank, or the rank has gone; on all ranks.
         """
-        while (part := self._next(parts)) is not None:
-            yield part._replace(video_BCTHW=self._whole(part.video_BCTHW, part.owners))
+        while (own := self._next(parts)) is not None:
+            part, told = own
+            by_rank = [iter(loaded) for loaded in told]
+            yield part._replace(
+                video_BCTHW=self._whole(part, pin_memory),
+                loaded=[next(by_rank[owner]) for owner in part.owners],
+            )
 
-    def _next(self, parts: Iterator[Part[T]]) -> Part[T] | None:
-        """The next part, with what all ranks have loaded of it."""
+    def _next(self, parts: Iterator[Part[T]]) -> tuple[Part[T], list[list[Loaded]]] | None:
+        """The next part, and what each rank has loaded of the microbatch."""
         part, failure = None, None
         try:
             part = next(parts, None)
@@ -156,8 +162,7 @@ class Share:
             raise RunError(f"rank {rank} of the model-parallel group cannot go on: {reason}") from failure
         if part is None:
             return None
-        by_rank = [iter(_LOADED.validate_python(loaded)) for _, loaded in told]
-        return part._replace(loaded=[next(by_rank[owner]) for owner in part.owners])
+        return part, [_LOADED.validate_python(loaded) for _, loaded in told]
 
     def _gather(self, value: object) -> list[Any]:
         """A JSON value of each rank, by rank."""
@@ -173,17 +178,20 @@ class Share:
             rows = texts.view(self.size, longest).cpu().numpy()
             return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
-    def _whole(self, video_BCTHW: torch.Tensor, owners: list[int]) -> torch.Tensor:
-        """All samples, each from its owner; into the same memory where it is the CPU's."""
-        whole_BCTHW = video_BCTHW
-        if video_BCTHW.device != self._device:
-            whole_BCTHW = torch.empty_like(video_BCTHW, device=self._device)
+    def _whole(self, part: Part[T], pin_memory: bool) -> torch.Tensor:
+        """The pixels of all samples: each rank's run of them travels from its owner to its place."""
+        whole_BCTHW = torch.empty(
+            (len(part.owners), *part.video_BCTHW.shape[1:]),
+            dtype=torch.uint8,
+            device=self._device,
+            pin_memory=pin_memory and self._device.type == "cpu",
+        )
         works, start = [], 0
         with _in_words():
-            for owner, run in groupby(owners):
+            for owner, run in groupby(part.owners):
                 end = start + len(list(run))
-                if owner == self.rank and whole_BCTHW is not video_BCTHW:
-                    whole_BCTHW[start:end].copy_(video_BCTHW[start:end], non_blocking=True)
+                if owner == self.rank:
+                    whole_BCTHW[start:end].copy_(part.video_BCTHW, non_blocking=True)
                 works.append(
                     dist.broadcast(whole_BCTHW[start:end], group=self._group, group_src=owner, async_op=True)
                 )

@@ -1,6 +1,6 @@
-"""One rank of model-parallel groups, for tests that start several: OUT RANK WORLD_SIZE SCENARIO...
+"""One rank of model-parallel groups, for tests that start several: OUT RANK WORLD_SIZE.
 
-Each scenario is a function here; what it returns goes to OUT/SCENARIO-RANK.json. OUT holds the datasets good and bad.
+OUT holds the datasets good and bad; what each scenario returns goes to OUT/SCENARIO-RANK.json.
 """
 
 import json
@@ -28,10 +28,10 @@ from loader.stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, config, digest
 
 SETTINGS = {
-    "together": config(epochs=6),
-    "one by one": config(epochs=6, buckets=BUCKETS.model_copy(update={"memory_tokens": 72})),  # B is 1
-    "pairs": config(epochs=3, microbatches=2),
-    "stand-ins": config(epochs=3),
+    "together": config(epochs=4),
+    "one by one": config(epochs=4, buckets=BUCKETS.model_copy(update={"memory_tokens": 72})),  # B is 1
+    "pairs": config(microbatches=2),
+    "stand-ins": config(),
 }
 TAKEN = 4
 
@@ -53,11 +53,15 @@ class WatchedDataset(Dataset):
 
 def everything(stream: VideoStream) -> list[Any]:
     """All that a stream's microbatches hold, as JSON values."""
-    return [
-        [digest(micro), list(micro.captions), list(micro.passes), micro.step_samples, micro.slot, micro.slots]
-        + [[asdict(bad) for bad in micro.bad], stream.state_dict()]
+    found = [
+        [
+            *(digest(micro), micro.captions, micro.passes, micro.step_samples, micro.slot, micro.slots),
+            *([asdict(bad) for bad in micro.bad], stream.state_dict()),
+        ]
         for micro in stream
     ]
+    plain: list[Any] = json.loads(json.dumps(found))
+    return plain
 
 
 def read(out: Path, scenario: str, rank: int = 0, world_size: int = 1, share: Share | None = None) -> Any:
@@ -70,7 +74,7 @@ def error_of(stream: Iterable[object]) -> list[str]:
     try:
         for _ in stream:
             pass
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - bugs are a case too
         return [type(error).__name__, str(error)]
     return []
 
@@ -116,16 +120,19 @@ def workers(out: Path, start: str) -> list[str]:
     return error_of(DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=start))
 
 
-def left(out: Path, rank: int, leave: Callable[[], object]) -> list[str]:
-    """Rank 1 leaves in the middle; what rank 0 hears."""
-    group = dist.new_group(timeout=timedelta(seconds=4))
-    stream = VideoStream(open_dataset(out / "good"), config(epochs=None), share=Share(group))
+def gone(out: Path, rank: int) -> Any:
+    """What the partners of rank 1, which is killed, and rank 3, which stops answering, hear and how soon."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3], timeout=timedelta(seconds=4))]
+    stream = VideoStream(open_dataset(out / "good"), config(epochs=None), share=Share(groups[rank // 2]))
     for number, _ in enumerate(iterator := iter(stream)):
         if number == TAKEN:
             break
     if rank == 1:
-        leave()
-    return error_of(iterator)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 3:
+        time.sleep(300)
+    began = time.monotonic()
+    return error_of(iterator), time.monotonic() - began
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
@@ -140,22 +147,21 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     "limit": limit,
     "fork": lambda out, rank: workers(out, "fork"),
     "spawn": lambda out, rank: workers(out, "spawn"),
-    "killed": lambda out, rank: left(out, rank, lambda: os.kill(os.getpid(), signal.SIGKILL)),
-    "stuck": lambda out, rank: left(out, rank, lambda: time.sleep(60)),
+    "gone": gone,
 }
 
 
 if __name__ == "__main__":
-    out, rank, world_size, *scenarios = sys.argv[1:]
+    out, rank, world_size = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{out}/{'-'.join(scenarios)}.meet",
+        init_method=f"file://{out}/meeting",
         rank=int(rank),
         world_size=int(world_size),
         timeout=timedelta(seconds=100),
     )
-    for scenario in scenarios:
-        found = SCENARIOS[scenario](Path(out), int(rank))
-        (Path(out) / f"{scenario}-{rank}.json").write_text(json.dumps(found))
+    for name, scenario in SCENARIOS.items():
+        found = scenario(Path(out), int(rank))
+        (Path(out) / f"{name}-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
