@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import timedelta
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -115,24 +115,21 @@ def limit(out: Path, rank: int) -> list[str]:
     return error_of(VideoStream(open_dataset(out / "bad"), settings, share=Share()))
 
 
-def workers(out: Path, start: str) -> list[str]:
+def workers(out: Path, rank: int) -> list[str]:
     stream = VideoStream(open_dataset(out / "good"), config(), share=Share())
-    return error_of(DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=start))
+    return error_of(DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
 
 
 def gone(out: Path, rank: int) -> Any:
     """What the partners of rank 1, which is killed, and rank 3, which stops answering, hear and how soon."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3], timeout=timedelta(seconds=4))]
     stream = VideoStream(open_dataset(out / "good"), config(epochs=None), share=Share(groups[rank // 2]))
-    for number, _ in enumerate(iterator := iter(stream)):
-        if number == TAKEN:
-            break
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if rank == 3:
-        time.sleep(300)
+    if rank % 2:
+        for _ in islice(stream, TAKEN):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL if rank == 1 else signal.SIGSTOP)
     began = time.monotonic()
-    return error_of(iterator), time.monotonic() - began
+    return error_of(stream), time.monotonic() - began
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
@@ -145,8 +142,7 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     "bug": lambda out, rank: fails(out, rank, ZeroDivisionError("a bug")),
     "disagree": disagree,
     "limit": limit,
-    "fork": lambda out, rank: workers(out, "fork"),
-    "spawn": lambda out, rank: workers(out, "spawn"),
+    "workers": workers,
     "gone": gone,
 }
 
