@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loader.errors import RunError, UsageError
     from loader.plan import plan_epoch
     from loader.policy import Division
+    from loader.share import Share
     from loader.stats import dataset_stats
     from loader.storage import StorageConfig, open_storage
     from loader.stream import VideoStream
@@ -33,6 +34,7 @@ _HOMES = {
     "PowerCost": "loader.cost",
     "RunError": "loader.errors",
     "Sample": "loader.dataset",
+    "Share": "loader.share",
     "StorageConfig": "loader.storage",
     "StreamConfig": "loader.stream_config",
     "UsageError": "loader.errors",
@@ -57,6 +59,7 @@ __all__ = [
     "PowerCost",
     "RunError",
     "Sample",
+    "Share",
     "StorageConfig",
     "StreamConfig",
     "UsageError",

@@ -23,6 +23,7 @@ from loader.fetch import Fetched, Fetcher
 from loader.plan import EpochPlan, PlannedMicrobatch
 from loader.position import Position
 from loader.samples import BadSampleError, Samples
+from loader.share import Loaded, Part, Share, divide
 from loader.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
@@ -56,28 +57,21 @@ class Planned:
 
 
 class _Read(NamedTuple):
-    """A microbatch whose bytes are on their way."""
+    """A microbatch whose bytes are on their way: by number in it, those of this rank's samples."""
 
     planned: Planned
-    fetched: list[Fetched]
+    owners: list[int]
+    fetched: dict[int, Fetched]
     size: int
-
-
-class _Loaded(NamedTuple):
-    """A sample whose pixels are in place, and those that it stands in for."""
-
-    key: str
-    caption: str
-    passed: int
-    bad: list[BadSample]
 
 
 class _Decoding(NamedTuple):
     """A microbatch that is complete when its loads are."""
 
     planned: Planned
+    owners: list[int]
     video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
-    loads: list[Future[_Loaded]]
+    loads: list[Future[Loaded]]
 
 
 class Pipeline:
@@ -87,10 +81,14 @@ class Pipeline:
         samples: of the dataset.
         config: of the stream.
         pin_memory: whether pixels lie in page-locked memory.
+        share: the ranks that read the same microbatches, if they do it together.
     """
 
-    def __init__(self, samples: Samples, config: StreamConfig, pin_memory: bool) -> None:
-        self._samples, self._config, self._pin_memory = samples, config, pin_memory
+    def __init__(
+        self, samples: Samples, config: StreamConfig, pin_memory: bool, share: Share | None = None
+    ) -> None:
+        self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
+        self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
         # What a cache keeps must be the same whatever is planned beside it.
         self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
         self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="decode")
@@ -107,21 +105,35 @@ class Pipeline:
 
     def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch]:
         """The microbatches, in order."""
+        parts = self._parts(planned)
+        return map(
+            self._microbatch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
+        )
+
+    def _parts(self, planned: Iterator[Planned]) -> Iterator[Part[Planned]]:
         reading: deque[_Read] = deque()
         decoding: deque[_Decoding] = deque()
         may_read_on = True
         for one in ahead(planned, _PLANNED_AHEAD):
             reading.append(self._read(one))
-            while reading and len(decoding) <= self._config.prefetch:
+            while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
             # Reading gains one microbatch on decoding per turn, so that the first one is not waited for longer.
             may_read_on = not may_read_on and sum(read.size for read in reading) < self._read_ahead
-            if len(decoding) > self._config.prefetch and not may_read_on:
-                yield self._done(decoding.popleft())
+            if self._has_enough(decoding) and not may_read_on:
+                yield _part(decoding.popleft())
         while reading or decoding:
-            while reading and len(decoding) <= self._config.prefetch:
+            while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
-            yield self._done(decoding.popleft())
+            yield _part(decoding.popleft())
+
+    def _has_enough(self, decoding: deque[_Decoding]) -> bool:
+        """Whether to wait with further microbatches.
+
+        What other ranks decode counts less: with one sample per microbatch, ranks would else work in turns.
+        """
+        own = sum(bool(one.loads) for one in decoding)
+        return own > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
 
     @property
     def _read_ahead(self) -> int:
@@ -129,7 +141,15 @@ class Pipeline:
 
     def _read(self, planned: Planned) -> _Read:
         places = [self._samples.place(row) for row in planned.micro.rows.tolist()]
-        return _Read(planned, self._fetcher.fetch(places), sum(place.size for place in places))
+        owners, self._totals = divide([place.size for place in places], self._totals)
+        own = [number for number, owner in enumerate(owners) if owner == self._rank]
+        fetched = self._fetcher.fetch([places[number] for number in own])
+        return _Read(
+            planned,
+            owners,
+            dict(zip(own, fetched, strict=True)),
+            sum(places[number].size for number in own),
+        )
 
     def _decode(self, read: _Read) -> _Decoding:
         bucket = read.planned.bucket
@@ -140,15 +160,11 @@ class Pipeline:
         )
         loads = [
             self._decoders.submit(self._load, read.planned, number, fetched, video_CTHW)
-            for number, (fetched, video_CTHW) in enumerate(
-                zip(read.fetched, video_BCTHW.numpy(), strict=True)
-            )
+            for (number, fetched), video_CTHW in zip(read.fetched.items(), video_BCTHW.numpy(), strict=True)
         ]
-        return _Decoding(read.planned, video_BCTHW, loads)
+        return _Decoding(read.planned, read.owners, video_BCTHW, loads)
 
-    def _load(
-        self, planned: Planned, number: int, fetched: Fetched, video_CTHW: NDArray[np.uint8]
-    ) -> _Loaded:
+    def _load(self, planned: Planned, number: int, fetched: Fetched, video_CTHW: NDArray[np.uint8]) -> Loaded:
         """Fills in one sample, or the first good one of those that may stand in for it."""
         micro, bad = planned.micro, list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
@@ -161,7 +177,7 @@ class Pipeline:
             except BadSampleError as error:
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
-            return _Loaded(clip.key, clip.caption, passed, bad)
+            return Loaded(clip.key, clip.caption, passed, bad)
         raise RunError(
             f"{len(bad)} samples of bucket {planned.bucket} in a row cannot be used, the first: {bad[0]}"
         )
@@ -175,9 +191,8 @@ class Pipeline:
             raise BadSampleError(str(error)) from error
         np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))
 
-    def _done(self, decoding: _Decoding) -> Microbatch:
-        planned, micro = decoding.planned, decoding.planned.micro
-        loaded = [load.result() for load in decoding.loads]
+    def _microbatch(self, part: Part[Planned]) -> Microbatch:
+        planned, micro, loaded = part.planned, part.planned.micro, part.loaded
         bad = tuple(chain.from_iterable(one.bad for one in loaded))
         self._count(len(loaded), bad)
         return Microbatch(
@@ -186,7 +201,7 @@ class Pipeline:
             keys=tuple(one.key for one in loaded),
             captions=tuple(one.caption for one in loaded),
             passes=tuple(one.passed for one in loaded),
-            video_BCTHW=decoding.video_BCTHW,
+            video_BCTHW=part.video_BCTHW,
             step=planned.before.step,
             epoch=planned.before.epoch,
             weight=micro.weight,
@@ -208,3 +223,8 @@ class Pipeline:
                 f" stream.max_bad_share={config.max_bad_share:g} allow; the last: {bad[-1]};"
                 " run `reelweave verify` on the dataset"
             )
+
+
+def _part(decoding: _Decoding) -> Part[Planned]:
+    planned, owners, video_BCTHW, loads = decoding
+    return Part(planned, owners, video_BCTHW, [load.result() for load in loads])

@@ -16,6 +16,7 @@ from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
 from loader.position import MAX_PARTS, Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
+from loader.share import NO_WORKERS, Share
 from loader.source import Source
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
@@ -37,6 +38,7 @@ class VideoStream(IterableDataset[Microbatch]):
         config: what is streamed.
         rank: this data-parallel rank.
         world_size: data-parallel ranks.
+        share: the model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
         assignment: each sample's bucket, and the samples that fit none.
@@ -46,13 +48,21 @@ class VideoStream(IterableDataset[Microbatch]):
         UsageError: no such rank, or fewer samples in buckets than ranks.
     """
 
-    def __init__(self, source: Source, config: StreamConfig, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        source: Source,
+        config: StreamConfig,
+        rank: int = 0,
+        world_size: int = 1,
+        share: Share | None = None,
+    ) -> None:
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
         self.source = source
         self.config = config
         self.rank = rank
         self.world_size = world_size
+        self.share = share
         self._stages = Stages(source, config)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
@@ -61,11 +71,13 @@ class VideoStream(IterableDataset[Microbatch]):
 
     def __iter__(self) -> Iterator[Microbatch]:
         worker = get_worker_info()
+        if self.share is not None:
+            self._agree(self.share, worker is not None)
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
         kept = self.config.cache
         cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
-        with Pipeline(Samples(self.source, cache), self.config, pin) as pipeline:
+        with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
             for microbatch in pipeline.run(islice(self._planned(), first, None, stride)):
                 self._position = microbatch.after
                 yield microbatch
@@ -129,6 +141,12 @@ class VideoStream(IterableDataset[Microbatch]):
             return False
         self._position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         return True
+
+    def _agree(self, share: Share, in_worker: bool) -> None:
+        if in_worker:
+            raise UsageError(NO_WORKERS)
+        config = self.config.model_dump(include={"epochs", "max_bad", "max_bad_share"})
+        share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
     def _planned(self) -> Iterator[Planned]:
         position = self._stages.entered(self._position)

@@ -1,0 +1,221 @@
+"""Ranks that train on the same microbatches read them together.
+
+The ranks of a model-parallel group need identical batches, so each of them would read the same samples; instead each
+reads its own part and an all-gather makes the batches whole ("Training Video Foundation Models with NVIDIA NeMo",
+section 3.2). What we gather is pixels: decoding costs more than reading, and is divided as well.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from pydantic import TypeAdapter
+
+from loader.batch import BadSample
+from loader.errors import RunError, UsageError, first_line
+
+T = TypeVar("T")
+
+
+class Loaded(NamedTuple):
+    """A sample whose pixels are in place, and those that it stands in for."""
+
+    key: str
+    caption: str
+    passed: int
+    bad: list[BadSample]
+
+
+class Part(NamedTuple, Generic[T]):
+    """What one rank has decoded of a microbatch; all of it behind `Share.exchange`.
+
+    Attributes:
+        planned: what it is.
+        owners: of each sample of the microbatch the rank of the group that decodes it.
+        video_BCTHW: uint8 RGB of the rank's samples, in order.
+        loaded: what they are.
+    """
+
+    planned: T
+    owners: list[int]
+    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    loaded: list[Loaded]
+
+
+def divide(sizes: Sequence[int], totals: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Who reads which sample of a microbatch: whoever has read least fills up to the mean, then the next.
+
+    No rank is ever more than one sample above the mean, and each has one run of samples, which travels at once.
+
+    Args:
+        sizes: bytes of each sample.
+        totals: bytes that each rank has read before.
+
+    Returns:
+        The rank of each sample, and the totals behind it.
+    """
+    after = list(totals)
+    # A sample without bytes counts as one, so that there is always a rank below the mean.
+    counted = [max(1, size) for size in sizes]
+    together = sum(totals) + sum(counted)
+    neediest = iter(sorted(range(len(after)), key=after.__getitem__))
+    owners, owner = [], next(neediest)
+    for size in counted:
+        while after[owner] * len(after) >= together:
+            owner = next(neediest)
+        after[owner] += size
+        owners.append(owner)
+    return owners, after
+
+
+class Share:
+    """The ranks of a model-parallel group, as one reader of one stream.
+
+    Pixels travel on this process's current GPU, and stay there, where the group speaks NCCL, else over the CPU. Every
+    collective is made by the thread that asks for a microbatch, in plan order; all ranks must ask equally often.
+
+    Args:
+        group: whose ranks train on the same microbatches; None is all ranks.
+
+    Attributes:
+        rank: in the group.
+        size: of the group.
+
+    Raises:
+        UsageError: there is no process group, or this rank is not in it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        if not dist.is_initialized():
+            raise UsageError(
+                "a share needs a process group: call torch.distributed.init_process_group before"
+            )
+        self._group = group
+        self.rank = dist.get_rank(group)
+        if self.rank < 0:
+            raise UsageError("a share needs the group that this rank is in, and it is not in this one")
+        self.size = dist.get_world_size(group)
+        on_gpu = "cuda:nccl" in str(dist.get_backend_config(group))
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def __getstate__(self) -> None:
+        raise UsageError(NO_WORKERS)
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Makes sure that all ranks read the same.
+
+        Args:
+            facts: JSON values by name.
+
+        Raises:
+            UsageError: they differ from one rank to another; on all ranks.
+            RunError: another rank has gone.
+        """
+        first, *others = self._gather(facts)
+        for rank, other in enumerate(others, start=1):
+            for name, value in first.items():
+                if other[name] != value:
+                    raise UsageError(
+                        f"the ranks of a model-parallel group must read one stream, but {name} is {value} on its"
+                        f" rank 0 and {other[name]} on its rank {rank}"
+                    )
+
+    def exchange(self, parts: Iterator[Part[T]], pin_memory: bool) -> Iterator[Part[T]]:
+        """Microbatches made whole.
+
+        Args:
+            parts: of this rank; the other ranks give theirs of the same microbatches.
+            pin_memory: whether pixels on the CPU lie in page-locked memory.
+
+        Raises:
+            RunError: making a part has failed on some rank, or the rank has gone; on all ranks.
+        """
+        while (own := self._next(parts)) is not None:
+            part, told = own
+            by_rank = [iter(loaded) for loaded in told]
+            yield part._replace(
+                video_BCTHW=self._whole(part, pin_memory),
+                loaded=[next(by_rank[owner]) for owner in part.owners],
+            )
+
+    def _next(self, parts: Iterator[Part[T]]) -> tuple[Part[T], list[list[Loaded]]] | None:
+        """The next part, and what each rank has loaded of the microbatch."""
+        part, failure = None, None
+        try:
+            part = next(parts, None)
+        except Exception as error:  # noqa: BLE001 - raised below, when the others know
+            failure = error
+        own = None if part is None else _LOADED.dump_python(part.loaded, mode="json")
+        try:
+            told = self._gather((None if failure is None else first_line(failure), own))
+        except RunError as broken:
+            raise (failure or broken) from None
+        for rank, (reason, _) in enumerate(told):
+            if reason is None:
+                continue
+            if failure is not None and not isinstance(failure, RunError):
+                raise failure
+            raise RunError(f"rank {rank} of the model-parallel group cannot go on: {reason}") from failure
+        if part is None:
+            return None
+        return part, [_LOADED.validate_python(loaded) for _, loaded in told]
+
+    def _gather(self, value: object) -> list[Any]:
+        """A JSON value of each rank, by rank."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        with _in_words():
+            sizes = torch.empty(self.size, dtype=torch.int64, device=self._device)
+            dist.all_gather_into_tensor(sizes, torch.tensor([len(text)], device=self._device), self._group)
+            longest = int(sizes.max())
+            padded = torch.zeros(longest, dtype=torch.uint8, device=self._device)
+            padded[: len(text)] = text
+            texts = torch.empty(self.size * longest, dtype=torch.uint8, device=self._device)
+            dist.all_gather_into_tensor(texts, padded, self._group)
+            rows = texts.view(self.size, longest).cpu().numpy()
+            return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+    def _whole(self, part: Part[T], pin_memory: bool) -> torch.Tensor:
+        """The pixels of all samples: each rank's run of them travels from its owner to its place."""
+        whole_BCTHW = torch.empty(
+            (len(part.owners), *part.video_BCTHW.shape[1:]),
+            dtype=torch.uint8,
+            device=self._device,
+            pin_memory=pin_memory and self._device.type == "cpu",
+        )
+        works, start = [], 0
+        with _in_words():
+            for owner, run in groupby(part.owners):
+                end = start + len(list(run))
+                if owner == self.rank:
+                    whole_BCTHW[start:end].copy_(part.video_BCTHW, non_blocking=True)
+                works.append(
+                    dist.broadcast(whole_BCTHW[start:end], group=self._group, group_src=owner, async_op=True)
+                )
+                start = end
+            for work in works:
+                if work is not None:
+                    work.wait()
+        return whole_BCTHW
+
+
+NO_WORKERS = (
+    "a shared stream cannot run in the worker processes of a DataLoader, which have no part in the process group; use"
+    " num_workers=0: the stream reads and decodes in threads of its own"
+)
+
+_LOADED = TypeAdapter(list[Loaded])
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(
+            "the exchange within the model-parallel group broke off: another rank has ended, failed or stopped"
+            f" answering, see its messages ({first_line(error)})"
+        ) from error
