@@ -8,7 +8,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loader.batch import Microbatch
+    from loader.batch import BadSample, Microbatch
+    from loader.blend import open_source
     from loader.buckets import Bucket, BucketConfig, assign
     from loader.cost import LinearQuadraticCost, PowerCost
     from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset, verify
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from loader.tokens import Compression
 
 _HOMES = {
+    "BadSample": "loader.batch",
     "Bucket": "loader.buckets",
     "BucketConfig": "loader.buckets",
     "Compression": "loader.tokens",
@@ -42,12 +44,14 @@ _HOMES = {
     "assign": "loader.buckets",
     "dataset_stats": "loader.stats",
     "open_dataset": "loader.dataset",
+    "open_source": "loader.blend",
     "open_storage": "loader.storage",
     "plan_epoch": "loader.plan",
     "verify": "loader.dataset",
 }
 
 __all__ = [
+    "BadSample",
     "Bucket",
     "BucketConfig",
     "Compression",
@@ -67,6 +71,7 @@ __all__ = [
     "assign",
     "dataset_stats",
     "open_dataset",
+    "open_source",
     "open_storage",
     "plan_epoch",
     "verify",
