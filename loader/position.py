@@ -13,6 +13,7 @@ from loader.policy import Division, Policy, Regime
 STATE_VERSION = 4  # of the state and of the plans it counts steps of
 
 MAX_SETTINGS = 12
+MAX_PARTS = 64
 """Of one epoch, so that a state stays below 4 KB."""
 
 
@@ -73,6 +74,12 @@ class Position:
         """The part that goes on."""
         return self.parts[-1]
 
+    @property
+    def fits_a_state(self) -> bool:
+        """Whether the epoch was not made in more ways than a state may hold."""
+        settings = {part.setting for part in self.parts}
+        return len(self.parts) <= MAX_PARTS and len(settings) <= MAX_SETTINGS
+
     def after_step(self) -> Self:
         """One step on."""
         part = self.part._replace(steps=self.part.steps + 1)
@@ -104,7 +111,7 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
     epoch: int = Field(ge=0, lt=2**63)
     settings: list[Setting] = Field(min_length=1, max_length=MAX_SETTINGS)
     parts: list[tuple[Annotated[int, Field(ge=0)], PositiveInt, PositiveInt, Annotated[int, Field(ge=0)]]] = (
-        Field(min_length=1, max_length=256)
+        Field(min_length=1, max_length=MAX_PARTS)
     )
 
     @property
@@ -150,7 +157,7 @@ def read_state(state: dict[str, Any]) -> StreamState:
     try:
         # Through JSON, where a list may stand for a tuple.
         loaded = StreamState.model_validate_json(json.dumps(state))
-    except (ValidationError, TypeError, ValueError) as error:
+    except (ValidationError, TypeError, ValueError, RecursionError) as error:
         problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         key = ".".join(map(str, problem["loc"])) or "all of it"
         raise UsageError(f"not a state of the loader: {key}: {problem['msg']}") from error

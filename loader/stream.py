@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -17,9 +18,23 @@ from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
 from loader.plan import Done, EpochPlan, plan_epoch
 from loader.policy import budgets_of
-from loader.position import MAX_SETTINGS, Part, Position, Setting, read_state, state_of
+from loader.position import Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
 from loader.stream_config import StreamConfig
+
+
+class EpochProgress(NamedTuple):
+    """How far an epoch is.
+
+    Attributes:
+        samples_done: trained on.
+        samples_left: that fit a bucket and are still to come.
+        steps_left: that they make.
+    """
+
+    samples_done: int
+    samples_left: int
+    steps_left: int
 
 
 class VideoStream(IterableDataset[Microbatch]):
@@ -82,7 +97,7 @@ class VideoStream(IterableDataset[Microbatch]):
 
         Raises:
             UsageError: the state is of another dataset, seed, bucket configuration or version, so its
-                position counts steps of another plan.
+                position counts steps of another plan; or the epoch was changed too often.
         """
         loaded, own = read_state(state), self.state_dict()
         for key in ("dataset", "seed", "config"):
@@ -98,7 +113,14 @@ class VideoStream(IterableDataset[Microbatch]):
                 f"cannot resume: {position.part.steps} steps of the epoch are done, but it has {steps} steps"
             )
         setting = self._position.part.setting.model_copy(update={"cost": position.part.setting.cost})
-        self._position = position.going_on(setting, self.world_size, self.config.microbatches)
+        position = position.going_on(setting, self.world_size, self.config.microbatches)
+        if not position.fits_a_state:
+            raise UsageError(
+                "cannot resume: steps of this epoch were made in as many ways as a state can hold; until it ends, use"
+                " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
+                " (`reelweave state inspect` shows them)"
+            )
+        self._position = position
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plans with another cost from here on; every rank must call it between the same two steps.
@@ -110,10 +132,20 @@ class VideoStream(IterableDataset[Microbatch]):
             cost: seconds of a microbatch (`loader.recalibrate`).
         """
         setting = self._position.part.setting.model_copy(update={"cost": cost})
-        if len({setting, *(part.setting for part in self._position.parts)}) > MAX_SETTINGS:
+        position = self._position.going_on(setting, self.world_size, self.config.microbatches)
+        if not position.fits_a_state:
             return False
-        self._position = self._position.going_on(setting, self.world_size, self.config.microbatches)
+        self._position = position
         return True
+
+    def epoch_progress(self) -> EpochProgress:
+        """How far the epoch is in which the stream goes on."""
+        position = self._position
+        plan = self._plan(position.epoch, position.parts)
+        drawn = int((self.assignment.bucket_of[plan.draws.rows] >= 0).sum())
+        # Fillers repeat what their step holds.
+        left = len(plan.order) - len(np.unique(plan.drawn_before(position.part.steps)))
+        return EpochProgress(drawn - left, left, len(plan) - position.part.steps)
 
     def _planned(self) -> Iterator[Planned]:
         position, assignment = self._position, self.assignment
