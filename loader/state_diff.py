@@ -72,7 +72,7 @@ class StateDiff:
             "behind": f"one plan: B is ahead by {by}; a run from A comes to the state of B",
             "changed_since": f"A is ahead by {by}, but changed how steps are made; a run from B trains other steps",
             "changed_before": f"B is ahead by {by}, but changed how steps are made; a run from A trains other steps",
-            "forked": "one stream, but neither state leads to the other: other samples of the epoch are done",
+            "forked": "one stream, but steps of this epoch are made in other ways: neither state leads to the other",
             "incompatible": f"not of one stream: {', '.join(streams)} differ; one cannot resume from the other's state",
         }[self.relation]
 
@@ -102,8 +102,8 @@ def _relation(first: StreamState, second: StreamState) -> Relation:
         return "incompatible"
     one, other = first.position, second.position
     on_from_one, on_from_other = _leads_to(one, other), _leads_to(other, one)
-    if on_from_one == on_from_other == "on":
-        return "same"
+    if on_from_one and on_from_one == on_from_other:
+        return "same" if on_from_one == "on" else "forked"
     if on_from_one:
         return "behind" if on_from_one == "on" else "changed_before"
     if on_from_other:

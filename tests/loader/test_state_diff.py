@@ -59,6 +59,7 @@ CASES: list[tuple[str, StreamState, StreamState, Relation, int]] = [
         "changed_before",
         -6,
     ),
+    ("two ways to begin", state(Part(STEP, 2, 2, 0)), state(Part(STEP, 3, 1, 0)), "forked", 0),
     ("another regime", state(Part(STEP, 2, 2, 3)), state(Part(SLOT, 2, 2, 3)), "forked", 0),
     ("another seed", state(Part(STEP, 2, 2, 3)), state(Part(STEP, 2, 2, 3), seed=2), "incompatible", 0),
     ("other data", state(Part(STEP, 2, 2, 3)), state(Part(STEP, 2, 2, 4), dataset="e"), "incompatible", -1),
