@@ -186,24 +186,34 @@ def plan_epoch(
         draws: what the epoch holds; every row of the assignment once, where it is not given.
 
     Raises:
-        UsageError: there are fewer samples in buckets than microbatches in a step.
+        UsageError: there are fewer samples in buckets than microbatches in a step, or fewer steps in a part than are
+            done of it.
     """
     if draws is None:
         rows = np.arange(len(assignment.bucket_of))
         draws = Draws(rows, np.full_like(rows, epoch), np.zeros_like(rows))
     left_L = np.arange(len(draws.rows))
+    for one in (*(part.division for part in done), division):
+        _check_fills(len(left_L), one)
     for number, part in enumerate(done):
-        over = _part(part.assignment, seed, epoch, number, part.division, draws, left_L).drawn_before(
-            part.steps
-        )
-        left_L = np.setdiff1d(left_L, over)
+        over = _part(part.assignment, seed, epoch, number, part.division, draws, left_L)
+        if part.steps > len(over):
+            raise UsageError(
+                f"{part.steps} steps of part {number} of the epoch are done, but it has {len(over)} steps"
+            )
+        left_L = np.setdiff1d(left_L, over.drawn_before(part.steps))
     plan = _part(assignment, seed, epoch, len(done), division, draws, left_L)
-    if not done and len(plan.order) < division.per_step:
+    if not done:
+        _check_fills(len(plan.order), division)
+    return plan
+
+
+def _check_fills(samples: int, division: Division) -> None:
+    if samples < division.per_step:
         raise UsageError(
-            f"{len(plan.order)} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
+            f"{samples} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
             f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
         )
-    return plan
 
 
 def _part(

@@ -12,7 +12,7 @@ from loader.policy import Division, Policy, Regime
 
 STATE_VERSION = 4  # of the state and of the plans it counts steps of
 
-MAX_SETTINGS, MAX_PARTS = 12, 128
+MAX_SETTINGS, MAX_PARTS = 12, 64
 """Of one epoch, so that a state stays below 4 KB."""
 
 
@@ -92,9 +92,10 @@ class Position:
         return len(self.parts) == 1 and not self.part.steps
 
     @property
-    def is_full(self) -> bool:
-        """Whether the epoch was changed so often that another change would make its state too large."""
-        return len(self.parts) >= MAX_PARTS or len({part.setting for part in self.parts}) >= MAX_SETTINGS
+    def fits_a_state(self) -> bool:
+        """Whether the epoch was not made in more ways than a state may hold."""
+        settings = {part.setting for part in self.parts}
+        return len(self.parts) <= MAX_PARTS and len(settings) <= MAX_SETTINGS
 
     def after_step(self) -> Self:
         """One step on."""
@@ -181,7 +182,7 @@ def read_state(state: dict[str, Any]) -> StreamState:
     try:
         # Through JSON, where a list may stand for a tuple.
         loaded = StreamState.model_validate_json(json.dumps(state))
-    except (ValidationError, TypeError, ValueError) as error:
+    except (ValidationError, TypeError, ValueError, RecursionError) as error:
         problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         key = ".".join(map(str, problem["loc"])) or "all of it"
         raise UsageError(f"not a state of the loader: {key}: {problem['msg']}") from error

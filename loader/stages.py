@@ -70,12 +70,13 @@ class Stages:
         """
         place, setting = self._curriculum.place_at(position.step), position.part.setting
         if place != setting.stage:
-            stages = self._curriculum.root
-            reweighted = stages[place].weights != stages[setting.stage].weights
-            if not position.begins_epoch and (reweighted or position.is_full):
-                position = position.next_epoch()
-            ranks, microbatches = position.part.ranks, position.part.microbatches
-            position = position.going_on(setting.model_copy(update={"stage": place}), ranks, microbatches)
+            stages, part = self._curriculum.root, position.part
+            setting = setting.model_copy(update={"stage": place})
+            moved = position.going_on(setting, part.ranks, part.microbatches)
+            reweighted = stages[place].weights != stages[part.setting.stage].weights
+            if not position.begins_epoch and (reweighted or not moved.fits_a_state):
+                moved = position.next_epoch().going_on(setting, part.ranks, part.microbatches)
+            position = moved
         if position.begins_epoch and place != position.eras[-1].stage:
             position = position.next_era(place)
         return position

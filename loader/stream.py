@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -14,12 +15,26 @@ from loader.cache import DiskCache
 from loader.cost import Cost
 from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
-from loader.position import MAX_PARTS, Part, Position, Setting, read_state, state_of
+from loader.position import Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
 from loader.share import NO_WORKERS, Share
 from loader.source import Source
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
+
+
+class EpochProgress(NamedTuple):
+    """How far an epoch is.
+
+    Attributes:
+        samples_done: trained on.
+        samples_left: that fit a bucket and are still to come.
+        steps_left: that they make.
+    """
+
+    samples_done: int
+    samples_left: int
+    steps_left: int
 
 
 class VideoStream(IterableDataset[Microbatch]):
@@ -95,7 +110,7 @@ class VideoStream(IterableDataset[Microbatch]):
 
         Raises:
             UsageError: the state is of another dataset, seed, bucket configuration or version, so its
-                position counts steps of another plan.
+                position counts steps of another plan; or the epoch was changed too often.
         """
         loaded, own = read_state(state), self.state_dict()
         for key in ("dataset", "seed", "config"):
@@ -115,10 +130,11 @@ class VideoStream(IterableDataset[Microbatch]):
         before = position.part.setting
         setting = self._position.part.setting.model_copy(update={"cost": before.cost, "stage": before.stage})
         position = position.going_on(setting, self.world_size, self.config.microbatches)
-        if len(position.parts) > MAX_PARTS:
+        if not position.fits_a_state:
             raise UsageError(
-                f"cannot resume: ranks or microbatches changed {MAX_PARTS} times within one epoch already; go on with"
-                f" {loaded.position.part.ranks} ranks to its end"
+                "cannot resume: steps of this epoch were made in as many ways as a state can hold; until it ends, use"
+                " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
+                " (`reelweave state inspect` shows them)"
             )
         self._position = position
 
@@ -137,10 +153,20 @@ class VideoStream(IterableDataset[Microbatch]):
             cost: seconds of a microbatch (`loader.recalibrate`).
         """
         setting = self._position.part.setting.model_copy(update={"cost": cost})
-        if self._position.is_full:
+        position = self._position.going_on(setting, self.world_size, self.config.microbatches)
+        if not position.fits_a_state:
             return False
-        self._position = self._position.going_on(setting, self.world_size, self.config.microbatches)
+        self._position = position
         return True
+
+    def epoch_progress(self) -> EpochProgress:
+        """How far the epoch is in which the stream goes on."""
+        plan, steps = self._stages.plan(self._position), self._position.part.steps
+        assignment = self._stages.assignment(self._position.part.setting)
+        drawn = int((assignment.bucket_of[plan.draws.rows] >= 0).sum())
+        # Fillers repeat what their step holds.
+        left = len(plan.order) - len(np.unique(plan.drawn_before(steps)))
+        return EpochProgress(drawn - left, left, len(plan) - steps)
 
     def _agree(self, share: Share, in_worker: bool) -> None:
         if in_worker:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from loader.errors import RunError, UsageError
 
-COMMANDS = ("demo", "curate", "index", "report", "verify", "remove", "search", "train", "bench")
+COMMANDS = ("demo", "curate", "index", "report", "verify", "remove", "search", "train", "state", "bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from loader.batch import Microbatch
 from loader.cost import LinearQuadraticCost
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
+from loader.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, read_state, state_of
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
@@ -213,6 +214,50 @@ def test_a_state_stays_small_however_often_an_epoch_changes(dataset: Dataset) ->
     assert len(json.dumps(stream.state_dict())) <= 4096
 
 
+def test_an_epoch_changed_too_often_is_refused_when_it_resumes_not_when_it_is_saved(dataset: Dataset) -> None:
+    state, one_by_one = None, BUCKETS.model_copy(update={"max_batch": 1})
+    settings = config(buckets=one_by_one)
+    for number in range(MAX_SETTINGS):
+        stream = VideoStream(dataset, settings)
+        if state is not None:
+            stream.load_state_dict(state)
+        stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
+        stream._position = stream._position.after_step()
+        state = stream.state_dict()
+    with pytest.raises(UsageError, match="until it ends, use the ranks"):
+        VideoStream(dataset, config(buckets=one_by_one, regime="slot")).load_state_dict(state)
+    VideoStream(dataset, settings).load_state_dict(state)
+
+
+def test_a_state_of_the_most_parts_stays_small(dataset: Dataset) -> None:
+    costs = [LinearQuadraticCost(token_s=number + 1 / 7, square_s=1e-9 / 7) for number in range(MAX_SETTINGS)]
+    settings = [Setting(policy="dual_constraint", regime="slot", lookahead=1024, cost=cost) for cost in costs]
+    parts = [
+        Part(settings[number % MAX_SETTINGS], 1000 + number, 8, 1000 + number) for number in range(MAX_PARTS)
+    ]
+    fingerprint = "ab" * 32
+    state = state_of(Position(2**40, 2**20, tuple(parts)), fingerprint, fingerprint, 2**64 - 1)
+    assert len(json.dumps(state)) <= 4096
+    assert read_state(state).position.parts == tuple(parts)
+
+
+def test_the_progress_of_an_epoch_counts_samples_once(dataset: Dataset) -> None:
+    for settings, world_size in ((config(microbatches=2), 1), (config(regime="slot", microbatches=3), 2)):
+        streams = [VideoStream(dataset, settings, rank, world_size) for rank in range(world_size)]
+        assert streams[0].epoch_progress() == (0, SAMPLES, streams[0].steps_per_epoch)
+        iterators, done = [iter(stream) for stream in streams], 0
+        for number in range(streams[0].steps_per_epoch):
+            for iterator in iterators:
+                for micro in iterator:
+                    done += len(micro.keys) if micro.weight else 0
+                    if micro.ends_step:
+                        break
+            left = streams[0].steps_per_epoch - number - 1
+            assert streams[0].epoch_progress() == (done, SAMPLES - done, left)
+        for iterator in iterators:
+            iterator.close()
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -226,6 +271,9 @@ def test_a_state_stays_small_however_often_an_epoch_changes(dataset: Dataset) ->
         ({"parts": [[0, 0, 1, 3]]}, "parts.0.1"),
         ({"parts": [[7, 1, 1, 3]]}, "a setting that is not there"),
         ({"parts": [[0, 1, 1, 10**6]]}, "1000000 steps of the epoch are done, but it has"),
+        ({"parts": [[0, 1, 1, 2**62], [0, 2, 1, 0]]}, "steps of part 0 of the epoch are done, but it has"),
+        ({"parts": [[0, 2**40, 2**40, 1]]}, "cannot fill"),
+        ({"parts": [[0, 2**40, 1, 1], [0, 1, 1, 0]]}, "cannot fill"),
         ({"settings": [{"policy": "fair"}]}, "settings.0.policy"),
     ],
 )
