@@ -28,35 +28,29 @@ class BadSample:
         return f"sample {self.key} in {self.shard} at byte {self.offset}: {self.reason}"
 
 
-@dataclass(frozen=True, eq=False)
-class Microbatch:
-    """What one rank trains on at once.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """What one rank trains on at once: a `Microbatch` or a `Pack` of B samples.
 
     Attributes:
-        bucket: the shape all samples share.
-        length: S of the bucket, tokens of one sample with text counted at its cap.
         keys: of the samples.
         captions: of the samples.
         passes: how often each sample was drawn before; with the key it names the draw and seeds its noise.
-        video_BCTHW: uint8 RGB.
         step: of the run, from 0.
         epoch: from 0.
         weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
-            samples that count elsewhere. The sum of weight x mean loss over the step's microbatches on all ranks is
+            samples that count elsewhere. The sum of weight x mean loss over the step's batches on all ranks is
             the step's mean loss.
         step_samples: samples of the step on all ranks.
-        slot: its place among this rank's microbatches of the step, from 0.
-        slots: this rank's microbatches of the step; other ranks may have more or fewer.
+        slot: its place among this rank's batches of the step, from 0.
+        slots: this rank's batches of the step; other ranks may have more or fewer.
         after: where the stream stands behind it; within a step, at the step's beginning.
         bad: samples that others stand in for here.
     """
 
-    bucket: Bucket
-    length: int
     keys: tuple[str, ...]
     captions: tuple[str, ...]
     passes: tuple[int, ...]
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
     step: int
     epoch: int
     weight: float
@@ -70,3 +64,33 @@ class Microbatch:
     def ends_step(self) -> bool:
         """Whether the optimizer's turn comes after it."""
         return self.slot + 1 == self.slots
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Microbatch(Batch):
+    """Samples of one shape.
+
+    Attributes:
+        bucket: the shape.
+        length: S of the bucket, tokens of one sample with text counted at its cap.
+        video_BCTHW: uint8 RGB.
+    """
+
+    bucket: Bucket
+    length: int
+    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pack(Batch):
+    """Samples of any shapes, images and videos, that make one sequence.
+
+    Attributes:
+        buckets: the shape of each.
+        lengths: S of each as it was planned; with `cu_seqlens` of ``loader.packing`` where each begins.
+        videos: uint8 RGB [3, frames, height, width] each; an image has one frame.
+    """
+
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
+    videos: tuple[torch.Tensor, ...]

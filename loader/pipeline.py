@@ -7,14 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from loader.ahead import ahead
-from loader.batch import BadSample, Microbatch
+from loader.batch import BadSample, Microbatch, Pack
 from loader.buckets import Bucket
 from loader.dataset.clip import Clip
 from loader.decode import decode
@@ -38,22 +38,29 @@ class Planned:
     Attributes:
         plan: of its epoch.
         micro: its samples.
-        bucket: their shape.
-        length: S of the bucket.
+        buckets: shape of each.
+        lengths: S of each.
         slots: microbatches of this rank in the step.
         samples: of the step on all ranks.
+        packed: whether they make one sequence.
         before: where the stream stands before the step.
         after: and behind it.
     """
 
     plan: EpochPlan
     micro: PlannedMicrobatch
-    bucket: Bucket
-    length: int
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
     slots: int
     samples: int
+    packed: bool
     before: Position
     after: Position
+
+    @property
+    def sizes(self) -> list[int]:
+        """Values of the pixels of each sample."""
+        return [3 * bucket.frames * bucket.height * bucket.width for bucket in self.buckets]
 
 
 class _Read(NamedTuple):
@@ -70,7 +77,7 @@ class _Decoding(NamedTuple):
 
     planned: Planned
     owners: list[int]
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    pixels: torch.Tensor
     loads: list[Future[Loaded]]
 
 
@@ -103,11 +110,11 @@ class Pipeline:
         self._decoders.shutdown(wait=True, cancel_futures=True)
         self._fetcher.close()
 
-    def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch]:
-        """The microbatches, in order."""
+    def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch | Pack]:
+        """The batches, in order."""
         parts = self._parts(planned)
         return map(
-            self._microbatch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
+            self._batch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
         )
 
     def _parts(self, planned: Iterator[Planned]) -> Iterator[Part[Planned]]:
@@ -152,35 +159,31 @@ class Pipeline:
         )
 
     def _decode(self, read: _Read) -> _Decoding:
-        bucket = read.planned.bucket
-        video_BCTHW = torch.empty(
-            (len(read.fetched), 3, bucket.frames, bucket.height, bucket.width),
-            dtype=torch.uint8,
-            pin_memory=self._pin_memory,
-        )
+        planned = read.planned
+        sizes = [planned.sizes[number] for number in read.fetched]
+        pixels = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=self._pin_memory)
         loads = [
-            self._decoders.submit(self._load, read.planned, number, fetched, video_CTHW)
-            for (number, fetched), video_CTHW in zip(read.fetched.items(), video_BCTHW.numpy(), strict=True)
+            self._decoders.submit(self._load, planned, number, fetched, own.numpy())
+            for (number, fetched), own in zip(read.fetched.items(), torch.split(pixels, sizes), strict=True)
         ]
-        return _Decoding(read.planned, read.owners, video_BCTHW, loads)
+        return _Decoding(planned, read.owners, pixels, loads)
 
-    def _load(self, planned: Planned, number: int, fetched: Fetched, video_CTHW: NDArray[np.uint8]) -> Loaded:
+    def _load(self, planned: Planned, number: int, fetched: Fetched, pixels: NDArray[np.uint8]) -> Loaded:
         """Fills in one sample, or the first good one of those that may stand in for it."""
-        micro, bad = planned.micro, list[BadSample]()
+        micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
+        video_CTHW = pixels.reshape(3, bucket.frames, bucket.height, bucket.width)
         own = (micro.rows.item(number), micro.passes.item(number))
         for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
             if bad:
                 [fetched] = self._fetcher.fetch([self._samples.place(row)])
             try:
                 clip = self._samples.clip(row, fetched)
-                self._fill(row, clip, passed, planned.bucket, video_CTHW)
+                self._fill(row, clip, passed, bucket, video_CTHW)
             except BadSampleError as error:
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
             return Loaded(clip.key, clip.caption, passed, bad)
-        raise RunError(
-            f"{len(bad)} samples of bucket {planned.bucket} in a row cannot be used, the first: {bad[0]}"
-        )
+        raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
 
     def _fill(self, row: int, clip: Clip, passed: int, bucket: Bucket, video_CTHW: NDArray[np.uint8]) -> None:
         words = f"{self._config.seed}/{passed}/{clip.key}"
@@ -191,26 +194,32 @@ class Pipeline:
             raise BadSampleError(str(error)) from error
         np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))
 
-    def _microbatch(self, part: Part[Planned]) -> Microbatch:
+    def _batch(self, part: Part[Planned]) -> Microbatch | Pack:
         planned, micro, loaded = part.planned, part.planned.micro, part.loaded
         bad = tuple(chain.from_iterable(one.bad for one in loaded))
         self._count(len(loaded), bad)
-        return Microbatch(
-            bucket=planned.bucket,
-            length=planned.length,
-            keys=tuple(one.key for one in loaded),
-            captions=tuple(one.caption for one in loaded),
-            passes=tuple(one.passed for one in loaded),
-            video_BCTHW=part.video_BCTHW,
-            step=planned.before.step,
-            epoch=planned.before.epoch,
-            weight=micro.weight,
-            step_samples=planned.samples,
-            slot=micro.slot,
-            slots=planned.slots,
-            after=planned.after if micro.slot + 1 == planned.slots else planned.before,
-            bad=bad,
-        )
+        common: dict[str, Any] = {
+            "keys": tuple(one.key for one in loaded),
+            "captions": tuple(one.caption for one in loaded),
+            "passes": tuple(one.passed for one in loaded),
+            "step": planned.before.step,
+            "epoch": planned.before.epoch,
+            "weight": micro.weight,
+            "step_samples": planned.samples,
+            "slot": micro.slot,
+            "slots": planned.slots,
+            "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
+            "bad": bad,
+        }
+        buckets = planned.buckets
+        videos = [
+            own.view(3, bucket.frames, bucket.height, bucket.width)
+            for own, bucket in zip(torch.split(part.pixels, planned.sizes), buckets, strict=True)
+        ]
+        if planned.packed:
+            return Pack(buckets=buckets, lengths=planned.lengths, videos=tuple(videos), **common)
+        video_BCTHW = part.pixels.view(len(buckets), *videos[0].shape)
+        return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=video_BCTHW, **common)
 
     def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
         for sample in bad:
@@ -226,5 +235,5 @@ class Pipeline:
 
 
 def _part(decoding: _Decoding) -> Part[Planned]:
-    planned, owners, video_BCTHW, loads = decoding
-    return Part(planned, owners, video_BCTHW, [load.result() for load in loads])
+    planned, owners, pixels, loads = decoding
+    return Part(planned, owners, planned.sizes, pixels, [load.result() for load in loads])

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -36,13 +37,15 @@ class Part(NamedTuple, Generic[T]):
     Attributes:
         planned: what it is.
         owners: of each sample of the microbatch the rank of the group that decodes it.
-        video_BCTHW: uint8 RGB of the rank's samples, in order.
+        sizes: values of each sample of the microbatch.
+        pixels: uint8 [sum of the sizes of the rank's samples], one sample after the other.
         loaded: what they are.
     """
 
     planned: T
     owners: list[int]
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    sizes: list[int]
+    pixels: torch.Tensor
     loaded: list[Loaded]
 
 
@@ -138,7 +141,7 @@ class Share:
             part, told = own
             by_rank = [iter(loaded) for loaded in told]
             yield part._replace(
-                video_BCTHW=self._whole(part, pin_memory),
+                pixels=self._whole(part, pin_memory),
                 loaded=[next(by_rank[owner]) for owner in part.owners],
             )
 
@@ -180,26 +183,24 @@ class Share:
 
     def _whole(self, part: Part[T], pin_memory: bool) -> torch.Tensor:
         """The pixels of all samples: each rank's run of them travels from its owner to its place."""
-        whole_BCTHW = torch.empty(
-            (len(part.owners), *part.video_BCTHW.shape[1:]),
+        whole = torch.empty(
+            sum(part.sizes),
             dtype=torch.uint8,
             device=self._device,
             pin_memory=pin_memory and self._device.type == "cpu",
         )
         works, start = [], 0
         with _in_words():
-            for owner, run in groupby(part.owners):
-                end = start + len(list(run))
+            for owner, run in groupby(zip(part.owners, part.sizes, strict=True), key=itemgetter(0)):
+                piece = whole[start : start + sum(size for _, size in run)]
                 if owner == self.rank:
-                    whole_BCTHW[start:end].copy_(part.video_BCTHW, non_blocking=True)
-                works.append(
-                    dist.broadcast(whole_BCTHW[start:end], group=self._group, group_src=owner, async_op=True)
-                )
-                start = end
+                    piece.copy_(part.pixels, non_blocking=True)
+                works.append(dist.broadcast(piece, group=self._group, group_src=owner, async_op=True))
+                start += len(piece)
             for work in works:
                 if work is not None:
                     work.wait()
-        return whole_BCTHW
+        return whole
 
 
 NO_WORKERS = (

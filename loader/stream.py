@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.batch import Microbatch
+from loader.batch import Batch, Microbatch, Pack
 from loader.cache import DiskCache
 from loader.cost import Cost
 from loader.errors import UsageError
@@ -37,13 +37,13 @@ class EpochProgress(NamedTuple):
     steps_left: int
 
 
-class VideoStream(IterableDataset[Microbatch]):
+class VideoStream(IterableDataset[Microbatch | Pack]):
     """The microbatches of one rank, in plan order.
 
     Iterating goes on from the state and moves it, a step at a time: a stream left in mid-step begins that step
     again. In a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share and
     the loader restores plan order; the processes then hold copies of this object, so take the state from
-    ``state_after(microbatch)``.
+    ``state_after(batch)``.
 
     A sample that is damaged, missing or cannot be decoded is reported in `Microbatch.bad`, and the next one of its
     bucket, by the plan, stands in for it.
@@ -84,7 +84,7 @@ class VideoStream(IterableDataset[Microbatch]):
         self.assignment = self._stages.assignment(setting)
         self.steps_per_epoch = len(self._stages.plan(self._position))
 
-    def __iter__(self) -> Iterator[Microbatch]:
+    def __iter__(self) -> Iterator[Microbatch | Pack]:
         worker = get_worker_info()
         if self.share is not None:
             self._agree(self.share, worker is not None)
@@ -93,17 +93,17 @@ class VideoStream(IterableDataset[Microbatch]):
         kept = self.config.cache
         cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
         with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
-            for microbatch in pipeline.run(islice(self._planned(), first, None, stride)):
-                self._position = microbatch.after
-                yield microbatch
+            for batch in pipeline.run(islice(self._planned(), first, None, stride)):
+                self._position = batch.after
+                yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last microbatch this object yielded; a few JSON values."""
         return self._state(self._position)
 
-    def state_after(self, microbatch: Microbatch) -> dict[str, Any]:
-        """The state from which a stream goes on behind ``microbatch``; within a step, from the step's beginning."""
-        return self._state(microbatch.after)
+    def state_after(self, batch: Batch) -> dict[str, Any]:
+        """The state from which a stream goes on behind ``batch``; within a step, from the step's beginning."""
+        return self._state(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of this or another rank, in this or another process.
@@ -185,10 +185,11 @@ class VideoStream(IterableDataset[Microbatch]):
                     yield Planned(
                         plan=plan,
                         micro=micro,
-                        bucket=assignment.buckets[micro.bucket],
-                        length=assignment.lengths[micro.bucket],
+                        buckets=(assignment.buckets[micro.bucket],) * len(micro.rows),
+                        lengths=(assignment.lengths[micro.bucket],) * len(micro.rows),
                         slots=len(own.microbatches),
                         samples=own.samples,
+                        packed=False,
                         before=position,
                         after=after,
                     )

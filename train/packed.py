@@ -1,35 +1,17 @@
 """A microbatch of samples of different shapes, trained as one packed sequence."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from loader.batch import Pack
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.flow import draw, interpolate, sample_losses
 
 
-@dataclass(frozen=True, eq=False)
-class PackedSamples:
-    """The samples of a pack, B of them; an image is a video of one frame.
-
-    Attributes:
-        keys: of the samples.
-        captions: of the samples.
-        videos: uint8 RGB [3, frames, height, width] each.
-        passes: how often each was drawn before.
-    """
-
-    keys: Sequence[str]
-    captions: Sequence[str]
-    videos: Sequence[torch.Tensor]
-    passes: Sequence[int]
-
-
 def packed_losses(
-    bundle: Bundle, config: TrainConfig, pack: PackedSamples, device: torch.device
+    bundle: Bundle, config: TrainConfig, pack: Pack, device: torch.device
 ) -> tuple[torch.Tensor, int]:
     """The loss of each sample, float32 [B], and the text and video tokens that went into them.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from loader.batch import Microbatch
+from loader.batch import Batch, Microbatch
 from loader.cost_fit import Timings
 from train.parallel.world import World
 
@@ -27,8 +27,8 @@ class MicrobatchClock:
         self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event] | float] = []
 
     @contextmanager
-    def measure(self, batch: Microbatch) -> Iterator[None]:
-        """Around forward and backward of one microbatch."""
+    def measure(self, batch: Batch) -> Iterator[None]:
+        """Around forward and backward of one microbatch; a pack, which has no single S, is not kept."""
         if self._cuda:
             begin, end = _event(), _event()
             begin.record()
@@ -48,8 +48,8 @@ class MicrobatchClock:
         batch, length, step_s = world.gather(rows_n3).cpu().numpy().T
         return Timings(batch.astype(np.int64), length.astype(np.int64), step_s)
 
-    def _keep(self, batch: Microbatch, mark: tuple[torch.cuda.Event, torch.cuda.Event] | float) -> None:
-        if len(self._marks) < _MOST:
+    def _keep(self, batch: Batch, mark: tuple[torch.cuda.Event, torch.cuda.Event] | float) -> None:
+        if isinstance(batch, Microbatch) and len(self._marks) < _MOST:
             self._shapes.append((len(batch.keys), batch.length))
             self._marks.append(mark)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from loader.batch import Microbatch
+from loader.batch import Batch, Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
@@ -20,6 +20,7 @@ from train.metrics import StepMetrics
 from train.models.bundle import Bundle
 from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
+from train.packed import packed_losses
 from train.parallel.world import World, join
 from train.schedule import learning_rate
 from train.timings import MicrobatchClock
@@ -28,7 +29,7 @@ from train.timings import MicrobatchClock
 class Stream(Protocol):
     """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.VideoStream`)."""
 
-    def __iter__(self) -> Iterator[Microbatch]:
+    def __iter__(self) -> Iterator[Microbatch | Pack]:
         """Goes on from the state."""
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -116,9 +117,12 @@ class Trainer:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=False)
                 data_s, own = 0.0, _Own()
-                for batch, waited_s in self._microbatches(batches, step):
+                for batch, waited_s in self._batches(batches, step):
                     with clock.measure(batch):
-                        losses_B, tokens = self._sample_losses(bundle, batch, world.device)
+                        if isinstance(batch, Pack):
+                            losses_B, tokens = packed_losses(bundle, config, batch, world.device)
+                        else:
+                            losses_B, tokens = self._sample_losses(bundle, batch, world.device)
                         (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
                     data_s += waited_s
                     log.bad_samples(batch.bad)
@@ -180,8 +184,10 @@ class Trainer:
         video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
         return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
 
-    def _microbatches(self, batches: Iterator[Microbatch], step: int) -> Iterator[tuple[Microbatch, float]]:
-        """This rank's microbatches of a step, and the seconds each was waited for."""
+    def _batches(
+        self, batches: Iterator[Microbatch | Pack], step: int
+    ) -> Iterator[tuple[Microbatch | Pack, float]]:
+        """This rank's part of a step, and the seconds that each of it was waited for."""
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
@@ -230,14 +236,14 @@ class _Own:
     """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Microbatch, torch.Tensor, int]] = []
+        self._done: list[tuple[Batch, torch.Tensor, int]] = []
 
     @property
     def step_samples(self) -> int:
         """Samples of the step on all ranks."""
         return self._done[0][0].step_samples
 
-    def add(self, batch: Microbatch, losses_B: torch.Tensor, tokens: int) -> None:
+    def add(self, batch: Batch, losses_B: torch.Tensor, tokens: int) -> None:
         """Takes a microbatch that went through the model."""
         self._done.append((batch, losses_B.detach(), tokens))
 

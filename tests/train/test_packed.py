@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_mask
 
-from loader.batch import Microbatch
+from loader.batch import Microbatch, Pack
 from loader.buckets import Bucket
 from loader.errors import UsageError
 from loader.position import Position
@@ -18,7 +18,7 @@ from train.models.bundle import Bundle
 from train.models.dit import DiT
 from train.models.packed_attention import BLOCK, BlockDiagonal
 from train.models.segments import Segments
-from train.packed import PackedSamples, packed_losses
+from train.packed import packed_losses
 from train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -174,7 +174,21 @@ def clips():
     shapes = [Bucket(1, 16, 16), Bucket(5, 16, 16), Bucket(3, 16, 24), Bucket(5, 16, 16)]
     videos = [clip(number, shape) for number, shape in enumerate(shapes)]
     keys = [f"clip{number}" for number in range(4)]
-    return shapes, PackedSamples(keys, [f"a wave going {key}" for key in keys], videos, [2] * len(keys))
+    return shapes, Pack(
+        buckets=tuple(shapes),
+        lengths=(100,) * len(shapes),
+        videos=tuple(videos),
+        keys=tuple(keys),
+        captions=tuple(f"a wave going {key}" for key in keys),
+        passes=(2,) * len(keys),
+        step=0,
+        epoch=2,
+        weight=1.0,
+        step_samples=len(keys),
+        slot=0,
+        slots=1,
+        after=Position(1, 2, ()),
+    )
 
 
 def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(tmp_path):
