@@ -39,7 +39,10 @@ def dataset_steps(
             members, placement = plan.placed(number)
             spent_s = time.perf_counter() - began
             microbatches = _columns(plan, members, assignment, text_N, max_text_tokens)
-            yield PlannedStep(first + number, microbatches, plan.costs[members], placement), spent_s
+            yield (
+                PlannedStep(first + number, microbatches, plan.costs(plan.runs(members)), placement),
+                spent_s,
+            )
         epoch, first = epoch + 1, first + len(plan)
 
 
@@ -55,13 +58,13 @@ def dataset_samples(
 def _columns(
     plan: EpochPlan, members: Places, assignment: Assignment, text_N: Places, max_text_tokens: int
 ) -> Microbatches:
-    bucket, batch = plan.pieces.bucket[members], plan.pieces.size[members]
-    length = np.array(assignment.lengths)[bucket]
+    runs = plan.runs(members)
+    batch, length = runs.size, np.array(assignment.lengths)[runs.bucket]
     text = text_N[plan.draws.rows[plan.drawn(members)]]
     return Microbatches(
-        bucket=bucket,
+        bucket=runs.bucket,
         batch=batch,
         length=length,
         tokens=batch * (length - max_text_tokens) + np.add.reduceat(text, np.cumsum(batch) - batch),
-        images=np.where(plan.images[members], batch, 0),
+        images=np.where(plan.images(runs), batch, 0),
     )

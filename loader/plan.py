@@ -1,6 +1,8 @@
 """Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
 
-Random words (`loader.draws`) serve as sort keys.
+An epoch is two random orders: of the samples, within their buckets, and of the microbatches that these are cut into.
+What a microbatch holds follows from its number (`loader.pieces`), so that a plan keeps 4 bytes per sample and 4 per
+microbatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
+from loader.arrays import Flags, Floats, Numbers, Places, numbers
 from loader.buckets import Assignment
+from loader.columns import parts
 from loader.cost import seconds
-from loader.draws import words
+from loader.draws import shuffled
 from loader.errors import UsageError
-from loader.pieces import Pieces, cut, filled, shuffled
+from loader.pieces import Pieces, Runs, cut, filled, in_turn, spread
 from loader.policy import Division, Placement, place
 from loader.source import Draws
+
+_DRAWN_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,27 +67,27 @@ class EpochPlan:
     """The steps of one epoch or of the rest of one; a sequence of ``StepPlan`` that holds no object per step.
 
     Attributes:
+        assignment: the buckets of its samples.
         draws: of the epoch.
-        order: int64 [N], draws, grouped by bucket, so that each microbatch is one run of them.
+        order: uint32 or int64 [N], draws, grouped by bucket, so that each microbatch is one run of them.
         groups: int64 [K + 1], where each bucket begins in ``order``, and the end.
-        pieces: the microbatches, M of them: steps x microbatches of a step.
-        costs: float64 [M], of each.
-        images: bool [M], whether it holds images.
+        pieces: the microbatches.
+        turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
         fillers: how many microbatches at the very end repeat another one with weight 0.
         division: how a step is divided over the ranks.
     """
 
+    assignment: Assignment
     draws: Draws
-    order: Places
+    order: Numbers
     groups: Places
     pieces: Pieces
-    costs: Floats
-    images: Flags
+    turns: Numbers
     fillers: int
     division: Division
 
     def __len__(self) -> int:
-        return len(self.costs) // self.division.per_step
+        return len(self.turns) // self.division.per_step
 
     def __getitem__(self, step: int) -> StepPlan:
         return self.step(step)
@@ -91,41 +96,56 @@ class EpochPlan:
         return (self[step] for step in range(len(self)))
 
     def placed(self, step: int) -> tuple[Places, Placement]:
-        """The microbatches of a step, int64 [ranks x m], and where each of them runs."""
+        """The microbatches of a step, int64 [ranks x m], places in ``turns``, and where each of them runs."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
         window, place_in_window = divmod(step, self.division.window)
         return _window(self, window)[place_in_window]
 
+    def runs(self, members: Places) -> Runs:
+        """What some microbatches are, as runs of ``order``."""
+        return self.pieces.runs(self.turns[members])
+
+    def costs(self, runs: Runs) -> Floats:
+        """Of each, by the cost of the assignment."""
+        return seconds(self.assignment.cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
+
+    def images(self, runs: Runs) -> Flags:
+        """Whether each holds images."""
+        image_K = np.array([bucket.frames == 1 for bucket in self.assignment.buckets])
+        return np.asarray(image_K[runs.bucket])
+
     def step(self, step: int, rank: int | None = None) -> StepPlan:
         """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
         members, placement = self.placed(step)
-        counted = len(self.costs) - self.fillers
-        samples = int(self.pieces.size[members[members < counted]].sum())
+        runs, counts = self.runs(members), members < len(self.turns) - self.fillers
+        samples = int(runs.size[counts].sum())
         order = np.lexsort((placement.slot, placement.rank))
         if rank is not None:
             order = order[placement.rank[order] == rank]
+        weights = np.where(counts, runs.size / samples, 0.0)
+        columns = (*runs, weights, placement.rank, placement.slot)
         return StepPlan(
             microbatches=tuple(
-                self._microbatch(int(members[at]), placement.rank.item(at), placement.slot.item(at), samples)
-                for at in order.tolist()
+                self._microbatch(*row)
+                for row in zip(*(column[order].tolist() for column in columns), strict=True)
             ),
             samples=samples,
         )
 
-    def drawn(self, members: Places) -> Places:
+    def drawn(self, members: Places) -> Numbers:
         """The draws of some microbatches, one microbatch after the other."""
-        size = self.pieces.size[members]
-        reach = np.cumsum(size)
-        places: Places = np.repeat(self.pieces.start[members] - (reach - size), size) + np.arange(size.sum())
-        return self.order[places]
+        runs = self.runs(members)
+        return self.order[spread(runs.start, runs.size)]
 
-    def drawn_before(self, step: int) -> Places:
-        """The draws of all earlier steps."""
+    def drawn_before(self, step: int) -> Iterator[Numbers]:
+        """The draws of all earlier steps, a part at a time."""
         whole_windows = step // self.division.window * self.division.window
-        members = [np.arange(whole_windows * self.division.per_step)]
-        members += [self.placed(number)[0] for number in range(whole_windows, step)]
-        return self.drawn(np.concatenate(members))
+        earlier = whole_windows * self.division.per_step
+        for part in parts(earlier, _DRAWN_AT_ONCE):
+            yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
+        for number in range(whole_windows, step):
+            yield self.drawn(self.placed(number)[0])
 
     def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
         """Rows and passes that may take the place of sample ``number``: what follows in its bucket, no draw twice."""
@@ -136,15 +156,16 @@ class EpochPlan:
             if (row := self.draws.rows.item(draw)) != bad:
                 yield row, self.draws.passes.item(draw)
 
-    def _microbatch(self, number: int, rank: int, slot: int, samples: int) -> PlannedMicrobatch:
-        start, size, bucket = (column.item(number) for column in self.pieces)
-        drawn = self.order[start : start + size]
+    def _microbatch(
+        self, first: int, size: int, bucket: int, weight: float, rank: int, slot: int
+    ) -> PlannedMicrobatch:
+        drawn = self.order[first : first + size]
         return PlannedMicrobatch(
             bucket=bucket,
-            first=start,
-            rows=self.draws.rows[drawn],
+            first=first,
+            rows=self.draws.rows[drawn].astype(np.int64),
             passes=self.draws.passes[drawn],
-            weight=size / samples if number < len(self.costs) - self.fillers else 0.0,
+            weight=weight,
             rank=rank,
             slot=slot,
         )
@@ -189,15 +210,15 @@ def plan_epoch(
         UsageError: there are fewer samples in buckets than microbatches in a step.
     """
     if draws is None:
-        rows = np.arange(len(assignment.bucket_of))
-        draws = Draws(rows, np.full_like(rows, epoch), np.zeros_like(rows))
-    left_L = np.arange(len(draws.rows))
+        draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
+    over_D = np.zeros(len(draws.rows), np.bool_)
     for number, part in enumerate(done):
-        over = _part(part.assignment, seed, epoch, number, part.division, draws, left_L).drawn_before(
+        before = _part(part.assignment, seed, epoch, number, part.division, draws, over_D).drawn_before(
             part.steps
         )
-        left_L = np.setdiff1d(left_L, over)
-    plan = _part(assignment, seed, epoch, len(done), division, draws, left_L)
+        for drawn in before:
+            over_D[drawn] = True
+    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D)
     if not done and len(plan.order) < division.per_step:
         raise UsageError(
             f"{len(plan.order)} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
@@ -207,25 +228,28 @@ def plan_epoch(
 
 
 def _part(
-    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, left_L: Places
+    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, over_D: Flags
 ) -> EpochPlan:
-    """Plans the draws that are left when the ``part``-th part of an epoch begins."""
-    bucket_L = assignment.bucket_of[draws.rows[left_L]]
-    order, groups, pieces = cut(assignment, bucket_L, words(seed, epoch, 2 * part, len(left_L)))
+    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+    group_D = assignment.bucket_of[draws.rows] + 1  # 0: not to be drawn
+    group_D[over_D] = 0
+    count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
+    for some in parts(len(group_D)):
+        count_G += np.bincount(group_D[some], minlength=len(count_G))
+    order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
+    pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
     pieces = filled(pieces, division.per_step)
-    pieces = shuffled(pieces, words(seed, epoch, 2 * part + 1, len(pieces.start)), division.run)
-    fillers = -len(pieces.start) % division.per_step
+    turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+    fillers = -len(turns) % division.per_step
     # The last step repeats its own microbatches.
-    last = np.arange(len(pieces.start) // division.per_step * division.per_step, len(pieces.start))
-    pieces = pieces.where(np.concatenate([np.arange(len(pieces.start)), np.resize(last, fillers)]))
-    image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
+    last = turns[len(turns) // division.per_step * division.per_step :]
     return EpochPlan(
+        assignment=assignment,
         draws=draws,
-        order=left_L[order],
-        groups=groups,
+        order=order,
+        groups=np.cumsum(count_G) - count_G[0],
         pieces=pieces,
-        costs=seconds(assignment.cost, pieces.size, np.array(assignment.lengths)[pieces.bucket]),
-        images=image_K[pieces.bucket],
+        turns=np.concatenate([turns, np.resize(last, fillers)]),
         fillers=fillers,
         division=division,
     )
@@ -233,7 +257,8 @@ def _part(
 
 @lru_cache(maxsize=2)
 def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
-    first = number * plan.division.window * plan.division.per_step
-    numbers = np.arange(first, min(first + plan.division.window * plan.division.per_step, len(plan.costs)))
-    placed = place(plan.division, plan.costs[numbers], plan.pieces.size[numbers], plan.images[numbers])
-    return [(numbers[own], placement) for own, placement in placed]
+    length = plan.division.window * plan.division.per_step
+    members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
+    runs = plan.runs(members)
+    placed = place(plan.division, plan.costs(runs), runs.size, plan.images(runs))
+    return [(members[own], placement) for own, placement in placed]
