@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
+from loader.arrays import Numbers, Places
 from loader.columns import distinct, parts
 from loader.cost import Cost, PowerCost, largest_batch
 from loader.dataset.plan_index import PlanIndex
@@ -114,7 +115,10 @@ class Assignment:
         buckets: all allowed shapes, sorted.
         lengths: S of each bucket, in tokens.
         batch_sizes: B of each bucket.
-        cost: what B was counted with, and what a microbatch costs.
+        budgets: what B was counted with.
+        cost: what a microbatch costs.
+        text_tokens: int32 [N], of each index row.
+        max_text_tokens: longer captions are cut.
         bucket_of: int16 [N], int32 where there are so many buckets: for each index row a place in ``buckets``, or -1.
         unassigned: rows that have -1, and why.
     """
@@ -122,9 +126,21 @@ class Assignment:
     buckets: tuple[Bucket, ...]
     lengths: tuple[int, ...]
     batch_sizes: tuple[BatchSize, ...]
+    budgets: Budgets
     cost: Cost
+    text_tokens: NDArray[np.signedinteger[Any]]
+    max_text_tokens: int
     bucket_of: NDArray[np.signedinteger[Any]]
     unassigned: Unassigned
+
+    def padded_lengths(self, rows_n: Numbers) -> Places:
+        """S of samples as their buckets have it; int64 [n]."""
+        return np.asarray(np.array(self.lengths)[self.bucket_of[rows_n]])
+
+    def own_lengths(self, rows_n: Numbers) -> Places:
+        """S of samples without padding, text as long as it is; int64 [n]."""
+        text_n = np.minimum(self.text_tokens[rows_n], self.max_text_tokens)
+        return np.asarray(self.padded_lengths(rows_n) - self.max_text_tokens + text_n)
 
 
 def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
@@ -158,15 +174,15 @@ def batch_size(length: int, budgets: Budgets) -> BatchSize:
     return BatchSize(batch, bound) if batch >= 1 else BatchSize(1, "one")
 
 
-def with_cost(assignment: Assignment, config: BucketConfig, cost: Cost) -> Assignment:
+def with_cost(assignment: Assignment, cost: Cost) -> Assignment:
     """The same samples in the same buckets, planned with another cost.
 
-    B follows where the configuration counts seconds too; where it counts B * S^p, only the balance follows.
+    B follows where the budgets count seconds too; where they count B * S^p, only the balance follows.
     """
-    if config.cost is not None:
-        budgets = config.model_copy(update={"cost": cost})
+    if assignment.budgets.cost is not None:
+        budgets = assignment.budgets.model_copy(update={"cost": cost})
         sizes = tuple(batch_size(length, budgets) for length in assignment.lengths)
-        assignment = replace(assignment, batch_sizes=sizes)
+        assignment = replace(assignment, batch_sizes=sizes, budgets=budgets)
     return replace(assignment, cost=cost)
 
 
@@ -205,7 +221,10 @@ def assign(index: PlanIndex, config: BucketConfig) -> Assignment:
         buckets=buckets,
         lengths=lengths,
         batch_sizes=tuple(batch_size(length, config) for length in lengths),
+        budgets=config,
         cost=config.counted_cost,
+        text_tokens=index.text_tokens,
+        max_text_tokens=config.max_text_tokens,
         bucket_of=bucket_N,
         unassigned=unassigned(
             rows_X,

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 _PART = 1 << 20
 
 
-def parts(count: int) -> Iterator[slice]:
-    """Slices that cover ``count`` entries in order."""
-    return (slice(start, start + _PART) for start in range(0, count, _PART))
+def parts(count: int, length: int = _PART) -> Iterator[slice]:
+    """Slices of a length that cover ``count`` entries in order; the last may reach beyond them."""
+    return (slice(start, start + length) for start in range(0, count, length))
 
 
 def distinct(values_N: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:

@@ -7,7 +7,6 @@ import numpy as np
 
 from loader.arrays import Places
 from loader.buckets import Assignment
-from loader.dataset.plan_index import PlanIndex
 from loader.microbatches import Microbatches
 from loader.plan import EpochPlan, plan_epoch
 from loader.policy import Division
@@ -15,14 +14,12 @@ from loader.simulate import PlannedStep
 
 
 def dataset_steps(
-    index: PlanIndex, assignment: Assignment, max_text_tokens: int, seed: int, division: Division, steps: int
+    assignment: Assignment, seed: int, division: Division, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
 
     Args:
-        index: of the dataset.
         assignment: each row's bucket.
-        max_text_tokens: longer captions are cut.
         seed: of the stream, 0 to 2^64 - 1.
         division: of a step over the ranks.
         steps: how many.
@@ -30,7 +27,6 @@ def dataset_steps(
     Raises:
         UsageError: there are fewer samples in buckets than microbatches in a step.
     """
-    text_N = np.minimum(index.text_tokens, max_text_tokens)
     epoch, first = 0, 0
     while first < steps:
         plan = plan_epoch(assignment, seed, epoch, division)
@@ -38,30 +34,24 @@ def dataset_steps(
             began = time.perf_counter()
             members, placement = plan.placed(number)
             spent_s = time.perf_counter() - began
-            microbatches = _columns(plan, members, assignment, text_N, max_text_tokens)
-            yield PlannedStep(first + number, microbatches, plan.costs[members], placement), spent_s
+            planned = PlannedStep(first + number, _columns(plan, members), plan.costs(members), placement)
+            yield planned, spent_s
         epoch, first = epoch + 1, first + len(plan)
 
 
-def dataset_samples(
-    index: PlanIndex, assignment: Assignment, max_text_tokens: int, seed: int, epoch: int
-) -> Microbatches:
-    """The samples of an epoch one by one, in the order of the stream; arguments as of `dataset_steps`, B is 1."""
-    text_N = np.minimum(index.text_tokens, max_text_tokens)
+def dataset_samples(assignment: Assignment, seed: int, epoch: int) -> Microbatches:
+    """The samples of an epoch one by one, in the order of the stream; B of every bucket is 1."""
     plan = plan_epoch(assignment, seed, epoch, Division(1))
-    return _columns(plan, np.arange(len(plan)), assignment, text_N, max_text_tokens)
+    return _columns(plan, np.arange(len(plan)))
 
 
-def _columns(
-    plan: EpochPlan, members: Places, assignment: Assignment, text_N: Places, max_text_tokens: int
-) -> Microbatches:
-    bucket, batch = plan.pieces.bucket[members], plan.pieces.size[members]
-    length = np.array(assignment.lengths)[bucket]
-    text = text_N[plan.draws.rows[plan.drawn(members)]]
+def _columns(plan: EpochPlan, members: Places) -> Microbatches:
+    runs = plan.runs(members)
+    own = plan.assignment.own_lengths(plan.draws.rows[plan.drawn(members)])
     return Microbatches(
-        bucket=bucket,
-        batch=batch,
-        length=length,
-        tokens=batch * (length - max_text_tokens) + np.add.reduceat(text, np.cumsum(batch) - batch),
-        images=np.where(plan.images[members], batch, 0),
+        bucket=runs.bucket,
+        batch=runs.size,
+        length=np.array(plan.assignment.lengths)[runs.bucket],
+        tokens=np.add.reduceat(own, np.cumsum(runs.size) - runs.size),
+        images=np.where(plan.images(members), runs.size, 0),
     )

@@ -1,19 +1,16 @@
-"""Cutting an epoch into microbatches: shuffled, full-sized, and as many as whole steps take."""
+"""Cutting an epoch into microbatches: full-sized, as many as whole steps take, and in random order."""
 
 import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loader.arrays import Places
-from loader.buckets import Assignment
-
-Words = NDArray[np.uint64]
+from loader.arrays import Numbers, Places
+from loader.draws import shuffled
 
 
-class Pieces(NamedTuple):
-    """Microbatches as runs of an order.
+class Runs(NamedTuple):
+    """Some microbatches, as runs of an order.
 
     Attributes:
         start: int64 [M], of each run.
@@ -25,44 +22,73 @@ class Pieces(NamedTuple):
     size: Places
     bucket: Places
 
-    def where(self, chosen: Places) -> "Pieces":
-        """Some of them, in the order asked for."""
-        return Pieces(*(column[chosen] for column in self))
+
+class Pieces(NamedTuple):
+    """All microbatches that an order is cut into, numbered as they lie in it.
+
+    Nothing is kept of each one: those of one bucket and one size, one behind the other, are a stretch, and there are
+    few of these.
+
+    Attributes:
+        start: int64 [S], where each stretch begins in the order; rising.
+        size: int64 [S], samples of each of its microbatches.
+        bucket: int64 [S], place in ``Assignment.buckets``.
+        length: int64 [S], its microbatches; may be 0.
+    """
+
+    start: Places
+    size: Places
+    bucket: Places
+    length: Places
+
+    @property
+    def total(self) -> int:
+        """Microbatches."""
+        return int(self.length.sum())
+
+    def runs(self, numbers_M: Numbers) -> Runs:
+        """Some of them, by their numbers."""
+        number_M = numbers_M.astype(np.int64)
+        behind_S: Places = np.cumsum(self.length)
+        stretch_M = np.searchsorted(behind_S, number_M, side="right")
+        earlier_M: Places = number_M - (behind_S - self.length)[stretch_M]  # of the same stretch
+        size_M = self.size[stretch_M]
+        return Runs(self.start[stretch_M] + earlier_M * size_M, size_M, self.bucket[stretch_M])
 
 
-def cut(
-    assignment: Assignment, bucket_D: NDArray[np.integer], words_D: Words
-) -> tuple[Places, Places, Pieces]:
-    """Groups draws by bucket, shuffled within it, and cuts each group into microbatches of B.
+def cut(count_K: Places, batch_K: Places) -> Pieces:
+    """Cuts draws grouped by bucket into microbatches of B, of which only the last of a bucket may be smaller.
 
     Args:
-        assignment: buckets and their B.
-        bucket_D: of each draw a place in ``assignment.buckets``, or -1.
-        words_D: random sort keys.
-
-    Returns:
-        The draws that have a bucket, grouped; where each group begins, and the end, [K + 1]; and the microbatches
-        among them, of which only the last of a bucket may be smaller than B.
+        count_K: draws of each bucket.
+        batch_K: B of each.
     """
-    order_D = np.lexsort((words_D, bucket_D))
-    order_D = order_D[np.searchsorted(bucket_D[order_D], 0) :]
-    count_K = np.bincount(bucket_D[order_D], minlength=len(assignment.buckets))
-    batch_K = np.array([size.batch for size in assignment.batch_sizes])
-    pieces_K = -(-count_K // batch_K)
-    bucket_M = np.repeat(np.arange(len(count_K)), pieces_K)
-    number_M = np.arange(len(bucket_M)) - np.repeat(np.cumsum(pieces_K) - pieces_K, pieces_K)
-    done_M = number_M * batch_K[bucket_M]
-    size_M = np.minimum(batch_K[bucket_M], count_K[bucket_M] - done_M)
-    begin_K = np.concatenate([[0], np.cumsum(count_K)])
-    return order_D, begin_K, Pieces(begin_K[bucket_M] + done_M, size_M, bucket_M)
+    full_K, rest_K = np.divmod(count_K, batch_K)
+    begin_K = np.cumsum(count_K) - count_K
+    pairs_K2 = (
+        (begin_K, begin_K + full_K * batch_K),
+        (batch_K, rest_K),
+        (np.arange(len(count_K)),) * 2,
+        (full_K, np.minimum(rest_K, 1)),
+    )
+    return Pieces(*(np.stack(pair_K2, axis=1).ravel() for pair_K2 in pairs_K2))
 
 
 def filled(pieces: Pieces, per_step: int) -> Pieces:
-    """The largest halved until their number is whole steps, or nothing of more than one sample is left."""
-    times = -len(pieces.start) % per_step
-    largest = np.argsort(-pieces.size, kind="stable")[:times]
+    """The largest halved until their number is whole steps, or nothing of more than one sample is left.
+
+    They are taken from the ends of their stretches, and each half is a stretch of its own.
+    """
+    times = -pieces.total % per_step
+    largest = np.argsort(-pieces.size, kind="stable")
+    reach = np.cumsum(pieces.length[largest])
+    taken = np.zeros_like(pieces.length)
+    taken[largest] = np.diff(np.minimum(reach, times), prepend=0)
+    kept = pieces._replace(length=pieces.length - taken)
     heap = [
-        (-size, start, bucket) for start, size, bucket in np.stack(pieces.where(largest), axis=1).tolist()
+        (-size, start + number * size, bucket)
+        for start, size, bucket, left, gone in np.stack([*kept, taken], axis=1)[taken > 0].tolist()
+        for number in range(left, left + gone)
     ]
     heapq.heapify(heap)
     for _ in range(times if heap else 0):
@@ -72,26 +98,35 @@ def filled(pieces: Pieces, per_step: int) -> Pieces:
         half = (size + 1) // 2
         heapq.heapreplace(heap, (-half, start, bucket))
         heapq.heappush(heap, (half - size, start + half, bucket))
-    halved = np.array([(start, -size, bucket) for size, start, bucket in heap], np.int64).reshape(-1, 3)
-    return Pieces(
-        *(np.concatenate([np.delete(kept, largest), new]) for kept, new in zip(pieces, halved.T, strict=True))
-    )
+    halved = np.array([(start, -size, bucket, 1) for size, start, bucket in heap], np.int64).reshape(-1, 4)
+    table_S4 = np.concatenate([np.stack(kept, axis=1), halved])
+    return Pieces(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)
 
 
-def shuffled(pieces: Pieces, words_M: Words, run: int) -> Pieces:
-    """In random order; runs of one bucket as wholes, and what fills no run comes last.
+def in_turn(pieces: Pieces, run: int, seed: int, number: int, purpose: int) -> Numbers:
+    """The numbers of all microbatches in random order; runs of one bucket as wholes, and what fills no run comes last.
+
+    Microbatches of a run follow each other in the order, too: their samples are in random order already.
 
     Args:
         pieces: microbatches.
-        words_M: random sort keys.
         run: as many in a row have one bucket.
+        seed: as of `loader.draws.words`.
+        number: as of `loader.draws.words`.
+        purpose: as of `loader.draws.words`.
     """
     if run == 1:
-        return pieces.where(np.argsort(words_M, kind="stable"))
-    by_bucket = np.lexsort((words_M, pieces.bucket))
-    bucket_M = pieces.bucket[by_bucket]
-    place_M = np.arange(len(by_bucket)) - np.searchsorted(bucket_M, bucket_M)  # within the bucket
-    left_over_M = place_M >= np.bincount(bucket_M)[bucket_M] // run * run
-    # A run goes by the word of its first microbatch.
-    key_M = words_M[by_bucket[np.arange(len(by_bucket)) - place_M % run]]
-    return pieces.where(by_bucket[np.lexsort((place_M, key_M, left_over_M))])
+        return shuffled(seed, number, purpose, pieces.total)
+    # Buckets are cut into runs of microbatches as they are cut into microbatches of samples.
+    count_K = np.bincount(pieces.bucket, pieces.length).astype(np.int64)
+    lots = cut(count_K, np.full_like(count_K, run))
+    start_R, size_R, _ = lots.runs(np.arange(lots.total))
+    turn_R = shuffled(seed, number, purpose, lots.total, (size_R < run).astype(np.uint8))
+    return spread(start_R[turn_R], size_R[turn_R])
+
+
+def spread(start_M: Places, size_M: Places) -> Places:
+    """The numbers of ranges, one range after the other."""
+    reach_M = np.cumsum(size_M)
+    numbers: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
+    return numbers

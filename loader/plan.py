@@ -1,6 +1,8 @@
 """Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
 
-Random words (`loader.draws`) serve as sort keys.
+An epoch is two random orders: of the samples, within their buckets, and of the microbatches that these are cut into.
+What a microbatch holds follows from its number (`loader.pieces`), so that a plan keeps 4 bytes per sample and 4 per
+microbatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
+from loader.arrays import Flags, Floats, Numbers, Places, numbers
 from loader.buckets import Assignment
+from loader.columns import parts
 from loader.cost import seconds
-from loader.draws import words
+from loader.draws import shuffled
 from loader.errors import UsageError
-from loader.pieces import Pieces, cut, filled, shuffled
+from loader.pack_plan import packs
+from loader.pieces import Pieces, Runs, cut, filled, in_turn, spread
 from loader.policy import Division, Placement, place
 from loader.source import Draws
+
+_DRAWN_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +31,7 @@ class PlannedMicrobatch:
     """What one rank trains on at once.
 
     Attributes:
-        bucket: place in ``Assignment.buckets``.
+        bucket: place in ``Assignment.buckets``; -1 of a pack, whose samples have one each.
         first: place in ``EpochPlan.order``.
         rows: int64 [B], index rows.
         passes: int64 [B], how often each was drawn before.
@@ -62,27 +68,25 @@ class EpochPlan:
     """The steps of one epoch or of the rest of one; a sequence of ``StepPlan`` that holds no object per step.
 
     Attributes:
+        assignment: the buckets of its samples.
         draws: of the epoch.
-        order: int64 [N], draws, grouped by bucket, so that each microbatch is one run of them.
-        groups: int64 [K + 1], where each bucket begins in ``order``, and the end.
-        pieces: the microbatches, M of them: steps x microbatches of a step.
-        costs: float64 [M], of each.
-        images: bool [M], whether it holds images.
+        order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them.
+        pieces: the microbatches.
+        turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
         fillers: how many microbatches at the very end repeat another one with weight 0.
         division: how a step is divided over the ranks.
     """
 
+    assignment: Assignment
     draws: Draws
-    order: Places
-    groups: Places
+    order: Numbers
     pieces: Pieces
-    costs: Floats
-    images: Flags
+    turns: Numbers
     fillers: int
     division: Division
 
     def __len__(self) -> int:
-        return len(self.costs) // self.division.per_step
+        return len(self.turns) // self.division.per_step
 
     def __getitem__(self, step: int) -> StepPlan:
         return self.step(step)
@@ -91,60 +95,83 @@ class EpochPlan:
         return (self[step] for step in range(len(self)))
 
     def placed(self, step: int) -> tuple[Places, Placement]:
-        """The microbatches of a step, int64 [ranks x m], and where each of them runs."""
+        """The microbatches of a step, int64 [ranks x m], places in ``turns``, and where each of them runs."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
         window, place_in_window = divmod(step, self.division.window)
         return _window(self, window)[place_in_window]
 
+    def runs(self, members: Places) -> Runs:
+        """What some microbatches are, as runs of ``order``."""
+        return self.pieces.runs(self.turns[members])
+
+    def costs(self, members: Places) -> Floats:
+        """Of some microbatches, by the cost of the assignment."""
+        runs, cost = self.runs(members), self.assignment.cost
+        if self.division.regime == "pack":
+            own = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
+            return np.asarray(cost.fixed_s + np.add.reduceat(own, np.cumsum(runs.size) - runs.size))
+        return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
+
+    def images(self, members: Places) -> Flags:
+        """Whether each begins with an image; all or none of its samples are, but in packs."""
+        first = self.draws.rows[self.order[self.runs(members).start]]
+        image_K = np.array([bucket.frames == 1 for bucket in self.assignment.buckets])
+        return np.asarray(image_K[self.assignment.bucket_of[first]])
+
     def step(self, step: int, rank: int | None = None) -> StepPlan:
         """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
         members, placement = self.placed(step)
-        counted = len(self.costs) - self.fillers
-        samples = int(self.pieces.size[members[members < counted]].sum())
+        runs, counts = self.runs(members), members < len(self.turns) - self.fillers
+        samples = int(runs.size[counts].sum())
         order = np.lexsort((placement.slot, placement.rank))
         if rank is not None:
             order = order[placement.rank[order] == rank]
+        weights = np.where(counts, runs.size / samples, 0.0)
+        columns = (*runs, weights, placement.rank, placement.slot)
         return StepPlan(
             microbatches=tuple(
-                self._microbatch(int(members[at]), placement.rank.item(at), placement.slot.item(at), samples)
-                for at in order.tolist()
+                self._microbatch(*row)
+                for row in zip(*(column[order].tolist() for column in columns), strict=True)
             ),
             samples=samples,
         )
 
-    def drawn(self, members: Places) -> Places:
+    def drawn(self, members: Places) -> Numbers:
         """The draws of some microbatches, one microbatch after the other."""
-        size = self.pieces.size[members]
-        reach = np.cumsum(size)
-        places: Places = np.repeat(self.pieces.start[members] - (reach - size), size) + np.arange(size.sum())
-        return self.order[places]
+        runs = self.runs(members)
+        return self.order[spread(runs.start, runs.size)]
 
-    def drawn_before(self, step: int) -> Places:
-        """The draws of all earlier steps."""
+    def drawn_before(self, step: int) -> Iterator[Numbers]:
+        """The draws of all earlier steps, a part at a time."""
         whole_windows = step // self.division.window * self.division.window
-        members = [np.arange(whole_windows * self.division.per_step)]
-        members += [self.placed(number)[0] for number in range(whole_windows, step)]
-        return self.drawn(np.concatenate(members))
+        earlier = whole_windows * self.division.per_step
+        for part in parts(earlier, _DRAWN_AT_ONCE):
+            yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
+        for number in range(whole_windows, step):
+            yield self.drawn(self.placed(number)[0])
 
     def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
-        """Rows and passes that may take the place of sample ``number``: what follows in its bucket, no draw twice."""
-        lowest, behind = self.groups[micro.bucket : micro.bucket + 2].tolist()
+        """Rows and passes that may take the place of sample ``number``: what follows of its bucket, no draw twice."""
         bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
-        for at in range(first, first + behind - lowest):
-            draw = self.order.item(lowest + (at - lowest) % (behind - lowest))
-            if (row := self.draws.rows.item(draw)) != bad:
-                yield row, self.draws.passes.item(draw)
+        for part in parts(len(self.order)):
+            drawn = self.order[
+                (first + np.arange(part.start, min(part.stop, len(self.order)))) % len(self.order)
+            ]
+            rows = self.draws.rows[drawn]
+            fits = (self.assignment.bucket_of[rows] == self.assignment.bucket_of[bad]) & (rows != bad)
+            yield from zip(rows[fits].tolist(), self.draws.passes[drawn[fits]].tolist(), strict=True)
 
-    def _microbatch(self, number: int, rank: int, slot: int, samples: int) -> PlannedMicrobatch:
-        start, size, bucket = (column.item(number) for column in self.pieces)
-        drawn = self.order[start : start + size]
+    def _microbatch(
+        self, first: int, size: int, bucket: int, weight: float, rank: int, slot: int
+    ) -> PlannedMicrobatch:
+        drawn = self.order[first : first + size]
         return PlannedMicrobatch(
             bucket=bucket,
-            first=start,
-            rows=self.draws.rows[drawn],
+            first=first,
+            rows=self.draws.rows[drawn].astype(np.int64),
             passes=self.draws.passes[drawn],
-            weight=size / samples if number < len(self.costs) - self.fillers else 0.0,
+            weight=weight,
             rank=rank,
             slot=slot,
         )
@@ -173,6 +200,8 @@ def plan_epoch(
     number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
     of B = 1), the last step is filled up with repeated microbatches of weight 0.
 
+    In the regime of packs, samples of all buckets are shuffled together and packed step by step (`loader.packing`).
+
     Where ranks wait once a step, which samples a step holds follows from the number of its microbatches alone,
     ranks x m: 8 x 1, 4 x 2 and 2 x 4 train the same steps.
 
@@ -190,19 +219,19 @@ def plan_epoch(
             done of it.
     """
     if draws is None:
-        rows = np.arange(len(assignment.bucket_of))
-        draws = Draws(rows, np.full_like(rows, epoch), np.zeros_like(rows))
-    left_L = np.arange(len(draws.rows))
+        draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
     for one in (*(part.division for part in done), division):
-        _check_fills(len(left_L), one)
+        _check_fills(len(draws.rows), one)
+    over_D = np.zeros(len(draws.rows), np.bool_)
     for number, part in enumerate(done):
-        over = _part(part.assignment, seed, epoch, number, part.division, draws, left_L)
-        if part.steps > len(over):
+        before = _part(part.assignment, seed, epoch, number, part.division, draws, over_D)
+        if part.steps > len(before):
             raise UsageError(
-                f"{part.steps} steps of part {number} of the epoch are done, but it has {len(over)} steps"
+                f"{part.steps} steps of part {number} of the epoch are done, but it has {len(before)} steps"
             )
-        left_L = np.setdiff1d(left_L, over.drawn_before(part.steps))
-    plan = _part(assignment, seed, epoch, len(done), division, draws, left_L)
+        for drawn in before.drawn_before(part.steps):
+            over_D[drawn] = True
+    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D)
     if not done:
         _check_fills(len(plan.order), division)
     return plan
@@ -217,25 +246,32 @@ def _check_fills(samples: int, division: Division) -> None:
 
 
 def _part(
-    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, left_L: Places
+    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, over_D: Flags
 ) -> EpochPlan:
-    """Plans the draws that are left when the ``part``-th part of an epoch begins."""
-    bucket_L = assignment.bucket_of[draws.rows[left_L]]
-    order, groups, pieces = cut(assignment, bucket_L, words(seed, epoch, 2 * part, len(left_L)))
-    pieces = filled(pieces, division.per_step)
-    pieces = shuffled(pieces, words(seed, epoch, 2 * part + 1, len(pieces.start)), division.run)
-    fillers = -len(pieces.start) % division.per_step
+    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+    group_D = assignment.bucket_of[draws.rows] + 1  # 0: not to be drawn
+    group_D[over_D] = 0
+    count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
+    for some in parts(len(group_D)):
+        count_G += np.bincount(group_D[some], minlength=len(count_G))
+    if division.regime == "pack":
+        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
+        packed, pieces = packs(assignment, draws.rows[order], division)
+        order, turns = order[packed], numbers(pieces.total)
+    else:
+        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
+        pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
+        pieces = filled(pieces, division.per_step)
+        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+    fillers = -len(turns) % division.per_step
     # The last step repeats its own microbatches.
-    last = np.arange(len(pieces.start) // division.per_step * division.per_step, len(pieces.start))
-    pieces = pieces.where(np.concatenate([np.arange(len(pieces.start)), np.resize(last, fillers)]))
-    image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
+    last = turns[len(turns) // division.per_step * division.per_step :]
     return EpochPlan(
+        assignment=assignment,
         draws=draws,
-        order=left_L[order],
-        groups=groups,
+        order=order,
         pieces=pieces,
-        costs=seconds(assignment.cost, pieces.size, np.array(assignment.lengths)[pieces.bucket]),
-        images=image_K[pieces.bucket],
+        turns=np.concatenate([turns, np.resize(last, fillers)]),
         fillers=fillers,
         division=division,
     )
@@ -243,7 +279,7 @@ def _part(
 
 @lru_cache(maxsize=2)
 def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
-    first = number * plan.division.window * plan.division.per_step
-    numbers = np.arange(first, min(first + plan.division.window * plan.division.per_step, len(plan.costs)))
-    placed = place(plan.division, plan.costs[numbers], plan.pieces.size[numbers], plan.images[numbers])
-    return [(numbers[own], placement) for own, placement in placed]
+    length = plan.division.window * plan.division.per_step
+    members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
+    placed = place(plan.division, plan.costs(members), plan.runs(members).size, plan.images(members))
+    return [(members[own], placement) for own, placement in placed]

@@ -15,8 +15,9 @@ Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 compute (AdaptiveLoad, equation 2), dealt in order. same_bucket: the same B, and in a slot one bucket for all ranks.
 balanced: the same B, and the microbatches of a step placed so that the ranks have equal work."""
 
-Regime = Literal["step", "slot"]
-"""When ranks wait for each other: once a step (DDP, ZeRO-1/2), or after every microbatch (FSDP, pipelines)."""
+Regime = Literal["step", "slot", "pack"]
+"""When ranks wait for each other: step: once a step (DDP, ZeRO-1/2); slot: after every microbatch (FSDP, pipelines).
+pack: samples of any shapes make sequences of equal cost, so that ranks may wait either way."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
@@ -29,7 +30,7 @@ class Division:
 
     Attributes:
         ranks: data-parallel.
-        microbatches: of a rank in a step, on average.
+        microbatches: of a rank in a step, on average; or its packs.
         policy: who runs what.
         regime: when ranks wait for each other.
         lookahead: steps between which `balanced` may exchange microbatches in the slot regime.
@@ -60,7 +61,9 @@ class Division:
         """Whether every step holds the same samples under both, whoever runs them."""
         return self._steps() == other._steps()
 
-    def _steps(self) -> tuple[int, ...]:
+    def _steps(self) -> tuple[object, ...]:
+        if self.regime == "pack":
+            return self.ranks, self.microbatches, self.policy, self.regime
         ranks = self.ranks if self.regime == "slot" and self.policy == "balanced" else 0
         return self.per_step, self.run, self.window, ranks
 
@@ -114,8 +117,8 @@ def place(
 
 def _placed(division: Division, costs: Floats) -> Placement:
     ranks, number = division.ranks, np.arange(len(costs))
-    # One for each rank is balanced already, or cannot be.
-    if division.policy != "balanced" or len(costs) == ranks:
+    # One for each rank is balanced already, or cannot be; packs are balanced where they are made.
+    if division.policy != "balanced" or len(costs) == ranks or division.regime == "pack":
         return Placement(number % ranks, number // ranks, ranks, division.regime)
     rank = balanced(costs, ranks)
     order = np.lexsort((number, -costs, rank))

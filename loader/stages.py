@@ -52,7 +52,7 @@ class Stages:
         assignment = self._assigned(setting.stage)
         if setting.cost is None:
             return assignment
-        return with_cost(assignment, self._buckets[setting.stage], setting.cost)
+        return with_cost(assignment, setting.cost)
 
     def plan(self, position: Position) -> EpochPlan:
         """The part of the epoch that goes on."""

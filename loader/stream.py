@@ -164,8 +164,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         plan, steps = self._stages.plan(self._position), self._position.part.steps
         assignment = self._stages.assignment(self._position.part.setting)
         drawn = int((assignment.bucket_of[plan.draws.rows] >= 0).sum())
-        # Fillers repeat what their step holds.
-        left = len(plan.order) - len(np.unique(plan.drawn_before(steps)))
+        over_D = np.zeros(len(plan.draws.rows), np.bool_)
+        for draws in plan.drawn_before(steps):
+            over_D[draws] = True  # twice, where fillers repeat what their step holds
+        left = len(plan.order) - int(over_D.sum())
         return EpochProgress(drawn - left, left, len(plan) - steps)
 
     def _agree(self, share: Share, in_worker: bool) -> None:
@@ -179,17 +181,21 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         while self.config.epochs is None or position.epoch < self.config.epochs:
             plan, assignment = self._stages.plan(position), self._stages.assignment(position.part.setting)
             ends_at = self._stages.ends_at(position)
+            packed = position.part.setting.regime == "pack"
+            lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
             for number in range(position.part.steps, len(plan)):
                 own, after = plan.step(number, self.rank), position.after_step()
                 for micro in own.microbatches:
                     yield Planned(
                         plan=plan,
                         micro=micro,
-                        buckets=(assignment.buckets[micro.bucket],) * len(micro.rows),
-                        lengths=(assignment.lengths[micro.bucket],) * len(micro.rows),
+                        buckets=tuple(
+                            assignment.buckets[place] for place in assignment.bucket_of[micro.rows]
+                        ),
+                        lengths=tuple(lengths_of(micro.rows).tolist()),
                         slots=len(own.microbatches),
                         samples=own.samples,
-                        packed=False,
+                        packed=packed,
                         before=position,
                         after=after,
                     )

@@ -1,6 +1,8 @@
 """What is streamed, in which order, and how far ahead."""
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from typing import Self
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_validator
 
 from loader.blend.curriculum import Curriculum
 from loader.buckets import BucketConfig
@@ -33,7 +35,8 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     )
     regime: Regime = Field(
         default="step",
-        description="when ranks wait for each other: once a step (DDP), or in every slot (FSDP, pipelines)",
+        description="when ranks wait for each other: once a step (DDP), or in every slot (FSDP, pipelines); pack:"
+        " samples of any shapes in sequences of equal cost",
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="steps between which the slot regime exchanges microbatches"
@@ -46,3 +49,11 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     max_bad_share: float = Field(
         default=0.01, ge=0, le=1, description="share of the samples beyond max_bad that may be bad"
     )
+
+    @model_validator(mode="after")
+    def _packs_have_policies_of_their_own(self) -> Self:
+        if self.regime == "pack" and self.policy not in ("balanced", "equal_token"):
+            raise ValueError(
+                f"policy {self.policy} makes no packs; with regime pack it is balanced or equal_token"
+            )
+        return self

@@ -58,11 +58,11 @@ def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mix
 
     def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
         assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
-        return dataset_steps(index, assignment, config.max_text_tokens, seed, division, count)
+        return dataset_steps(assignment, seed, division, count)
 
     alone = assign(index, config.model_copy(update={"max_batch": 1}))
 
     def samples(_: Division, epoch: int) -> Microbatches:
-        return dataset_samples(index, alone, config.max_text_tokens, seed, epoch)
+        return dataset_samples(alone, seed, epoch)
 
     return Mixture(name, buckets_of(config), config, steps, samples)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.draws import words
+from loader.draws import shuffled
 from loader.source import Draws
 
 _PURPOSE = 1 << 32  # of the random words; smaller ones belong to the plan
@@ -67,5 +67,5 @@ def draw(
 
 def _order(rows_n: Rows, drawable_n: Mask, seed: int, leaf: int, number: int) -> Rows:
     """A pass. Its order comes from all rows; those that cannot be drawn are left out of it."""
-    order_n = np.argsort(words(seed, number, _PURPOSE + leaf, len(rows_n)), kind="stable")
+    order_n = shuffled(seed, number, _PURPOSE + leaf, len(rows_n))
     return rows_n[order_n[drawable_n[order_n]]]

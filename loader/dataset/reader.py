@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loader.arrays import numbers
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.manifest import Manifest, read_manifest, sha256
 from loader.dataset.members import Members, media_members, members
@@ -173,8 +174,8 @@ class Dataset:
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
         """What an epoch holds: every sample once; see `loader.source.Source`."""
         del seed  # every epoch is one whole pass
-        rows_D = np.arange(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
-        return Draws(rows_D, np.full_like(rows_D, epoch), np.zeros_like(rows_D))
+        rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
+        return Draws.once(rows_D, epoch)
 
     def _read(self, places: Members, row_number: int, what: str) -> bytes:
         found = places.place(row_number)

@@ -31,7 +31,7 @@ ASSIGNMENT = assign(INDEX, CONFIG)
 
 
 def steps(division: Division, count: int) -> list[PlannedStep]:
-    return [step for step, _ in dataset_steps(INDEX, ASSIGNMENT, 20, 1, division, count)]
+    return [step for step, _ in dataset_steps(ASSIGNMENT, 1, division, count)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

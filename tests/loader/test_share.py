@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
@@ -146,7 +147,7 @@ class LastOfEight:
     def agree(self, facts: dict[str, Any]) -> None: ...
 
     def exchange(self, parts: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
-        return parts
+        return (part._replace(pixels=torch.zeros(sum(part.sizes), dtype=torch.uint8)) for part in parts)
 
 
 def test_a_forked_worker_process_is_refused(dataset: Dataset) -> None:
