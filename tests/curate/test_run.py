@@ -188,6 +188,15 @@ def start(raw: Path, out: Path, config: CurateConfig) -> subprocess.Popen[bytes]
     return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
 
 
+def test_no_byte_depends_on_what_memory_held_before(
+    raw: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_PERTURB_", "85")
+    process = start(raw, tmp_path / "dataset", SMALL)
+    assert process.wait() == 0, process.communicate()
+    assert tree(tmp_path / "dataset") == tree(made)
+
+
 def killed_at_work(raw: Path, out: Path, after_s: float) -> bool:
     """Starts a run and kills it some time after its first staged file; False when it was finished before."""
     process = start(raw, out, SMALL)

@@ -1,0 +1,31 @@
+"""Footage of the tests is the same file in every process: keys, splits and orders follow from its bytes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MAKE = """
+import sys
+from pathlib import Path
+from tests.media import write_video
+
+folder = Path(sys.argv[1])
+write_video(folder / "a.mp4", (40, 30))
+write_video(folder / "b.mkv", (40,), options={"bf": "3"}, first_scene=2)
+"""
+
+
+def made(folder: Path, memory: str) -> dict[str, bytes]:
+    """Files of a process in which memory that was never written holds a byte other than 0."""
+    folder.mkdir()
+    command = [sys.executable, "-c", MAKE, str(folder)]
+    environment = {**os.environ, "MALLOC_PERTURB_": memory}
+    subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_footage_does_not_depend_on_what_memory_held_before(tmp_path: Path) -> None:
+    first, second = made(tmp_path / "first", "1"), made(tmp_path / "second", "170")
+    assert first.keys() == {"a.mp4", "b.mkv"}
+    assert [name for name in first if first[name] != second[name]] == []
