@@ -8,6 +8,8 @@ import numpy as np
 from loader.arrays import Places
 from loader.buckets import Assignment
 from loader.microbatches import Microbatches
+from loader.packed_steps import PackedStep, packed_step
+from loader.packing import PackSizes
 from loader.plan import EpochPlan, plan_epoch
 from loader.policy import Division
 from loader.simulate import PlannedStep
@@ -39,10 +41,27 @@ def dataset_steps(
         epoch, first = epoch + 1, first + len(plan)
 
 
-def dataset_samples(assignment: Assignment, seed: int, epoch: int) -> Microbatches:
-    """The samples of an epoch one by one, in the order of the stream; B of every bucket is 1."""
-    plan = plan_epoch(assignment, seed, epoch, Division(1))
-    return _columns(plan, np.arange(len(plan)))
+def dataset_packs(
+    assignment: Assignment, seed: int, division: Division, steps: int
+) -> Iterator[tuple[PackedStep, float]]:
+    """As `dataset_steps`, in packs; all of an epoch are made at once, and each step has its part of the seconds."""
+    sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
+    epoch, first = 0, 0
+    while first < steps:
+        began = time.perf_counter()
+        plan = plan_epoch(assignment, seed, epoch, division)
+        spent_s = (time.perf_counter() - began) / len(plan)
+        for number in range(min(len(plan), steps - first)):
+            members, placement = plan.placed(number)
+            pack = np.repeat(placement.slot * division.ranks + placement.rank, plan.runs(members).size)
+            rows = plan.draws.rows[plan.drawn(members)]
+            own, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
+            bucket = assignment.bucket_of[rows].astype(np.int64)
+            image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
+            samples = Microbatches(bucket, alone, own, own, image_K[bucket].astype(np.int64))
+            carried = plan.carried / len(plan)
+            yield packed_step(first + number, samples, pack, assignment.cost, sizes, carried), spent_s
+        epoch, first = epoch + 1, first + len(plan)
 
 
 def _columns(plan: EpochPlan, members: Places) -> Microbatches:

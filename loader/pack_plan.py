@@ -11,22 +11,23 @@ from loader.pieces import Pieces
 from loader.policy import Division
 
 
-def packs(assignment: Assignment, rows_N: Numbers, division: Division) -> tuple[Places, Pieces]:
+def packs(assignment: Assignment, rows_N: Numbers, division: Division) -> tuple[Places, Pieces, int]:
     """All packs of an epoch, in the order of their steps; arguments as of `pack_epoch`.
 
     Returns:
-        The samples, int64 [N], places in ``rows_N``, and the packs as runs of them, whose bucket is -1.
+        The samples, int64 [N], places in ``rows_N``; the packs as runs of them, whose bucket is -1; and how many
+        samples waited for one step because they fitted into no pack.
     """
     steps = list(pack_epoch(assignment, rows_N, division))
     none = np.zeros(0, np.int64)
-    size_M = np.concatenate([none, *(sizes for _, sizes in steps)])
+    size_M = np.concatenate([none, *(sizes for _, sizes, _ in steps)])
     pieces = Pieces(np.cumsum(size_M) - size_M, size_M, np.full_like(size_M, -1), np.ones_like(size_M))
-    return np.concatenate([none, *(samples for samples, _ in steps)]), pieces
+    return np.concatenate([none, *(own for own, _, _ in steps)]), pieces, sum(late for _, _, late in steps)
 
 
 def pack_epoch(
     assignment: Assignment, rows_N: Numbers, division: Division
-) -> Iterator[tuple[Places, Places]]:
+) -> Iterator[tuple[Places, Places, int]]:
     """The packs of each step.
 
     Args:
@@ -36,7 +37,7 @@ def pack_epoch(
 
     Yields:
         Samples of a step, places in ``rows_N`` by pack, and int64 [P], how many are in each: slot * ranks + rank counts
-        the packs. Only in an epoch's last step P may be below ranks x packs.
+        the packs. Only in an epoch's last step P may be below ranks x packs. And how many samples fit into none.
     """
     sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
     length_N = assignment.own_lengths(rows_N)
@@ -51,7 +52,7 @@ def pack_epoch(
         behind = int(np.searchsorted(reach_N, before + sizes.per_step * sizes.tokens, side="right"))
         waiting = np.concatenate([late, np.arange(at, max(behind, min(len(rows_N), at + sizes.per_step)))])
         if len(waiting) <= sizes.per_step:
-            yield waiting, np.ones(len(waiting), np.int64)
+            yield waiting, np.ones(len(waiting), np.int64), 0
             return
         if division.policy == "equal_token":
             pack_n = _in_order(length_N[waiting], cost_N[waiting], sizes)
@@ -62,7 +63,7 @@ def pack_epoch(
         at = max(at, int(own[-1]) + 1)
         late = own[pack_n == CARRIED]
         order = np.argsort(pack_n, kind="stable")[len(late) :]
-        yield own[order], np.bincount(pack_n[order], minlength=sizes.per_step)
+        yield own[order], np.bincount(pack_n[order], minlength=sizes.per_step), len(late)
 
 
 def _in_order(length_n: Places, cost_n: Floats, sizes: PackSizes) -> Places:

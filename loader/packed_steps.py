@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.arrays import Places
 from loader.buckets import Budgets
 from loader.cost import Cost
 from loader.errors import UsageError
@@ -27,13 +28,14 @@ class PackedStep:
     Attributes:
         planned: its samples, each a microbatch of B = 1 with the S of its own; rank and slot tell the pack. Costs
             include each sample's part of what every pack costs.
-        carried: samples that fit into no pack and are the first of the next step.
+        carried: samples that fit into no pack and are the first of the next step; a mean, where an epoch is known as a
+            whole.
         fill: share of the token budget that is used.
         alone: samples longer than the token budget, each in a pack of its own.
     """
 
     planned: PlannedStep
-    carried: int
+    carried: float
     fill: float
     alone: int
 
@@ -97,7 +99,9 @@ def packed_steps(
             raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
         late = np.flatnonzero(pack_N == CARRIED)
         carried = len(late)
-        yield _step(number, waiting.where(slice(len(pack_N))), pack_N, cost, sizes), spent_s
+        placed = pack_N != CARRIED
+        samples = waiting.where(slice(len(pack_N))).where(placed)
+        yield packed_step(number, samples, pack_N[placed], cost, sizes, carried), spent_s
         waiting = together([waiting.where(late), waiting.where(slice(len(pack_N), None))])
 
 
@@ -111,7 +115,7 @@ def simulate_packs(
         keep: is shown every step.
     """
     metrics, spent_s, slot_idle, fill = [], [], [], []
-    carried = alone = 0
+    carried, alone = 0.0, 0
     off: dict[float, list[float]] = {error: [] for error in COST_ERRORS}
     for step, seconds_spent in steps:
         costs, placement = step.planned.costs, step.planned.placement
@@ -156,17 +160,25 @@ def _balanced(
     return balanced_packs(lengths, cost.sample_s(lengths), sizes, carried)
 
 
-def _step(
-    number: int, samples: Microbatches, pack_N: NDArray[np.int64], cost: Cost, sizes: PackSizes
+def packed_step(
+    number: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
 ) -> PackedStep:
-    placed = pack_N != CARRIED
-    pack, samples = pack_N[placed], samples.where(placed)
+    """One step.
+
+    Args:
+        number: of the step.
+        samples: microbatches of B = 1 with the S of their own.
+        pack: int64 [N], slot * ranks + rank of each.
+        cost: model.
+        sizes: of the packs.
+        carried: see `PackedStep`.
+    """
     together_with = np.bincount(pack, minlength=sizes.per_step)[pack]
     costs = cost.sample_s(samples.length) + cost.fixed_s / together_with
     placement = Placement(pack % sizes.ranks, pack // sizes.ranks, sizes.ranks)
     return PackedStep(
         planned=PlannedStep(number, samples, costs, placement),
-        carried=int((~placed).sum()),
+        carried=carried,
         fill=float(sizes.sizes(samples.length).sum()) / (sizes.per_step * sizes.tokens),
         alone=int((samples.length > sizes.tokens).sum()),
     )

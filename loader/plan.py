@@ -74,6 +74,7 @@ class EpochPlan:
         pieces: the microbatches.
         turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
         fillers: how many microbatches at the very end repeat another one with weight 0.
+        carried: samples that fit into no pack of a step and begin the next one.
         division: how a step is divided over the ranks.
     """
 
@@ -83,6 +84,7 @@ class EpochPlan:
     pieces: Pieces
     turns: Numbers
     fillers: int
+    carried: int
     division: Division
 
     def __len__(self) -> int:
@@ -256,9 +258,10 @@ def _part(
         count_G += np.bincount(group_D[some], minlength=len(count_G))
     if division.regime == "pack":
         order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
-        packed, pieces = packs(assignment, draws.rows[order], division)
+        packed, pieces, carried = packs(assignment, draws.rows[order], division)
         order, turns = order[packed], numbers(pieces.total)
     else:
+        carried = 0
         order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
         pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
         pieces = filled(pieces, division.per_step)
@@ -273,6 +276,7 @@ def _part(
         pieces=pieces,
         turns=np.concatenate([turns, np.resize(last, fillers)]),
         fillers=fillers,
+        carried=carried,
         division=division,
     )
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from loader.buckets import Bucket, BucketConfig, Budgets, assign, buckets_of
 from loader.cost import Cost
 from loader.dataset.plan_index import PlanIndex
-from loader.epoch import dataset_samples, dataset_steps
+from loader.epoch import dataset_packs, dataset_steps
 from loader.microbatches import Microbatches
+from loader.packed_steps import PackedStep, packed_steps
 from loader.policy import Division, budgets_of
 from loader.simulate import PlannedStep, planned_steps
 from loader.workloads import WORKLOADS
@@ -24,14 +26,14 @@ class Mixture:
         buckets: shapes.
         budgets: of a microbatch or a pack.
         steps: the first so many steps under a division and a cost.
-        samples: one by one, an epoch of them or, for the division given, enough for a few steps.
+        packs: the same in packs.
     """
 
     name: str
     buckets: tuple[Bucket, ...]
     budgets: Budgets
     steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
-    samples: Callable[[Division, int], Microbatches]
+    packs: Callable[[Division, Cost, int], Iterator[tuple[PackedStep, float]]]
 
 
 def workload(name: str, seed: int) -> Mixture:
@@ -46,11 +48,14 @@ def workload(name: str, seed: int) -> Mixture:
 
         return planned_steps(draw, division, cost, count)
 
-    def samples(division: Division, number: int) -> Microbatches:
+    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
         tokens = _STEPS_AT_ONCE * division.per_step * found.budgets.memory_tokens
-        return found.samples(seed, tokens, number)
+        samples = partial(found.samples, seed, tokens)
+        return packed_steps(
+            samples, division.policy, cost, found.budgets, division.ranks, division.microbatches, count
+        )
 
-    return Mixture(name, found.buckets, found.budgets, steps, samples)
+    return Mixture(name, found.buckets, found.budgets, steps, packs)
 
 
 def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
@@ -60,9 +65,8 @@ def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mix
         assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
         return dataset_steps(assignment, seed, division, count)
 
-    alone = assign(index, config.model_copy(update={"max_batch": 1}))
+    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
+        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
+        return dataset_packs(assignment, seed, division, count)
 
-    def samples(_: Division, epoch: int) -> Microbatches:
-        return dataset_samples(alone, seed, epoch)
-
-    return Mixture(name, buckets_of(config), config, steps, samples)
+    return Mixture(name, buckets_of(config), config, steps, packs)

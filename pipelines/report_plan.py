@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pyarrow.parquet as pq
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
 from loader.errors import UsageError
-from loader.packed_steps import PACK_POLICIES, PacksSimulated, packed_steps, simulate_packs
-from loader.policy import POLICIES, Division, Policy, Regime
+from loader.packed_steps import PACK_POLICIES, PacksSimulated, simulate_packs
+from loader.policy import POLICIES, Division, Policy
 from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, simulate
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
@@ -95,19 +94,9 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
         )
 
     def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
-        regime: Regime = "slot" if options.regime == "slot" else "step"
-        division = Division(ranks, options.microbatches, policy, regime, options.lookahead)
+        division = Division(ranks, options.microbatches, policy, options.regime, options.lookahead)
         if options.regime == "pack":
-            packs = packed_steps(
-                partial(mixture.samples, division),
-                policy,
-                cost,
-                mixture.budgets,
-                ranks,
-                options.microbatches,
-                options.steps,
-            )
-            return simulate_packs(packs, keep)
+            return simulate_packs(mixture.packs(division, cost, options.steps), keep)
         return simulate(mixture.steps(division, cost, options.steps), keep)
 
     if options.plan_out:
