@@ -1,19 +1,20 @@
 """The benchmark of reading from S3, on few samples and with many faults."""
 
-from tests.bench.loader_s3 import KINDS, bench, by_range
+from tests.bench.loader_s3 import KINDS, bench, as_streamed
 
 
 def test_no_sample_is_lost_whatever_goes_wrong() -> None:
-    result = bench(by_range(4), samples=60, rounds=1, share=0.4)
+    result = bench(as_streamed(4), samples=60, rounds=1, share=0.4)
     assert set(result["faulty"]["injected"]) == set(KINDS)
     assert result["clean"]["samples"] == result["faulty"]["samples"] > 20
     assert result["clean"]["lost"] == result["faulty"]["lost"] == 0
-    assert result["clean"]["sent_over_used"] == 1.0 < result["faulty"]["sent_over_used"]
+    assert result["clean"]["sent_over_used"] < 1.02
+    assert result["clean"]["sent_over_used"] < result["faulty"]["sent_over_used"]
 
 
 def test_a_reader_that_loses_or_mixes_up_samples_is_found_out() -> None:
     def swaps(dataset, rows):
-        yield from by_range(2)(dataset, [rows[1], rows[0], *rows[2:-1]])
+        yield from as_streamed(2)(dataset, [rows[1], rows[0], *rows[2:-1]])
 
     result = bench(swaps, samples=20, rounds=1, share=0.0)
     assert result["clean"]["lost"] == 3
