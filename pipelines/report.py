@@ -93,7 +93,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     """The bucket table on the console."""
     from loader.stats import dataset_stats
-    from pipelines.report_page import bound_shown
+    from pipelines.report_page import bound_shown, oversized
 
     stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets)
     out = stdout()
@@ -115,5 +115,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
             ],
         )
     )
+    if advice := oversized([asdict(bucket) for bucket in stats.buckets]):
+        out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
         out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)

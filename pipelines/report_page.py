@@ -2,6 +2,8 @@
 
 import base64
 import io
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pipelines.report import ReportConfig
 
 _THUMBNAIL_PX = 240
+_CLEARLY_OVER = 1.005
 
 
 def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig") -> str:
@@ -64,6 +67,7 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
             }
             for bucket in statistics["buckets"]
         ],
+        oversized=oversized(statistics["buckets"]),
         unassigned=[(item["key"], item["reason"]) for item in statistics["unassigned"]],
         clips_note=""
         if len(shown) == dataset.index.num_rows
@@ -78,7 +82,26 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
 
 def bound_shown(bound: str, over_limit: float | None) -> str:
     """What sets B, and by how much one sample alone exceeds the compute budget where it does."""
-    return bound if over_limit is None or over_limit < 1.005 else f"{bound} ({over_limit:.3g} x)"
+    return bound if over_limit is None or over_limit < _CLEARLY_OVER else f"{bound} ({over_limit:.3g} x)"
+
+
+def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
+    """What to do where one sample alone exceeds the compute budget; "" where none does.
+
+    Args:
+        buckets: rows of the statistics.
+    """
+    over = [bucket for bucket in buckets if (bucket["over_limit"] or 0) >= _CLEARLY_OVER]
+    if not over:
+        return ""
+    worst = max(over, key=lambda bucket: float(bucket["over_limit"]))
+    share, most = sum(bucket["cost_share"] for bucket in over), worst["over_limit"]
+    return (
+        f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone exceeds the compute"
+        f" budget: {worst['frames']} x {worst['height']} x {worst['width']} costs {most:.3g} times as much."
+        f" Split its sequence over {math.ceil(most)} sequence-parallel ranks, raise the budget, or plan several"
+        " microbatches per step (stream.microbatches), so that its rank gets fewer others."
+    )
 
 
 def _bucket_note(buckets: BucketConfig) -> str:

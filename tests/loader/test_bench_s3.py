@@ -1,6 +1,6 @@
 """The benchmark of reading from S3, on few samples and with many faults."""
 
-from tests.bench.loader_s3 import KINDS, bench, as_streamed
+from tests.bench.loader_s3 import KINDS, as_streamed, bench
 
 
 def test_no_sample_is_lost_whatever_goes_wrong() -> None:

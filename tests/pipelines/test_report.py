@@ -85,6 +85,22 @@ def test_the_bucket_table_has_a_row_per_bucket_in_use(html: str) -> None:
     assert re.search(r"33 x 320 x 176", html)
 
 
+def test_buckets_whose_samples_exceed_the_budget_come_with_advice(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def page(*options: str) -> str:
+        assert main(["report", str(dataset), *options]) == 0
+        said = capsys.readouterr().out
+        html = (dataset / "report/index.html").read_text()
+        assert ("sequence-parallel" in said) == ("sequence-parallel" in html)
+        return html
+
+    assert "sequence-parallel" not in page()
+    html = page("--set", "buckets.compute_budget=1e6")
+    assert re.search(r"33 x \d+ x \d+ costs [\d.e+]+ times as much", html)
+    page()
+
+
 def test_the_same_dataset_gives_the_same_page(dataset: Path, html: str) -> None:
     again = Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
     assert again == html
@@ -111,9 +127,9 @@ def test_steps_are_planned_for_a_dataset_from_its_index(
     assert main(["report", str(dataset), "--plan-out", str(dataset / "plan.parquet")]) == 2
     assert "need --world-size N" in capsys.readouterr().err
     assert main([*asked, "64"]) == 2
-    assert "a step takes 64; use fewer ranks" in capsys.readouterr().err
+    assert "cannot fill the 64 microbatches of a step" in capsys.readouterr().err
     assert main([*asked, "64", "--regime", "pack"]) == 2
-    assert "use fewer ranks or packs" in capsys.readouterr().err
+    assert "cannot fill the 64 microbatches of a step" in capsys.readouterr().err
 
 
 def test_packs_are_planned_for_a_dataset_over_its_epochs(
