@@ -42,6 +42,8 @@ class Batch:
             samples that count elsewhere. The sum of weight x mean loss over the step's batches on all ranks is
             the step's mean loss.
         step_samples: samples of the step on all ranks.
+        mean_samples: of the epoch's steps, or of the rest of it that is planned alike. The step's gradient times
+            step_samples / mean_samples has the mean over all samples of the epoch as its own mean over steps.
         slot: its place among this rank's batches of the step, from 0.
         slots: this rank's batches of the step; other ranks may have more or fewer.
         after: where the stream stands behind it; within a step, at the step's beginning.
@@ -55,6 +57,7 @@ class Batch:
     epoch: int
     weight: float
     step_samples: int
+    mean_samples: float
     slot: int
     slots: int
     after: Position

@@ -206,6 +206,7 @@ class Pipeline:
             "epoch": planned.before.epoch,
             "weight": micro.weight,
             "step_samples": planned.samples,
+            "mean_samples": planned.plan.mean_samples,
             "slot": micro.slot,
             "slots": planned.slots,
             "after": planned.after if micro.slot + 1 == planned.slots else planned.before,

@@ -90,6 +90,11 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.turns) // self.division.per_step
 
+    @property
+    def mean_samples(self) -> float:
+        """Of a step."""
+        return len(self.order) / len(self)
+
     def __getitem__(self, step: int) -> StepPlan:
         return self.step(step)
 

@@ -111,6 +111,11 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
+    denominator: Literal["step", "epoch"] = Field(
+        "step",
+        description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
+        " which samples of small steps count no more than others",
+    )
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
 
     @property

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -133,6 +133,8 @@ class Trainer:
 
                 finite = math.isfinite(loss) and math.isfinite(norm)
                 if finite:
+                    if config.denominator == "epoch":
+                        own.spread_(weights.values())
                     optimizer.step()
                 log.add(
                     StepMetrics(
@@ -242,6 +244,13 @@ class _Own:
     def step_samples(self) -> int:
         """Samples of the step on all ranks."""
         return self._done[0][0].step_samples
+
+    def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
+        """Makes gradients that were means over the step's samples sums over them, in units of a mean step."""
+        batch = self._done[0][0]
+        for weight in weights:
+            if weight.grad is not None:
+                weight.grad.mul_(batch.step_samples / batch.mean_samples)
 
     def add(self, batch: Batch, losses_B: torch.Tensor, tokens: int) -> None:
         """Takes a microbatch that went through the model."""

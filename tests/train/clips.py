@@ -56,6 +56,7 @@ class ClipStream:
         self.rank, self.world_size, self.stall_before = rank, world_size, stall_before
         self.sizes = sizes or (SAMPLES_PER_STEP // world_size,)
         self.position = 0
+        self.mean_samples = float(SAMPLES_PER_STEP)
 
     def __iter__(self) -> Iterator[Microbatch]:
         while True:
@@ -80,6 +81,7 @@ class ClipStream:
             epoch=step,
             weight=len(numbers) / SAMPLES_PER_STEP,
             step_samples=SAMPLES_PER_STEP,
+            mean_samples=self.mean_samples,
             slot=slot,
             slots=len(self.sizes),
             after=Position(step + 1, 0, ()),

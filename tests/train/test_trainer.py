@@ -91,6 +91,24 @@ def test_a_step_in_several_microbatches_is_the_same_step(tmp_path, undisturbed, 
     assert [line["samples"] for line in metrics(tmp_path)] == [4] * 12
 
 
+def test_with_the_denominator_of_the_epoch_a_small_step_counts_less(tmp_path):
+    def momentum(denominator: str, mean_samples: float) -> torch.Tensor:
+        out = tmp_path / f"{denominator}{mean_samples}"
+        stream = ClipStream()
+        stream.mean_samples = mean_samples
+        config = tiny_config(total_steps=1).model_copy(update={"denominator": denominator})
+        saved = load_file(Trainer(config, stream, out).run().checkpoint / checkpoint.OPTIMIZER)
+        return torch.cat([saved[name].flatten() for name in sorted(saved) if name.endswith(".exp_avg")])
+
+    plain = momentum("step", 4.0)
+    assert plain.abs().max() > 0
+    assert torch.equal(momentum("step", 8.0), plain)
+    assert torch.equal(momentum("epoch", 4.0), plain)
+    changed = momentum("epoch", 8.0)
+    assert not torch.equal(changed, plain)
+    torch.testing.assert_close(changed, plain / 2)
+
+
 def test_another_seed_gives_other_losses(tmp_path, undisturbed):
     Trainer(tiny_config(12).model_copy(update={"seed": 1}), ClipStream(), tmp_path).run()
     assert losses(tmp_path) != losses(undisturbed)
