@@ -1,34 +1,38 @@
 """Steps with a barrier after every microbatch: in each slot all ranks need work of one cost.
 
-FSDP and pipelines synchronise in every microbatch, so that a slot takes as long as its largest one. Sorting the
-microbatches of a window of steps by cost and cutting them into slots makes slots even, but what is cheap is also what
-holds many samples and nearly all images: one step would get them all. So the cheapest share and every image are dealt
-to the steps first, each step its part; the rest is cut into slots, and slots go to the step that has fewest samples.
+FSDP and pipelines synchronise in every microbatch, so that a slot takes as long as its largest one. A microbatch may
+run up to r = lookahead - 1 steps before or after its own place in the stream. So a level of cost needs a slot only
+once in 2r + 1 steps, and there are (2r + 1) x m levels: many, and each of them narrow. The levels are filled from the
+dearest down, each slot with the dearest microbatches left within r steps of it. What is cheap is also what holds many
+samples and nearly all images, so the images stay in their steps, with as many of the cheapest others as it takes, and
+levels come together in a step such that all steps have about as many samples.
 """
 
 import numpy as np
 
 from loader.arrays import Flags, Floats, Places
 
-_DEALT = 0.07  # of the microbatches, the cheapest: in a wide mixture they hold a third of the samples
+_STAY = np.arange(0, 0.1, 0.005)  # tried shares of the microbatches, the cheapest, that stay in their steps
+_UNEVEN = 0.3  # of the stream's spread of samples over steps: what the choice of levels may add
 
 
 def slotted(
-    costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
+    costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, lookahead: int
 ) -> tuple[Places, Places, Places]:
-    """A step, a rank and a slot for each microbatch of a window.
+    """A step, a rank and a slot for each microbatch of some steps.
 
     Args:
-        costs: float64 [M]; M is steps x ranks x slots of a step.
+        costs: float64 [M], in the order of the stream; M is steps x ranks x slots of a step.
         samples: int64 [M], B of each.
-        images: bool [M], whether it holds images.
+        images: bool [M], whether it holds images. The rarer kind, images or videos, stays in its step.
         ranks: of a step.
-        steps: of the window.
+        steps: that are planned together; the more, the fewer are near an end, where there is less to choose from.
+        lookahead: no microbatch runs this many steps before or after its own, or more.
 
     Returns:
         int64 [M] each: step from 0, rank, slot from 0. Every rank has one microbatch in every slot.
     """
-    step = _steps(costs, samples, images, ranks, steps)
+    step = _steps(costs, samples, images, ranks, steps, min(lookahead, steps) - 1)
     by_step = np.lexsort((costs, step))
     place = np.arange(len(costs)) % (len(costs) // steps)
     rank, slot = np.empty_like(step), np.empty_like(step)
@@ -36,34 +40,80 @@ def slotted(
     return step, rank, slot
 
 
-def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int) -> Places:
-    per_step = len(costs) // steps
-    by_cost = np.argsort(costs, kind="stable")
-    dealt = images.copy()
-    dealt[by_cost[: round(_DEALT * len(costs))]] = True
-    step = np.full(len(costs), -1)
-    dealt_first = np.lexsort((costs, ~images, ~dealt))[: int(dealt.sum())]
-    step[dealt_first] = _snake(len(dealt_first), steps)
-    rest = by_cost[~dealt[by_cost]]
-    # Each step fills up the slots that its dealt microbatches began with the cheapest of the rest.
-    begun = np.bincount(step[dealt_first], minlength=steps)
-    slots_begun = min(-(-int(begun.max(initial=0)) // ranks), per_step // ranks)
-    missing = slots_begun * ranks - begun
-    filling, rest = rest[: missing.sum()], rest[missing.sum() :]
-    step[filling] = np.repeat(np.arange(steps), missing)
-    held = np.bincount(step[step >= 0], weights=samples[step >= 0], minlength=steps)
-    left = np.full(steps, per_step // ranks - slots_begun)
-    slots = rest.reshape(-1, ranks)
-    for number in np.argsort(-samples[slots].sum(axis=1), kind="stable"):
-        fewest = int(np.argmin(np.where(left > 0, held, np.inf)))
-        step[slots[number]] = fewest
-        held[fewest] += samples[slots[number]].sum()
-        left[fewest] -= 1
+def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, reach: int) -> Places:
+    step = np.arange(len(costs)) // (len(costs) // steps)
+    dearest_first = np.argsort(-costs, kind="stable")
+    moving = dearest_first[(images if 2 * images.sum() > len(images) else ~images)[dearest_first]]
+    held = np.bincount(step, samples)
+    phases = np.zeros((0, 0), np.int64)
+    for stay in _STAY:
+        moving = moving[: max(len(costs) - np.sum(images), np.sum(images)) - round(stay * len(costs))]
+        phases, uneven = _phases(samples[moving], len(moving) / steps / ranks, steps, reach)
+        if uneven <= max(_UNEVEN * held.std(), 0.005 * held.mean()):
+            break
+    return _filled(costs, step, moving, phases, ranks, reach)
+
+
+def _phases(samples: Places, rows: float, steps: int, reach: int) -> tuple[Places, float]:
+    """When each level has its slots: [rows, period], the first step of each, dearest first; and how uneven that is.
+
+    Args:
+        samples: of the moving microbatches, dearest first.
+        rows: moving microbatches of a rank and step, on average.
+        steps: that are planned.
+        reach: r.
+    """
+    period = min(2 * reach + 1, steps)
+    share_R = np.minimum(1, rows - np.arange(int(np.ceil(rows))))
+    ends = np.cumsum(np.repeat(share_R, period))
+    ends = np.round(ends * len(samples) / max(ends[-1:].sum(), 1)).astype(np.int64)
+    reached = np.concatenate([[0], np.cumsum(samples)])[np.concatenate([[0], ends])]
+    held_RT = np.diff(reached).reshape(-1, period) * period / steps
+    phase_RT = np.tile(np.arange(period), (len(held_RT), 1))
+    of_step = np.zeros(period)
+    placed_RT = np.zeros_like(held_RT)
+    for _ in range(8):
+        for row in reversed(range(len(held_RT))):
+            of_step -= placed_RT[row]
+            phase_RT[row, np.argsort(-held_RT[row], kind="stable")] = np.argsort(of_step, kind="stable")
+            placed_RT[row, phase_RT[row]] = held_RT[row]
+            of_step += placed_RT[row]
+    return phase_RT, float(of_step.std())
+
+
+def _filled(
+    costs: Floats, own_step: Places, moving: Places, phase_RT: Places, ranks: int, reach: int
+) -> Places:
+    """The step of each microbatch."""
+    step = own_step.copy()
+    steps, last = int(own_step[-1]) + 1, int(own_step[-1])
+    queue = moving[np.argsort(own_step[moving], kind="stable")]  # by step, dearest first
+    count = np.bincount(own_step[queue], minlength=steps)
+    ends = np.cumsum(count)
+    heads = ends - count
+    # Sums over the steps: microbatches that wait, and room. The room is padded by r steps at both ends.
+    waiting = np.cumsum(count)
+    room = np.pad(waiting, (reach, reach), constant_values=(0, waiting[-1]))
+    left = count.copy()
+    for row in phase_RT:
+        for phase in row.tolist():
+            for now in range(phase, steps, len(row)):
+                size = min(ranks, int(left[now]))
+                first, behind = max(now - reach, 0), min(now + reach, last) + 1
+                near = [queue[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
+                whose = np.repeat(np.arange(len(near)), [len(some) for some in near])
+                dearest = np.argsort(-costs[np.concatenate(near)], kind="stable")[:size]
+                taken = np.cumsum(np.bincount(whose[dearest], minlength=len(near)))
+                left[now] -= size
+                room[now + reach :] -= size
+                # What is left must still fit: in order, each of the waiting within r steps of its own.
+                least = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
+                most = waiting[first:behind] - room[first:behind]
+                taken = np.maximum(taken, np.maximum.accumulate(least))
+                taken = np.minimum(taken, np.minimum.accumulate(most[::-1])[::-1])
+                for at, number in enumerate(np.diff(taken, prepend=0).tolist(), first):
+                    step[queue[heads[at] : heads[at] + number]] = now
+                    heads[at] += number
+                waiting[first:behind] -= taken
+                waiting[behind:] -= size
     return step
-
-
-def _snake(count: int, steps: int) -> Places:
-    """0 1 2 2 1 0 0 1 2 ...: neighbours in cost go to different steps, and none always gets the dearer one."""
-    number = np.arange(count)
-    place = number % steps
-    return np.where(number // steps % 2 == 0, place, steps - 1 - place)
