@@ -1,19 +1,19 @@
 """Steps with a barrier after every microbatch: in each slot all ranks need work of one cost.
 
 FSDP and pipelines synchronise in every microbatch, so that a slot takes as long as its largest one. A microbatch may
-run up to r = lookahead - 1 steps before or after its own place in the stream. So a level of cost needs a slot only
-once in 2r + 1 steps, and there are (2r + 1) x m levels: many, and each of them narrow. The levels are filled from the
-dearest down, each slot with the dearest microbatches left within r steps of it. What is cheap is also what holds many
-samples and nearly all images, so the images stay in their steps, with as many of the cheapest others as it takes, and
-levels come together in a step such that all steps have about as many samples.
+run up to r = lookahead - 1 steps before or after its own in the stream. So a level of cost needs a slot only once in
+2r + 1 steps, and there are (2r + 1) x m levels: many, and narrow ones. They are filled from the dearest down, each slot
+with the dearest microbatches left within r steps of it. What is cheap is also what holds many samples and nearly all
+images. So the images stay in their steps, with as many of the cheapest others as it takes, and levels come together
+in a step such that all steps have about as many samples.
 """
 
 import numpy as np
 
 from loader.arrays import Flags, Floats, Places
 
-_STAY = np.arange(0, 0.1, 0.005)  # tried shares of the microbatches, the cheapest, that stay in their steps
-_UNEVEN = 0.3  # of the stream's spread of samples over steps: what the choice of levels may add
+_STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # shares of the microbatches, the cheapest, that may have to stay
+_SPREAD = 1.15  # most that composition may vary over the steps, relative to the stream's own
 
 
 def slotted(
@@ -24,10 +24,10 @@ def slotted(
     Args:
         costs: float64 [M], in the order of the stream; M is steps x ranks x slots of a step.
         samples: int64 [M], B of each.
-        images: bool [M], whether it holds images. The rarer kind, images or videos, stays in its step.
+        images: bool [M], whether it holds images. The rarer kind, images or videos, stays in its steps.
         ranks: of a step.
-        steps: that are planned together; the more, the fewer are near an end, where there is less to choose from.
-        lookahead: no microbatch runs this many steps before or after its own, or more.
+        steps: that are planned together. The more, the better: near both ends there is less to choose from.
+        lookahead: every microbatch runs fewer than this many steps before or after its own.
 
     Returns:
         int64 [M] each: step from 0, rank, slot from 0. Every rank has one microbatch in every slot.
@@ -41,17 +41,27 @@ def slotted(
 
 
 def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, reach: int) -> Places:
-    step = np.arange(len(costs)) // (len(costs) // steps)
+    """The step of each: as few stay as keeps the composition."""
+    step = own_step = np.arange(len(costs)) // (len(costs) // steps)
+    rare = images if 2 * images.sum() <= len(images) else ~images
     dearest_first = np.argsort(-costs, kind="stable")
-    moving = dearest_first[(images if 2 * images.sum() > len(images) else ~images)[dearest_first]]
-    held = np.bincount(step, samples)
-    phases = np.zeros((0, 0), np.int64)
+    dearest_first = dearest_first[~rare[dearest_first]]
+    allowed = _SPREAD * _spreads(own_step, samples, rare)
     for stay in _STAY:
-        moving = moving[: max(len(costs) - np.sum(images), np.sum(images)) - round(stay * len(costs))]
+        moving = dearest_first[: max(len(dearest_first) - round(stay * len(costs)), 0)]
         phases, uneven = _phases(samples[moving], len(moving) / steps / ranks, steps, reach)
-        if uneven <= max(_UNEVEN * held.std(), 0.005 * held.mean()):
+        if uneven > allowed[0] and stay < _STAY[-1]:
+            continue
+        step = _filled(costs, own_step, moving, phases, ranks, reach)
+        if (_spreads(step, samples, rare) <= allowed).all():
             break
-    return _filled(costs, step, moving, phases, ranks, reach)
+    return step
+
+
+def _spreads(step: Places, samples: Places, rare: Flags) -> Floats:
+    """Standard deviations over the steps: of the samples, and of the share of the rarer kind."""
+    held = np.bincount(step, samples)
+    return np.array([held.std(), (np.bincount(step, samples * rare) / held).std()])
 
 
 def _phases(samples: Places, rows: float, steps: int, reach: int) -> tuple[Places, float]:
