@@ -49,7 +49,8 @@ def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
     allowed = _SPREAD * _spreads(own_step, samples, rare)
     for stay in _STAY:
         moving = dearest_first[: max(len(dearest_first) - round(stay * len(costs)), 0)]
-        phases, uneven = _phases(samples[moving], len(moving) / steps / ranks, steps, reach)
+        count = np.bincount(own_step[moving], minlength=steps)
+        phases, uneven = _phases(samples[moving], count / ranks, reach)
         if uneven > allowed[0] and stay < _STAY[-1]:
             continue
         step = _filled(costs, own_step, moving, phases, ranks, reach)
@@ -64,17 +65,17 @@ def _spreads(step: Places, samples: Places, rare: Flags) -> Floats:
     return np.array([held.std(), (np.bincount(step, samples * rare) / held).std()])
 
 
-def _phases(samples: Places, rows: float, steps: int, reach: int) -> tuple[Places, float]:
+def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]:
     """When each level has its slots: [rows, period], the first step of each, dearest first; and how uneven that is.
 
     Args:
         samples: of the moving microbatches, dearest first.
-        rows: moving microbatches of a rank and step, on average.
-        steps: that are planned.
+        rows_N: moving microbatches of a rank, in each step.
         reach: r.
     """
+    steps = len(rows_N)
     period = min(2 * reach + 1, steps)
-    share_R = np.minimum(1, rows - np.arange(int(np.ceil(rows))))
+    share_R = np.clip(rows_N - np.arange(np.ceil(rows_N.max()))[:, None], 0, 1).mean(axis=1)
     ends = np.cumsum(np.repeat(share_R, period))
     ends = np.round(ends * len(samples) / max(ends[-1:].sum(), 1)).astype(np.int64)
     reached = np.concatenate([[0], np.cumsum(samples)])[np.concatenate([[0], ends])]
@@ -82,6 +83,7 @@ def _phases(samples: Places, rows: float, steps: int, reach: int) -> tuple[Place
     phase_RT = np.tile(np.arange(period), (len(held_RT), 1))
     of_step = np.zeros(period)
     placed_RT = np.zeros_like(held_RT)
+    # Most samples to the step where the other rows have fewest: for each row in turn the least sum of squares.
     for _ in range(8):
         for row in reversed(range(len(held_RT))):
             of_step -= placed_RT[row]
@@ -98,6 +100,7 @@ def _filled(
     step = own_step.copy()
     steps, last = int(own_step[-1]) + 1, int(own_step[-1])
     queue = moving[np.argsort(own_step[moving], kind="stable")]  # by step, dearest first
+    cost = costs[queue]
     count = np.bincount(own_step[queue], minlength=steps)
     ends = np.cumsum(count)
     heads = ends - count
@@ -105,21 +108,19 @@ def _filled(
     waiting = np.cumsum(count)
     room = np.pad(waiting, (reach, reach), constant_values=(0, waiting[-1]))
     left = count.copy()
-    for row in phase_RT:
-        for phase in row.tolist():
-            for now in range(phase, steps, len(row)):
-                size = min(ranks, int(left[now]))
+    for phase_T in phase_RT:
+        for phase in phase_T.tolist():
+            for now in range(phase, steps, len(phase_T)):
+                if (size := min(ranks, left.item(now))) == 0:
+                    continue
                 first, behind = max(now - reach, 0), min(now + reach, last) + 1
-                near = [queue[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
-                whose = np.repeat(np.arange(len(near)), [len(some) for some in near])
-                dearest = np.argsort(-costs[np.concatenate(near)], kind="stable")[:size]
-                taken = np.cumsum(np.bincount(whose[dearest], minlength=len(near)))
+                near = [cost[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
                 left[now] -= size
                 room[now + reach :] -= size
                 # What is left must still fit: in order, each of the waiting within r steps of its own.
                 least = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
                 most = waiting[first:behind] - room[first:behind]
-                taken = np.maximum(taken, np.maximum.accumulate(least))
+                taken = np.maximum(_dearest(near, size), np.maximum.accumulate(least))
                 taken = np.minimum(taken, np.minimum.accumulate(most[::-1])[::-1])
                 for at, number in enumerate(np.diff(taken, prepend=0).tolist(), first):
                     step[queue[heads[at] : heads[at] + number]] = now
@@ -127,3 +128,14 @@ def _filled(
                 waiting[first:behind] -= taken
                 waiting[behind:] -= size
     return step
+
+
+def _dearest(costs: list[Floats], size: int) -> Places:
+    """How many of the ``size`` dearest come from the first list, from the first two, and so on."""
+    together = np.concatenate(costs)
+    least = np.partition(together, len(together) - size)[len(together) - size]
+    before = np.cumsum([len(some) for some in costs])
+    dearer = np.concatenate([[0], np.cumsum(together > least)])[before]
+    equal = np.concatenate([[0], np.cumsum(together == least)])[before]
+    first: Places = dearer + np.minimum(equal, size - dearer[-1])
+    return first

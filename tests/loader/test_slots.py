@@ -20,7 +20,7 @@ def stream(seed: int, count: int, image_share: float) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize(("ranks", "slots", "steps", "lookahead"), CASES)
-@pytest.mark.parametrize("image_share", [0.0, 0.1, 0.9, 1.0])
+@pytest.mark.parametrize("image_share", [0.0, 0.1, 0.3, 0.9, 1.0])
 def test_every_rank_has_one_microbatch_in_every_slot_and_none_moves_beyond_the_lookahead(
     ranks: int, slots: int, steps: int, lookahead: int, image_share: float
 ) -> None:
