@@ -21,6 +21,8 @@ pack: samples of any shapes make sequences of equal cost, so that ranks may wait
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
+_WINDOW, _WINDOW_SIZE = 256, 2**21  # at most, in steps and in microbatches
+
 BudgetsT = TypeVar("BudgetsT", bound=Budgets)
 
 
@@ -33,7 +35,7 @@ class Division:
         microbatches: of a rank in a step, on average; or its packs.
         policy: who runs what.
         regime: when ranks wait for each other.
-        lookahead: steps between which `balanced` may exchange microbatches in the slot regime.
+        lookahead: in the slot regime, `balanced` may move a microbatch by fewer than this many steps.
     """
 
     ranks: int
@@ -49,8 +51,10 @@ class Division:
 
     @property
     def window(self) -> int:
-        """Steps that are planned together."""
-        return self.lookahead if self.regime == "slot" and self.policy == "balanced" else 1
+        """Steps that are planned together: with lookahead many, since near both ends planning is worse."""
+        if self.regime != "slot" or self.policy != "balanced" or self.lookahead == 1:
+            return 1
+        return max(self.lookahead, min(_WINDOW, _WINDOW_SIZE // self.per_step))
 
     @property
     def run(self) -> int:
@@ -108,7 +112,7 @@ def place(
     """
     ranks, steps = division.ranks, len(costs) // division.per_step
     if division.regime == "slot" and division.policy == "balanced":
-        step, rank, slot = slotted(costs, samples, images, ranks, steps)
+        step, rank, slot = slotted(costs, samples, images, ranks, steps, division.lookahead)
         members = [np.flatnonzero(step == number) for number in range(steps)]
         return [(own, Placement(rank[own], slot[own], ranks, "slot")) for own in members]
     numbers = np.arange(len(costs)).reshape(steps, division.per_step)

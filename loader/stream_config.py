@@ -39,7 +39,7 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
         " samples of any shapes in sequences of equal cost",
     )
     lookahead: PositiveInt = Field(
-        default=4, le=1024, description="steps between which the slot regime exchanges microbatches"
+        default=4, le=1024, description="the slot regime moves a microbatch by fewer than this many steps"
     )
     curriculum: Curriculum | None = Field(
         default=None, description="stages by step: other weights of the blend, other frames or sizes"

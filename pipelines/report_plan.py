@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="K",
-        help="steps between which the slot regime exchanges (default: 4)",
+        help="the slot regime moves a microbatch by fewer than this many steps (default: 4)",
     )
     plan.add_argument("--seed", type=int, default=0, help="of the stream (default: 0)")
     plan.add_argument(
