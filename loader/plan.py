@@ -231,25 +231,27 @@ def _part(
     assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, over_D: Flags
 ) -> EpochPlan:
     """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
-    group_D = assignment.bucket_of[draws.rows] + 1  # 0: not to be drawn
-    group_D[over_D] = 0
+    group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
     count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
     for some in parts(len(group_D)):
+        bucket_d = assignment.bucket_of[draws.rows[some]]
+        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # 0: not to be drawn
         count_G += np.bincount(group_D[some], minlength=len(count_G))
     order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
     pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
     pieces = filled(pieces, division.per_step)
     turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
     fillers = -len(turns) % division.per_step
-    # The last step repeats its own microbatches.
-    last = turns[len(turns) // division.per_step * division.per_step :]
+    if fillers:  # the last step repeats its own microbatches
+        last = turns[len(turns) // division.per_step * division.per_step :]
+        turns = np.concatenate([turns, np.resize(last, fillers)])
     return EpochPlan(
         assignment=assignment,
         draws=draws,
         order=order,
         groups=np.cumsum(count_G) - count_G[0],
         pieces=pieces,
-        turns=np.concatenate([turns, np.resize(last, fillers)]),
+        turns=turns,
         fillers=fillers,
         division=division,
     )
