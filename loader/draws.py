@@ -42,8 +42,8 @@ def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers 
     several times as long. No two keys are equal, so that every sort gives the same.
 
     Numbers of a group with equal random bits lie by number xor a random mask, so that either of any two comes first
-    equally often, however few these bits are. Only how ties lie relative to each other is not independent; of 100
-    million numbers in one group 2.3 % have one, in 20 groups 0.1 %.
+    equally often, however few these bits are. Only how several ties lie is not independent: of 100 million numbers
+    in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
 
     Args:
         seed: as of `words`.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Numbers, Places
+from loader.arrays import Numbers, Places, number_type
 from loader.draws import shuffled
 
 
@@ -122,7 +122,7 @@ def in_turn(pieces: Pieces, run: int, seed: int, number: int, purpose: int) -> N
     lots = cut(count_K, np.full_like(count_K, run))
     start_R, size_R, _ = lots.runs(np.arange(lots.total))
     turn_R = shuffled(seed, number, purpose, lots.total, (size_R < run).astype(np.uint8))
-    return spread(start_R[turn_R], size_R[turn_R])
+    return spread(start_R[turn_R], size_R[turn_R]).astype(number_type(pieces.total))
 
 
 def spread(start_M: Places, size_M: Places) -> Places:

@@ -256,10 +256,11 @@ def _part(
     assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, over_D: Flags
 ) -> EpochPlan:
     """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
-    group_D = assignment.bucket_of[draws.rows] + 1  # 0: not to be drawn
-    group_D[over_D] = 0
+    group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
     count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
     for some in parts(len(group_D)):
+        bucket_d = assignment.bucket_of[draws.rows[some]]
+        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # 0: not to be drawn
         count_G += np.bincount(group_D[some], minlength=len(count_G))
     if division.regime == "pack":
         order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
@@ -272,14 +273,15 @@ def _part(
         pieces = filled(pieces, division.per_step)
         turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
     fillers = -len(turns) % division.per_step
-    # The last step repeats its own microbatches.
-    last = turns[len(turns) // division.per_step * division.per_step :]
+    if fillers:  # the last step repeats its own microbatches
+        last = turns[len(turns) // division.per_step * division.per_step :]
+        turns = np.concatenate([turns, np.resize(last, fillers)])
     return EpochPlan(
         assignment=assignment,
         draws=draws,
         order=order,
         pieces=pieces,
-        turns=np.concatenate([turns, np.resize(last, fillers)]),
+        turns=turns,
         fillers=fillers,
         carried=carried,
         division=division,

@@ -4,7 +4,8 @@
 
 Makes a dataset of that many samples with nothing in it but a manifest and its plan index, opens it in fresh
 processes (first after the system was asked to forget the file, then again) and gives every sample its bucket;
-with ``--epoch`` an epoch is planned too. Needs about 75 bytes of disk per sample while it runs.
+with ``--epoch`` two epochs are planned as well, one where B is 1 for most and one where it is about 8. Needs about
+75 bytes of disk per sample while it runs.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.buckets import BucketConfig, assign
+from loader.buckets import Assignment, BucketConfig, assign
 from loader.columns import parts
 from loader.dataset import Manifest, open_dataset
 from loader.dataset.manifest import FileEntry, ShardEntry, Totals
@@ -40,6 +41,7 @@ CONFIG = BucketConfig(
     memory_tokens=144_000,
     compute_budget=3.4e9,
 )
+LARGE_BATCHES = CONFIG.model_copy(update={"memory_tokens": 576_000, "compute_budget": None})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--samples", type=int, default=100_000_000)
-    parser.add_argument("--epoch", action="store_true", help="plan an epoch for 128 ranks as well")
+    parser.add_argument("--epoch", action="store_true", help="plan two epochs for 128 ranks as well")
     parser.add_argument("--folder", default=None, help="where the dataset is made, and removed again")
     parser.add_argument("--opened", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -142,14 +144,26 @@ def opened(folder: Path, epoch: bool) -> dict[str, float]:
     result["assign_s"] = time.perf_counter() - began
     result["unassigned"] = len(assignment.unassigned)
     note("assign")
-    if epoch:
-        began = time.perf_counter()
-        plan = plan_epoch(assignment, 0, 0, Division(128, 4, cost=CONFIG.counted_cost))
-        result["epoch_s"] = time.perf_counter() - began
-        result["epoch_steps"] = len(plan)
-        note("epoch")
     result["peak_bytes_per_sample"] = (status("VmHWM") - own_with_manifest) / len(index)
+    if epoch:
+        result |= planned("epoch", assignment)
+        result |= planned("epoch_of_large_batches", assign(index, LARGE_BATCHES))
     return result
+
+
+def planned(name: str, assignment: Assignment) -> dict[str, float]:
+    """Plans an epoch for 128 ranks x 4: seconds, also of the processor, and bytes of memory per sample."""
+    samples = len(assignment.bucket_of)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+    before, began, began_cpu = status("VmRSS"), time.perf_counter(), time.process_time()
+    plan = plan_epoch(assignment, 0, 0, Division(128, 4))
+    return {
+        f"{name}_s": time.perf_counter() - began,
+        f"{name}_cpu_s": time.process_time() - began_cpu,
+        f"{name}_microbatches": len(plan.turns),
+        f"{name}_peak_bytes_per_sample": (status("VmHWM") - before) / samples,
+        f"{name}_kept_bytes_per_sample": (status("VmRSS") - before) / samples,
+    }
 
 
 def resident() -> tuple[int, int]:

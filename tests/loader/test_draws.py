@@ -52,11 +52,11 @@ def test_neighbours_are_no_neighbours_afterwards(group: Numbers | None) -> None:
 
 def test_ties_of_few_random_bits_favour_no_number() -> None:
     count = 2**20
-    # 20 bits of 64 are left, and 37 % of neighbours share theirs: broken by number, 68 % would rise.
+    # 20 bits of 64 are left, and 37 % of neighbours share theirs: broken by number, 58 % would rise.
     group = np.zeros(count, np.int32)
     group[0] = 2**24 - 1
-    rising = [(np.diff(shuffled(seed, 0, 0, count, group).astype(np.int64)) > 0).mean() for seed in range(8)]
-    assert abs(np.mean(rising) - 0.5) < 0.1
+    rising = [(np.diff(shuffled(seed, 0, 0, count, group).astype(np.int64)) > 0).mean() for seed in range(24)]
+    assert abs(np.mean(rising) - 0.5) < 0.04
 
 
 def test_seed_number_and_purpose_each_change_the_order() -> None:

@@ -183,7 +183,7 @@ def excess(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 def test_every_sample_is_equally_likely_at_every_place() -> None:
-    # The only microbatch of 4 and a half of it are halved.
+    # Two of the ten microbatches are halved.
     counts = counts_at_places(assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 4)), Division(1, 3), 2000)
     assert counts.shape == (14, 12)
     assert excess(counts, np.full(counts.shape, 2000 / 12)) < 3
