@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from loader.arrays import Places
 from loader.buckets import Bucket
 from loader.position import Position
 
@@ -29,6 +30,28 @@ class BadSample:
 
 
 @dataclass(frozen=True, eq=False)
+class Media:
+    """The encoded clips of a microbatch; ``media[number]`` is one of them, a view of the bytes.
+
+    Attributes:
+        bytes_N: uint8, one clip after the other: a single tensor, which a worker process of a DataLoader hands over
+            in shared memory.
+        offsets: int64 [B + 1], where each clip begins in it, and the end.
+        frames_BT: int64, which frames of each clip the bucket takes, in shown order.
+    """
+
+    bytes_N: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    offsets: Places
+    frames_BT: Places  # noqa: N815
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.bytes_N[self.offsets[number] : self.offsets[number + 1]]
+
+
+@dataclass(frozen=True, eq=False)
 class Microbatch:
     """What one rank trains on at once.
 
@@ -38,7 +61,7 @@ class Microbatch:
         keys: of the samples.
         captions: of the samples.
         passes: how often each sample was drawn before; with the key it names the draw and seeds its noise.
-        video_BCTHW: uint8 RGB.
+        video_BCTHW: uint8 RGB; of no frames where the stream does not decode.
         step: of the run, from 0.
         epoch: from 0.
         weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
@@ -49,6 +72,7 @@ class Microbatch:
         slots: this rank's microbatches of the step; other ranks may have more or fewer.
         after: where the stream stands behind it; within a step, at the step's beginning.
         bad: samples that others stand in for here.
+        media: the clips, where the stream does not decode.
     """
 
     bucket: Bucket
@@ -65,6 +89,7 @@ class Microbatch:
     slots: int
     after: Position
     bad: tuple[BadSample, ...] = ()
+    media: Media | None = None
 
     @property
     def ends_step(self) -> bool:

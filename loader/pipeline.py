@@ -1,4 +1,4 @@
-"""From planned microbatches to pixels: planned, read and decoded ahead, in threads, in order."""
+"""From planned microbatches to pixels or encoded clips: planned, read and decoded ahead, in threads, in order."""
 
 import logging
 from collections import deque
@@ -9,15 +9,11 @@ from itertools import chain, islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from loader.ahead import ahead
 from loader.batch import BadSample, Microbatch
 from loader.buckets import Bucket
+from loader.contents import Contents, Decoded, Encoded
 from loader.dataset.clip import Clip
-from loader.decode import decode
 from loader.errors import RunError
 from loader.fetch import Fetched, Fetcher
 from loader.plan import EpochPlan, PlannedMicrobatch
@@ -64,7 +60,7 @@ class _Read(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A sample whose pixels are in place, and those that it stands in for."""
+    """A sample whose content is in place, and those that it stands in for."""
 
     key: str
     caption: str
@@ -76,7 +72,7 @@ class _Decoding(NamedTuple):
     """A microbatch that is complete when its loads are."""
 
     planned: Planned
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    contents: Contents
     loads: list[Future[_Loaded]]
 
 
@@ -86,7 +82,7 @@ class Pipeline:
     Args:
         samples: of the dataset.
         config: of the stream.
-        pin_memory: whether pixels lie in page-locked memory.
+        pin_memory: whether pixels or clips lie in page-locked memory.
     """
 
     def __init__(self, samples: Samples, config: StreamConfig, pin_memory: bool) -> None:
@@ -131,23 +127,19 @@ class Pipeline:
         return _Read(planned, self._fetcher.fetch(places), sum(place.size for place in places))
 
     def _decode(self, read: _Read) -> _Decoding:
-        bucket = read.planned.bucket
-        video_BCTHW = torch.empty(
-            (len(read.fetched), 3, bucket.frames, bucket.height, bucket.width),
-            dtype=torch.uint8,
-            pin_memory=self._pin_memory,
-        )
+        samples, bucket = len(read.fetched), read.planned.bucket
+        contents: Contents
+        if self._config.decode:
+            contents = Decoded(samples, bucket, self._config.decoder, self._pin_memory)
+        else:
+            contents = Encoded(samples, bucket, self._pin_memory)
         loads = [
-            self._decoders.submit(self._load, read.planned, number, fetched, video_CTHW)
-            for number, (fetched, video_CTHW) in enumerate(
-                zip(read.fetched, video_BCTHW.numpy(), strict=True)
-            )
+            self._decoders.submit(self._load, read.planned, number, fetched, contents)
+            for number, fetched in enumerate(read.fetched)
         ]
-        return _Decoding(read.planned, video_BCTHW, loads)
+        return _Decoding(read.planned, contents, loads)
 
-    def _load(
-        self, planned: Planned, number: int, fetched: Fetched, video_CTHW: NDArray[np.uint8]
-    ) -> _Loaded:
+    def _load(self, planned: Planned, number: int, fetched: Fetched, contents: Contents) -> _Loaded:
         """Fills in one sample, or the first good one of those that may stand in for it."""
         micro, bad = planned.micro, list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
@@ -156,7 +148,7 @@ class Pipeline:
                 [fetched] = self._fetcher.fetch([self._samples.place(row)])
             try:
                 clip = self._samples.clip(row, fetched)
-                self._fill(row, clip, passed, planned.bucket, video_CTHW)
+                self._fill(row, number, clip, passed, planned.bucket, contents)
             except BadSampleError as error:
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
@@ -165,27 +157,29 @@ class Pipeline:
             f"{len(bad)} samples of bucket {planned.bucket} in a row cannot be used, the first: {bad[0]}"
         )
 
-    def _fill(self, row: int, clip: Clip, passed: int, bucket: Bucket, video_CTHW: NDArray[np.uint8]) -> None:
+    def _fill(
+        self, row: int, number: int, clip: Clip, passed: int, bucket: Bucket, contents: Contents
+    ) -> None:
         words = f"{self._config.seed}/{passed}/{clip.key}"
-        numbers = self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
+        frames_T = self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
         try:
-            frames_THWC = decode(clip.media, bucket, numbers, upright=clip.upright)
+            contents.fill(number, clip, frames_T)
         except RunError as error:
             raise BadSampleError(str(error)) from error
-        np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))
 
     def _done(self, decoding: _Decoding) -> Microbatch:
         planned, micro = decoding.planned, decoding.planned.micro
         loaded = [load.result() for load in decoding.loads]
         bad = tuple(chain.from_iterable(one.bad for one in loaded))
         self._count(len(loaded), bad)
+        video_BCTHW, media = decoding.contents.done()
         return Microbatch(
             bucket=planned.bucket,
             length=planned.length,
             keys=tuple(one.key for one in loaded),
             captions=tuple(one.caption for one in loaded),
             passes=tuple(one.passed for one in loaded),
-            video_BCTHW=decoding.video_BCTHW,
+            video_BCTHW=video_BCTHW,
             step=planned.before.step,
             epoch=planned.before.epoch,
             weight=micro.weight,
@@ -194,6 +188,7 @@ class Pipeline:
             slots=planned.slots,
             after=planned.after if micro.slot + 1 == planned.slots else planned.before,
             bad=bad,
+            media=media,
         )
 
     def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
