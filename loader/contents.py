@@ -1,6 +1,9 @@
 """What a microbatch holds of its samples while threads load them: pixels, or the clips as they are encoded."""
 
-from typing import Protocol
+import math
+import os
+from collections.abc import Sequence
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -73,19 +76,46 @@ class Encoded:
 
     def done(self) -> tuple[torch.Tensor, Media]:  # noqa: D102
         offsets = np.cumsum([0, *(len(clip) for clip in self._clips)])
-        bytes_N = _empty((int(offsets[-1]),), self._pin_memory)
-        np.concatenate([np.frombuffer(clip, np.uint8) for clip in self._clips], out=bytes_N.numpy())
+        bytes_N = _joined(self._clips, int(offsets[-1]), self._pin_memory)
         none_BCTHW = torch.empty((len(self._clips), 3, 0, 0, 0), dtype=torch.uint8)
         return none_BCTHW, Media(bytes_N, offsets, self._frames_BT)
 
 
 def _empty(shape: tuple[int, ...], pin_memory: bool) -> torch.Tensor:
     """A uint8 tensor of no particular content, where touching it costs least."""
-    if get_worker_info() is not None:
-        # What a worker process sends would be copied to shared memory, so it is made there.
-        storage = torch.UntypedStorage._new_shared(int(np.prod(shape)))  # type: ignore[no-untyped-call]
-        return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+    if _is_sent():
+        with _shared_file() as file:
+            file.truncate(math.prod(shape))
+            return _mapped(file, math.prod(shape)).view(shape)
     if pin_memory:
         return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
     # numpy asks for huge pages: a tenth of the page faults of torch.empty.
     return torch.from_numpy(np.empty(shape, np.uint8))
+
+
+def _joined(clips: Sequence[memoryview], size: int, pin_memory: bool) -> torch.Tensor:
+    """One clip after the other, uint8 [size]."""
+    if _is_sent() and size:
+        # Written into the file, not into memory mapped from it, which would cost a page fault every 4 KiB.
+        with _shared_file() as file:
+            file.writelines(clips)
+            file.flush()
+            return _mapped(file, size)
+    joined_N = _empty((size,), pin_memory) if size else torch.empty(0, dtype=torch.uint8)
+    np.concatenate([np.frombuffer(clip, np.uint8) for clip in clips], out=joined_N.numpy())
+    return joined_N
+
+
+def _is_sent() -> bool:
+    """Whether tensors go to another process, which would copy them to shared memory: better made there at once."""
+    return get_worker_info() is not None and hasattr(os, "memfd_create")
+
+
+def _shared_file() -> BinaryIO:
+    # Unlike what PyTorch makes, it is not bounded by /dev/shm, which is 64 MB in a container by default.
+    return os.fdopen(os.memfd_create("reelweave"), "wb")
+
+
+def _mapped(file: BinaryIO, size: int) -> torch.Tensor:
+    storage = torch.UntypedStorage._new_shared_fd_cpu(file.fileno(), size)  # type: ignore[attr-defined]
+    return torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -73,7 +73,7 @@ class _Decoding(NamedTuple):
 
     planned: Planned
     contents: Contents
-    loads: list[Future[_Loaded]]
+    loads: list[Future[list[_Loaded]]]
 
 
 class Pipeline:
@@ -128,16 +128,21 @@ class Pipeline:
 
     def _decode(self, read: _Read) -> _Decoding:
         samples, bucket = len(read.fetched), read.planned.bucket
+        numbered = list(enumerate(read.fetched))
         contents: Contents
         if self._config.decode:
             contents = Decoded(samples, bucket, self._config.decoder, self._pin_memory)
+            jobs = [[one] for one in numbered]
         else:
-            contents = Encoded(samples, bucket, self._pin_memory)
-        loads = [
-            self._decoders.submit(self._load, read.planned, number, fetched, contents)
-            for number, fetched in enumerate(read.fetched)
-        ]
+            # Without decoding a sample is less work than a job of its own.
+            contents, jobs = Encoded(samples, bucket, self._pin_memory), [numbered]
+        loads = [self._decoders.submit(self._load_some, read.planned, job, contents) for job in jobs]
         return _Decoding(read.planned, contents, loads)
+
+    def _load_some(
+        self, planned: Planned, numbered: list[tuple[int, Fetched]], contents: Contents
+    ) -> list[_Loaded]:
+        return [self._load(planned, number, fetched, contents) for number, fetched in numbered]
 
     def _load(self, planned: Planned, number: int, fetched: Fetched, contents: Contents) -> _Loaded:
         """Fills in one sample, or the first good one of those that may stand in for it."""
@@ -169,7 +174,7 @@ class Pipeline:
 
     def _done(self, decoding: _Decoding) -> Microbatch:
         planned, micro = decoding.planned, decoding.planned.micro
-        loaded = [load.result() for load in decoding.loads]
+        loaded = list(chain.from_iterable(load.result() for load in decoding.loads))
         bad = tuple(chain.from_iterable(one.bad for one in loaded))
         self._count(len(loaded), bad)
         video_BCTHW, media = decoding.contents.done()
