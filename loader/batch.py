@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from loader.arrays import Places
 from loader.buckets import Bucket
 from loader.position import Position
 
@@ -28,6 +29,28 @@ class BadSample:
         return f"sample {self.key} in {self.shard} at byte {self.offset}: {self.reason}"
 
 
+@dataclass(frozen=True, eq=False)
+class Media:
+    """The encoded clips of B samples; ``media[number]`` is one of them, a view of the bytes.
+
+    Attributes:
+        bytes_N: uint8, one clip after the other: a single tensor, which a worker process of a DataLoader hands over
+            in shared memory.
+        offsets: where each clip begins in it, and the end; B + 1 of them.
+        frames: int64 [T] of each clip, which of its frames the bucket takes, in shown order.
+    """
+
+    bytes_N: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    offsets: tuple[int, ...]
+    frames: tuple[Places, ...]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.bytes_N[self.offsets[number] : self.offsets[number + 1]]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
     """What one rank trains on at once: a `Microbatch` or a `Pack` of B samples.
@@ -48,6 +71,7 @@ class Batch:
         slots: this rank's batches of the step; other ranks may have more or fewer.
         after: where the stream stands behind it; within a step, at the step's beginning.
         bad: samples that others stand in for here.
+        media: the encoded clips, where the stream does not decode; there are no pixels then.
     """
 
     keys: tuple[str, ...]
@@ -62,6 +86,7 @@ class Batch:
     slots: int
     after: Position
     bad: tuple[BadSample, ...] = ()
+    media: Media | None = None
 
     @property
     def ends_step(self) -> bool:
@@ -76,7 +101,7 @@ class Microbatch(Batch):
     Attributes:
         bucket: the shape.
         length: S of the bucket, tokens of one sample with text counted at its cap.
-        video_BCTHW: uint8 RGB.
+        video_BCTHW: uint8 RGB; of no frames where the stream does not decode.
     """
 
     bucket: Bucket
@@ -91,7 +116,8 @@ class Pack(Batch):
     Attributes:
         buckets: the shape of each.
         lengths: S of each as it was planned; with `cu_seqlens` of ``loader.packing`` where each begins.
-        videos: uint8 RGB [3, frames, height, width] each; an image has one frame.
+        videos: uint8 RGB [3, frames, height, width] each; an image has one frame; of no frames where the stream does
+            not decode.
     """
 
     buckets: tuple[Bucket, ...]

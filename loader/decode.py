@@ -1,55 +1,60 @@
 """A clip's bytes to the pixels of its bucket.
 
-Two decoders give nearly the same pixels: decord where it can be imported, PyAV elsewhere. Both convert
-and resize with swscale's bilinear filter (antialiased when it shrinks; decord offers no other) and use the
-clip's own colour matrix, BT.601 when it names none. Neither tells damaged bytes for sure, decord returns
-grey frames for some: whoever holds a checksum compares it first.
+Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most sizes. Both
+convert and resize with swscale's bilinear filter (antialiased when it shrinks; decord offers no other) and use the
+clip's own colour matrix, BT.601 when it names none. Neither tells damaged bytes for sure, decord returns grey frames
+for some: whoever holds a checksum compares it first.
 """
 
 import io
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loader.arrays import Places
-from loader.buckets import Bucket
 from loader.dataset.media import FORMATS
 from loader.errors import RunError
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.reformatter import VideoReformatter
 
-Decoder = Callable[[bytes | memoryview, Bucket, Places], NDArray[np.uint8]]
+Pixels = NDArray[np.uint8]
+Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
+DecoderName = Literal["pyav", "decord"]
 
 _MP4 = b"ftyp"  # at byte 4 of MP4 and MOV
 
 
 def decode(
-    clip: bytes | memoryview, bucket: Bucket, numbers: Places, upright: bool = True
-) -> NDArray[np.uint8]:
-    """Frames of a clip, resized to cover the bucket's size, cropped at the centre.
+    clip: bytes | memoryview,
+    numbers: Places,
+    video_CTHW: Pixels,
+    upright: bool = True,
+    decoder: DecoderName = "pyav",
+) -> None:
+    """Frames of a clip as RGB, resized to cover the size wanted, cropped at the centre.
 
     Args:
         clip: a video file or an image.
-        bucket: the shape wanted.
-        numbers: int64 [bucket.frames], rising, of the frames in shown order.
+        numbers: int64 [T], rising, of the frames in shown order.
+        video_CTHW: [3, T, height, width], filled in; on an error it may hold anything.
         upright: whether its pixels are known to be upright and square; others are turned and stretched as viewers do.
-
-    Returns:
-        RGB of shape [frames, height, width, 3].
+        decoder: of upright MP4; decord only where it is installed.
 
     Raises:
         RunError: the clip cannot be decoded, or has fewer frames.
     """
-    decoder = _decoder() if upright and bytes(clip[4:8]) == _MP4 else decode_with_pyav
-    return decoder(clip, bucket, numbers)
+    by_decord = decoder == "decord" and upright and bytes(clip[4:8]) == _MP4 and _has_decord()
+    (decode_with_decord if by_decord else decode_with_pyav)(clip, numbers, video_CTHW)
 
 
-def decode_with_decord(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
+def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
     """``decode`` of an upright clip by decord."""
     import av
     import decord
@@ -59,7 +64,7 @@ def decode_with_decord(clip: bytes | memoryview, bucket: Bucket, numbers: Places
         # decord tells a clip's size only with a decoded frame, the container at once.
         with _opened(clip) as container:
             own = container.streams.video[0]
-            height, width = _cover(own.height, own.width, bucket)
+            height, width = _cover(own.height, own.width, *video_CTHW.shape[2:])
         # Decoding spreads over clips, so one clip needs one thread.
         reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
@@ -75,15 +80,14 @@ def decode_with_decord(clip: bytes | memoryview, bucket: Bucket, numbers: Places
             frames_THWC = reader.get_batch(numbers.tolist()).asnumpy()
     except (av.FFmpegError, decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
         raise _undecodable(error) from error
-    return _centre(frames_THWC, bucket)
+    np.copyto(video_CTHW, _centre(frames_THWC.transpose(3, 0, 1, 2), video_CTHW))
 
 
-def decode_with_pyav(clip: bytes | memoryview, bucket: Bucket, numbers: Places) -> NDArray[np.uint8]:
+def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
     """``decode`` by PyAV: seeks to the keyframe before the frames."""
     import av
     from av.video.reformatter import VideoReformatter
 
-    frames_THWC = np.empty((bucket.frames, bucket.height, bucket.width, 3), dtype=np.uint8)
     filled, last = 0, int(numbers[-1])
     reformatter = VideoReformatter()
     try:
@@ -105,23 +109,30 @@ def decode_with_pyav(clip: bytes | memoryview, bucket: Bucket, numbers: Places) 
             for frame in container.decode(stream):
                 if frame.pts is None or frame.pts < wanted[filled]:
                     continue
-                turns = round(frame.rotation / 90) % 4
-                shown = (frame.height, max(1, round(frame.width * (stream.sample_aspect_ratio or 1))))
-                covering = _cover(*(shown[::-1] if turns % 2 else shown), bucket)
-                height, width = covering[::-1] if turns % 2 else covering
-                image = reformatter.reformat(
-                    frame, width, height, "rgb24", interpolation="BILINEAR", threads=1
-                )
-                image_HWC = np.rot90(np.asarray(image.to_ndarray(), dtype=np.uint8), turns)
                 # A frame that is slowed down is shown more than once.
                 behind = bisect_right(wanted, frame.pts)
-                frames_THWC[filled:behind] = _centre(image_HWC[np.newaxis], bucket)
+                aspect = float(stream.sample_aspect_ratio or 1)
+                _draw(frame, aspect, reformatter, video_CTHW[:, filled:behind])
                 filled = behind
-                if filled == bucket.frames:
-                    return frames_THWC
+                if filled == len(wanted):
+                    return
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
     raise _too_short(filled, last)
+
+
+def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", video_CTHW: Pixels) -> None:
+    """Fills in a frame, as often as there is room for."""
+    turns = round(frame.rotation / 90) % 4
+    shown = (frame.height, max(1, round(frame.width * aspect)))
+    covering = _cover(*(shown[::-1] if turns % 2 else shown), *video_CTHW.shape[2:])
+    height, width = covering[::-1] if turns % 2 else covering
+    # Not rgb24: there swscale is slower, and at even widths 1 to 2 levels too dark and coarser in colour.
+    image = reformatter.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
+    green, blue, red = image.planes
+    for channel_THW, plane in zip(video_CTHW, (red, green, blue), strict=True):
+        padded_HW = np.frombuffer(memoryview(plane), np.uint8).reshape(height, plane.line_size)
+        channel_THW[:] = _centre(np.rot90(padded_HW[:, :width], turns), channel_THW)
 
 
 def _opened(clip: bytes | memoryview) -> "InputContainer":
@@ -132,24 +143,24 @@ def _opened(clip: bytes | memoryview) -> "InputContainer":
 
 
 @cache
-def _decoder() -> Decoder:
+def _has_decord() -> bool:
     try:
         import decord  # noqa: F401 - asked only whether it is there
     except ImportError:
-        return decode_with_pyav
-    return decode_with_decord
+        return False
+    return True
 
 
-def _cover(height: int, width: int, bucket: Bucket) -> tuple[int, int]:
-    """The smallest size of the frame's own aspect ratio that covers the bucket's."""
-    scale = max(bucket.height / height, bucket.width / width)
-    return max(bucket.height, round(height * scale)), max(bucket.width, round(width * scale))
+def _cover(own_height: int, own_width: int, height: int, width: int) -> tuple[int, int]:
+    """The smallest size of the frame's own aspect ratio that covers the one wanted."""
+    scale = max(height / own_height, width / own_width)
+    return max(height, round(own_height * scale)), max(width, round(own_width * scale))
 
 
-def _centre(frames_THWC: NDArray[np.uint8], bucket: Bucket) -> NDArray[np.uint8]:
-    top = (frames_THWC.shape[1] - bucket.height) // 2
-    left = (frames_THWC.shape[2] - bucket.width) // 2
-    return frames_THWC[:, top : top + bucket.height, left : left + bucket.width]
+def _centre(pixels: Pixels, wanted: Pixels) -> Pixels:
+    """The middle of pixels [..., height, width], of the size of those wanted."""
+    top, left = ((have - want) // 2 for have, want in zip(pixels.shape[-2:], wanted.shape[-2:], strict=True))
+    return pixels[..., top : top + wanted.shape[-2], left : left + wanted.shape[-1]]
 
 
 def _too_short(frames: int, last: int) -> RunError:

@@ -1,23 +1,23 @@
-"""From planned microbatches to pixels: planned, read and decoded ahead, in threads, in order."""
+"""From planned microbatches to pixels or encoded clips: planned, read and decoded ahead, in threads, in order."""
 
 import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from loader.ahead import ahead
-from loader.batch import BadSample, Microbatch, Pack
+from loader.arrays import Places
+from loader.batch import BadSample, Media, Microbatch, Pack
 from loader.buckets import Bucket
+from loader.contents import Contents, Decoded, Encoded
 from loader.dataset.clip import Clip
-from loader.decode import decode
 from loader.errors import RunError
 from loader.fetch import Fetched, Fetcher
 from loader.plan import EpochPlan, PlannedMicrobatch
@@ -57,11 +57,6 @@ class Planned:
     before: Position
     after: Position
 
-    @property
-    def sizes(self) -> list[int]:
-        """Values of the pixels of each sample."""
-        return [3 * bucket.frames * bucket.height * bucket.width for bucket in self.buckets]
-
 
 class _Read(NamedTuple):
     """A microbatch whose bytes are on their way: by number in it, those of this rank's samples."""
@@ -77,8 +72,8 @@ class _Decoding(NamedTuple):
 
     planned: Planned
     owners: list[int]
-    pixels: torch.Tensor
-    loads: list[Future[Loaded]]
+    contents: Contents
+    loads: list[Future[list[Loaded]]]
 
 
 class Pipeline:
@@ -87,7 +82,7 @@ class Pipeline:
     Args:
         samples: of the dataset.
         config: of the stream.
-        pin_memory: whether pixels lie in page-locked memory.
+        pin_memory: whether pixels or clips lie in page-locked memory.
         share: the ranks that read the same microbatches, if they do it together.
     """
 
@@ -159,40 +154,45 @@ class Pipeline:
         )
 
     def _decode(self, read: _Read) -> _Decoding:
-        planned = read.planned
-        sizes = [planned.sizes[number] for number in read.fetched]
-        pixels = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=self._pin_memory)
-        loads = [
-            self._decoders.submit(self._load, planned, number, fetched, own.numpy())
-            for (number, fetched), own in zip(read.fetched.items(), torch.split(pixels, sizes), strict=True)
-        ]
-        return _Decoding(planned, read.owners, pixels, loads)
+        planned, numbers = read.planned, list(read.fetched)
+        contents: Contents
+        if self._config.decode:
+            own = [planned.buckets[number] for number in numbers]
+            contents, jobs = Decoded(own, self._config.decoder, self._pin_memory), [[n] for n in numbers]
+        else:
+            # Without decoding a sample is less work than a job of its own.
+            contents, jobs = Encoded(len(numbers), self._pin_memory), [numbers] if numbers else []
+        place_of = {number: place for place, number in enumerate(numbers)}
 
-    def _load(self, planned: Planned, number: int, fetched: Fetched, pixels: NDArray[np.uint8]) -> Loaded:
-        """Fills in one sample, or the first good one of those that may stand in for it."""
+        def load(job: list[int]) -> list[Loaded]:
+            return [self._load(planned, n, read.fetched[n], contents, place_of[n]) for n in job]
+
+        loads = [self._decoders.submit(load, job) for job in jobs]
+        return _Decoding(planned, read.owners, contents, loads)
+
+    def _load(
+        self, planned: Planned, number: int, fetched: Fetched, contents: Contents, place: int
+    ) -> Loaded:
+        """Takes in one sample, or the first good one of those that may stand in for it."""
         micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
-        video_CTHW = pixels.reshape(3, bucket.frames, bucket.height, bucket.width)
         own = (micro.rows.item(number), micro.passes.item(number))
         for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
             if bad:
                 [fetched] = self._fetcher.fetch([self._samples.place(row)])
             try:
                 clip = self._samples.clip(row, fetched)
-                self._fill(row, clip, passed, bucket, video_CTHW)
+                frames_T = self._frames(row, clip, passed, bucket)
+                size = _taken(contents, place, clip, frames_T)
             except BadSampleError as error:
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
-            return Loaded(clip.key, clip.caption, passed, bad)
+            frames = [] if self._config.decode else frames_T.tolist()
+            return Loaded(clip.key, clip.caption, passed, size, frames, bad)
         raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
 
-    def _fill(self, row: int, clip: Clip, passed: int, bucket: Bucket, video_CTHW: NDArray[np.uint8]) -> None:
+    def _frames(self, row: int, clip: Clip, passed: int, bucket: Bucket) -> Places:
         words = f"{self._config.seed}/{passed}/{clip.key}"
-        numbers = self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
-        try:
-            frames_THWC = decode(clip.media, bucket, numbers, upright=clip.upright)
-        except RunError as error:
-            raise BadSampleError(str(error)) from error
-        np.copyto(video_CTHW, frames_THWC.transpose(3, 0, 1, 2))
+        return self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
 
     def _batch(self, part: Part[Planned]) -> Microbatch | Pack:
         planned, micro, loaded = part.planned, part.planned.micro, part.loaded
@@ -212,14 +212,18 @@ class Pipeline:
             "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
             "bad": bad,
         }
-        buckets = planned.buckets
-        videos = [
-            own.view(3, bucket.frames, bucket.height, bucket.width)
-            for own, bucket in zip(torch.split(part.pixels, planned.sizes), buckets, strict=True)
-        ]
+        sizes, buckets = [one.size for one in loaded], planned.buckets
+        shapes = [(3, bucket.frames, bucket.height, bucket.width) for bucket in buckets]
+        if not self._config.decode:
+            frames = tuple(np.array(one.frames) for one in loaded)
+            common["media"] = Media(part.content, (0, *accumulate(sizes)), frames)
+            shapes, sizes = [(3, 0, 0, 0)] * len(buckets), [0] * len(buckets)
+        pixels = part.content[: sum(sizes)]
         if planned.packed:
-            return Pack(buckets=buckets, lengths=planned.lengths, videos=tuple(videos), **common)
-        video_BCTHW = part.pixels.view(len(buckets), *videos[0].shape)
+            videos = zip(torch.split(pixels, sizes), shapes, strict=True)
+            common["videos"] = tuple(own.view(shape) for own, shape in videos)
+            return Pack(buckets=buckets, lengths=planned.lengths, **common)
+        video_BCTHW = pixels.view(len(buckets), *shapes[0])
         return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=video_BCTHW, **common)
 
     def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
@@ -236,5 +240,13 @@ class Pipeline:
 
 
 def _part(decoding: _Decoding) -> Part[Planned]:
-    planned, owners, pixels, loads = decoding
-    return Part(planned, owners, planned.sizes, pixels, [load.result() for load in loads])
+    planned, owners, contents, loads = decoding
+    loaded = [one for load in loads for one in load.result()]
+    return Part(planned, owners, contents.joined(), loaded)
+
+
+def _taken(contents: Contents, place: int, clip: Clip, frames_T: Places) -> int:
+    try:
+        return contents.fill(place, clip, frames_T)
+    except RunError as error:
+        raise BadSampleError(str(error)) from error

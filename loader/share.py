@@ -23,11 +23,22 @@ T = TypeVar("T")
 
 
 class Loaded(NamedTuple):
-    """A sample whose pixels are in place, and those that it stands in for."""
+    """A sample whose content is in place.
+
+    Attributes:
+        key: of it.
+        caption: of it.
+        passed: how often it was drawn before.
+        size: bytes of its content.
+        frames: that are wanted of it, where the content is an encoded clip.
+        bad: samples that it stands in for.
+    """
 
     key: str
     caption: str
     passed: int
+    size: int
+    frames: list[int]
     bad: list[BadSample]
 
 
@@ -37,15 +48,13 @@ class Part(NamedTuple, Generic[T]):
     Attributes:
         planned: what it is.
         owners: of each sample of the microbatch the rank of the group that decodes it.
-        sizes: values of each sample of the microbatch.
-        pixels: uint8 [sum of the sizes of the rank's samples], one sample after the other.
+        content: of the rank's samples, uint8, one sample after the other.
         loaded: what they are.
     """
 
     planned: T
     owners: list[int]
-    sizes: list[int]
-    pixels: torch.Tensor
+    content: torch.Tensor
     loaded: list[Loaded]
 
 
@@ -140,10 +149,8 @@ class Share:
         while (own := self._next(parts)) is not None:
             part, told = own
             by_rank = [iter(loaded) for loaded in told]
-            yield part._replace(
-                pixels=self._whole(part, pin_memory),
-                loaded=[next(by_rank[owner]) for owner in part.owners],
-            )
+            whole = part._replace(loaded=[next(by_rank[owner]) for owner in part.owners])
+            yield whole._replace(content=self._whole(whole, pin_memory))
 
     def _next(self, parts: Iterator[Part[T]]) -> tuple[Part[T], list[list[Loaded]]] | None:
         """The next part, and what each rank has loaded of the microbatch."""
@@ -182,19 +189,19 @@ class Share:
             return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
     def _whole(self, part: Part[T], pin_memory: bool) -> torch.Tensor:
-        """The pixels of all samples: each rank's run of them travels from its owner to its place."""
+        """The content of all samples: each rank's run of them travels from its owner to its place."""
         whole = torch.empty(
-            sum(part.sizes),
+            sum(one.size for one in part.loaded),
             dtype=torch.uint8,
             device=self._device,
             pin_memory=pin_memory and self._device.type == "cpu",
         )
         works, start = [], 0
         with _in_words():
-            for owner, run in groupby(zip(part.owners, part.sizes, strict=True), key=itemgetter(0)):
-                piece = whole[start : start + sum(size for _, size in run)]
+            for owner, run in groupby(zip(part.owners, part.loaded, strict=True), key=itemgetter(0)):
+                piece = whole[start : start + sum(one.size for _, one in run)]
                 if owner == self.rank:
-                    piece.copy_(part.pixels, non_blocking=True)
+                    piece.copy_(part.content, non_blocking=True)
                 works.append(dist.broadcast(piece, group=self._group, group_src=owner, async_op=True))
                 start += len(piece)
             for work in works:

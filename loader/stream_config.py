@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_valida
 from loader.blend.curriculum import Curriculum
 from loader.buckets import BucketConfig
 from loader.cache import CacheConfig
+from loader.decode import DecoderName
 from loader.policy import Policy, Regime
 
 
@@ -24,6 +25,10 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
         description="local disk that keeps samples read from S3; shared by the ranks of a machine",
     )
     workers: PositiveInt = Field(default=4, description="decoding threads")
+    decode: bool = Field(default=True, description="false: microbatches hold encoded clips and no pixels")
+    decoder: DecoderName = Field(
+        default="pyav", description="pyav; decord decodes upright MP4 where it is installed"
+    )
     prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
     pin_memory: bool = Field(default=False, description="pixels in page-locked memory, for copies to a GPU")
     microbatches: PositiveInt = Field(

@@ -1,4 +1,4 @@
-"""Run a benchmark: shots (against cuts written down), curate (against a bare floor), loader (against a bare read)."""
+"""Run a benchmark: shots (against cuts written down), curate (a bare floor), loader (a bare read, decord)."""
 
 import argparse
 from pathlib import Path
@@ -56,10 +56,13 @@ def _curate(options: argparse.Namespace) -> int:
 
 
 def _loader(options: argparse.Namespace) -> int:
+    from pipelines.bench_decode import bench_decode
     from pipelines.bench_loader import bench_loader
 
     with stderr().status("reading samples"):
         result = bench_loader()
+    with stderr().status("rendering clips and decoding them"):
+        result |= bench_decode()
     if options.json:
         print_json(result)
         return 0
@@ -67,6 +70,10 @@ def _loader(options: argparse.Namespace) -> int:
     rows = [(name, speed, speed / raw) for name, speed in result["mb_per_s"].items()]
     title = f"{result['samples']} samples of {result['sample_bytes'] // 1000} KB, warm, not decoded"
     stdout().print(table(title, ["reader", "MB/s", "of raw"], rows))
+    encoded = [("one process", result["stream_mb_per_s"]), ("two workers", result["two_workers_mb_per_s"])]
+    stdout().print(table("streamed, encoded", ["", "MB/s"], encoded))
+    title = f"{result['clips']} clips to {result['shape']}, {result['threads']} threads"
+    stdout().print(table(title, ["decoded by", "clips/s"], list(result["clips_per_s"].items())))
     return 0
 
 

@@ -34,3 +34,9 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
                 " train.text.max_text_tokens and a start token"
             )
         return self
+
+    @model_validator(mode="after")
+    def _pixels_are_trained_on(self) -> Self:
+        if not self.stream.decode:
+            raise ValueError("stream.decode must be true: training needs pixels")
+        return self

@@ -29,6 +29,15 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_video(path, (20, 20)).read_bytes()
 
 
+def frames_of(
+    clip: bytes, bucket: Bucket, numbers: np.ndarray, decoder: Decoder = decode, **options: object
+) -> np.ndarray:
+    """Frames [T, H, W, 3]."""
+    video_CTHW = np.full((3, bucket.frames, bucket.height, bucket.width), 77, np.uint8)
+    decoder(clip, numbers, video_CTHW, **options)
+    return video_CTHW.transpose(1, 2, 3, 0)
+
+
 def encode(path: Path, picture_HWC: np.ndarray, matrix: str) -> bytes:
     """Four frames of one picture, converted with and labelled as a colour matrix."""
     height, width = picture_HWC.shape[:2]
@@ -70,9 +79,7 @@ def encode_sound(path: Path) -> bytes:
 def test_the_frames_asked_for_are_given(decoder: Decoder, tmp_path: Path, options: dict[str, str]) -> None:
     clip = write_video(tmp_path / "clip.mp4", (20, 20), options=options).read_bytes()
     for start in range(32):
-        frames_THWC = decoder(clip, Bucket(9, 64, 80), np.arange(start, start + 9))
-        assert frames_THWC.shape == (9, 64, 80, 3)
-        assert frames_THWC.dtype == np.uint8
+        frames_THWC = frames_of(clip, Bucket(9, 64, 80), np.arange(start, start + 9), decoder)
         assert [read_number(picture) for picture in frames_THWC] == list(range(start, start + 9))
 
 
@@ -83,7 +90,7 @@ def test_frames_may_be_skipped_and_repeated(
     decoder: Decoder, tmp_path: Path, numbers: list[int], keyframes: str
 ) -> None:
     clip = write_video(tmp_path / "clip.mp4", (20, 20), options={"g": keyframes, "bf": "2"}).read_bytes()
-    frames_THWC = decoder(clip, Bucket(4, 64, 80), np.array(numbers))
+    frames_THWC = frames_of(clip, Bucket(4, 64, 80), np.array(numbers), decoder)
     assert [read_number(picture) for picture in frames_THWC] == numbers
 
 
@@ -93,10 +100,10 @@ def test_an_image_is_a_video_of_one_frame(tmp_path: Path, name: str) -> None:
     picture[:, 80:] = (250, 120, 10)
     path = tmp_path / f"image.{name}"
     Image.fromarray(picture).save(path, **({"lossless": True} if name == "webp" else {}))
-    [frame] = decode(path.read_bytes(), Bucket(1, 45, 80), np.array([0]))
+    [frame] = frames_of(path.read_bytes(), Bucket(1, 45, 80), np.array([0]))
     assert np.abs(frame[20, [10, 70]].astype(int) - picture[40, [20, 140]]).max() < 12
     with pytest.raises(RunError, match="has 1 frames; frame 1"):
-        decode(path.read_bytes(), Bucket(2, 45, 80), np.array([0, 1]))
+        frames_of(path.read_bytes(), Bucket(2, 45, 80), np.array([0, 1]))
 
 
 def encode_turned(path: Path, picture_HWC: np.ndarray, degrees: int, aspect: Fraction) -> bytes:
@@ -122,7 +129,7 @@ def test_a_foreign_video_is_shown_as_viewers_show_it(tmp_path: Path, degrees: in
     picture[:32, :48] = 255  # the stored top left
     clip = encode_turned(tmp_path / "turned.mp4", picture, degrees, aspect)
     shown = np.rot90(picture.repeat(int(aspect), axis=1), degrees // 90)
-    [first] = decode(clip, Bucket(1, *shown.shape[:2]), np.array([0]), upright=False)
+    [first] = frames_of(clip, Bucket(1, *shown.shape[:2]), np.array([0]), upright=False)
     assert np.abs(first.astype(int) - shown).mean() < 12
 
 
@@ -130,7 +137,7 @@ def test_a_playlist_is_not_followed(clip: bytes, tmp_path: Path) -> None:
     (tmp_path / "secret.mp4").write_bytes(clip)
     playlist = f"ffconcat version 1.0\nfile '{tmp_path}/secret.mp4'\n".encode()
     with pytest.raises(RunError, match="cannot be decoded"):
-        decode(playlist, Bucket(1, 64, 80), np.array([0]), upright=False)
+        frames_of(playlist, Bucket(1, 64, 80), np.array([0]), upright=False)
 
 
 @each_decoder
@@ -138,14 +145,16 @@ def test_a_playlist_is_not_followed(clip: bytes, tmp_path: Path) -> None:
     "size", [(128, 160), (64, 80), (63, 79), (48, 96), (96, 48), (37, 111), (160, 200), (16, 16)]
 )
 def test_any_size_is_covered_exactly(decoder: Decoder, clip: bytes, size: tuple[int, int]) -> None:
-    assert decoder(clip, Bucket(2, *size), np.array([3, 4])).shape == (2, *size, 3)
+    frames_THWC = frames_of(clip, Bucket(2, *size), np.array([3, 4]), decoder)
+    assert [int(np.abs(picture.astype(int) - 77).max()) > 0 for picture in frames_THWC] == [True, True]
 
 
 @each_decoder
 def test_the_crop_keeps_the_centre_and_the_shapes(decoder: Decoder, tmp_path: Path) -> None:
     picture = np.full((90, 160, 3), 128, np.uint8)
     picture[:, 75:85] = 255  # a bright bar in the middle column, 10 of 160 wide
-    [first, *_] = decoder(encode(tmp_path / "bar.mp4", picture, "bt709"), Bucket(1, 180, 180), np.array([0]))
+    bar = encode(tmp_path / "bar.mp4", picture, "bt709")
+    [first] = frames_of(bar, Bucket(1, 180, 180), np.array([0]), decoder)
     bright = np.flatnonzero(first[90, :, 1] > 200)
     assert abs(bright.mean() - 89.5) < 1
     assert abs(len(bright) - 20) <= 2  # enlarged twice in both directions, not squeezed
@@ -156,9 +165,19 @@ def test_the_crop_keeps_the_centre_and_the_shapes(decoder: Decoder, tmp_path: Pa
 def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Path, matrix: str) -> None:
     colours = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (200, 150, 100)], np.uint8)
     picture = np.broadcast_to(colours.repeat(80, axis=0), (160, 320, 3)).copy()
-    frames = decoder(encode(tmp_path / "colours.mp4", picture, matrix), Bucket(1, 80, 160), np.array([2]))
+    clip = encode(tmp_path / "colours.mp4", picture, matrix)
+    frames = frames_of(clip, Bucket(1, 80, 160), np.array([2]), decoder)
     seen = frames[0, 40, 20::40].astype(int)
     assert np.abs(seen - colours).max() <= 5
+
+
+@pytest.mark.parametrize("size", [(80, 160), (90, 170), (101, 201)])
+def test_resizing_darkens_nothing(tmp_path: Path, size: tuple[int, int]) -> None:
+    ramp_W = np.linspace(20, 235, 320)
+    picture = np.broadcast_to(np.stack([ramp_W, ramp_W[::-1], ramp_W], -1), (160, 320, 3)).astype(np.uint8)
+    clip = encode(tmp_path / "ramp.mp4", picture, "bt709")
+    [first] = frames_of(clip, Bucket(1, *size), np.array([0]), decode_with_pyav)
+    assert np.abs(first.mean(axis=(0, 1)) - picture.mean(axis=(0, 1))).max() < 0.6
 
 
 @needs_decord
@@ -166,17 +185,18 @@ def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Pa
 def test_the_decoders_agree(clip: bytes, bucket: Bucket) -> None:
     numbers = np.arange(12, 12 + bucket.frames)
     one, other = (
-        decoder(clip, bucket, numbers).astype(int) for decoder in (decode_with_decord, decode_with_pyav)
+        frames_of(clip, bucket, numbers, decoder).astype(int)
+        for decoder in (decode_with_decord, decode_with_pyav)
     )
-    assert np.abs(one - other).mean() < 0.1
-    assert np.abs(one - other).max() <= 16
+    assert np.abs(one - other).mean() < 2.5
+    assert np.abs(one - other).max() <= 20
 
 
 @each_decoder
 def test_a_clip_that_is_too_short_says_how_short(decoder: Decoder, clip: bytes) -> None:
-    assert len(decoder(clip, Bucket(9, 64, 80), np.arange(31, 40))) == 9
+    assert len(frames_of(clip, Bucket(9, 64, 80), np.arange(31, 40), decoder)) == 9
     with pytest.raises(RunError, match="has 40 frames; frame 40, counted from 0, was asked for"):
-        decoder(clip, Bucket(9, 64, 80), np.arange(32, 41))
+        frames_of(clip, Bucket(9, 64, 80), np.arange(32, 41), decoder)
 
 
 @each_decoder
@@ -191,23 +211,29 @@ def test_what_is_no_clip_is_refused_in_words(
         "sound only": encode_sound(tmp_path / "sound.mp4"),
     }[damage]
     with pytest.raises(RunError, match="cannot be decoded"):
-        decoder(broken, Bucket(9, 64, 80), np.arange(9))
+        frames_of(broken, Bucket(9, 64, 80), np.arange(9), decoder)
 
 
-def test_without_decord_pyav_decodes(clip: bytes) -> None:
+def test_decord_decodes_where_it_is_asked_for_and_installed(clip: bytes) -> None:
     program = """
 import sys
-sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
+if sys.argv[1] == "hidden":
+    sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
 import numpy as np
-from loader.buckets import Bucket
 from loader.decode import decode
-sys.stdout.buffer.write(decode(sys.stdin.buffer.read(), Bucket(3, 64, 80), np.arange(5, 8)).tobytes())
+video_CTHW = np.empty((3, 3, 48, 96), np.uint8)
+decode(sys.stdin.buffer.read(), np.arange(5, 8), video_CTHW, decoder=sys.argv[2])
+print("decord.video_reader" in sys.modules, file=sys.stderr)
+sys.stdout.buffer.write(video_CTHW.transpose(1, 2, 3, 0).tobytes())
 """
-    run = subprocess.run([sys.executable, "-c", program], input=clip, capture_output=True, check=True)
-    assert run.stdout == decode_with_pyav(clip, Bucket(3, 64, 80), np.arange(5, 8)).tobytes()
-
-
-@needs_decord
-def test_with_decord_decord_decodes(clip: bytes) -> None:
-    bucket, numbers = Bucket(3, 48, 96), np.arange(5, 8)
-    assert (decode(clip, bucket, numbers) == decode_with_decord(clip, bucket, numbers)).all()
+    is_installed = find_spec("decord") is not None
+    for state, decoder in [("hidden", "decord"), ("shown", "decord"), ("shown", "pyav")]:
+        run = subprocess.run(
+            [sys.executable, "-c", program, state, decoder], input=clip, capture_output=True, check=True
+        )
+        by_decord = state == "shown" and decoder == "decord" and is_installed
+        assert run.stderr.decode().strip() == str(by_decord)
+        wanted = frames_of(
+            clip, Bucket(3, 48, 96), np.arange(5, 8), decode_with_decord if by_decord else decode_with_pyav
+        )
+        assert run.stdout == wanted.tobytes()

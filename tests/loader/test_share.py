@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from loader.dataset import Dataset, Sample
 from loader.decode import decode
 from loader.errors import UsageError
-from loader.share import Share, divide
+from loader.share import Loaded, Share, divide
 from loader.stream import VideoStream
 from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read
 from tests.loader.stream_clips import config, make_sample, write
@@ -139,6 +139,12 @@ def test_a_rank_that_is_gone_ends_the_others_within_seconds(told: dict[str, list
         assert seconds < 30
 
 
+def _as_if_whole(part: Any) -> Any:
+    sizes = [3 * bucket.frames * bucket.height * bucket.width for bucket in part.planned.buckets]
+    loaded = [Loaded("", "", 0, size, [], []) for size in sizes]
+    return part._replace(content=torch.zeros(sum(sizes), dtype=torch.uint8), loaded=loaded)
+
+
 class LastOfEight:
     """A share whose other ranks have nothing to say."""
 
@@ -147,7 +153,7 @@ class LastOfEight:
     def agree(self, facts: dict[str, Any]) -> None: ...
 
     def exchange(self, parts: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
-        return (part._replace(pixels=torch.zeros(sum(part.sizes), dtype=torch.uint8)) for part in parts)
+        return (_as_if_whole(part) for part in parts)
 
 
 def test_a_forked_worker_process_is_refused(dataset: Dataset) -> None:
@@ -169,7 +175,7 @@ def test_a_rank_decodes_ahead_however_many_microbatches_others_decode_between(
         second.set()
         return decode(*arguments, **options)
 
-    monkeypatch.setattr("loader.pipeline.decode", decode_two_at_once)
+    monkeypatch.setattr("loader.contents.decode", decode_two_at_once)
     list(VideoStream(dataset, SETTINGS["one by one"], share=LastOfEight()))
     assert next(began) > 1
 

@@ -9,6 +9,8 @@ def test_it_reads_everything_and_is_no_slower_than_the_others() -> None:
     assert all(speed > 0 for speed in result["mb_per_s"].values())
     for peer in ("webdataset", "energon"):
         assert 0 < result[f"ratio_to_raw_{peer}"] < result["ratio_to_raw"]
+    assert result["stream_mb_per_s"] > 0
+    assert result["two_workers_mb_per_s"] > 0
     assert (result["ratio_to_raw_mosaic"] is None) == ("mosaic" not in result["mb_per_s"])
 
 
