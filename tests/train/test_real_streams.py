@@ -1,0 +1,69 @@
+"""Runs on a real dataset: every way of making steps trains, and goes on after an interruption to the same end."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from loader.batch import Batch
+from loader.buckets import BucketConfig
+from loader.dataset import Dataset, open_dataset
+from loader.stream import VideoStream
+from loader.stream_config import StreamConfig
+from tests.loader.stream_clips import make_sample, write
+from tests.media import write_video
+from tests.train.clips import tiny_config
+from train.log import read_metrics
+from train.trainer import Trainer
+
+WAYS = {
+    "step": {"microbatches": 3},
+    "slot": {"microbatches": 2, "regime": "slot", "lookahead": 2},
+    "pack": {"microbatches": 2, "regime": "pack"},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("clips")
+    clips = [
+        (write_video(folder / f"{frames}.mp4", (frames,), size=size).read_bytes(), frames, size)
+        for frames, size in ((6, (80, 64)), (10, (80, 64)), (7, (64, 80)))
+    ]
+    return open_dataset(write(folder / "set", [make_sample(f"key{n:02}", *clips[n % 3]) for n in range(15)]))
+
+
+class Breaking(VideoStream):
+    """Breaks off where a run has some steps behind its last checkpoint."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in super().__iter__():
+            if batch.step == 3:
+                raise ConnectionError
+            yield batch
+
+
+def losses(dataset: Dataset, way: str, out: Path, *streams: type[VideoStream]) -> list[float | None]:
+    config = tiny_config(total_steps=6, every_steps=2)
+    buckets = BucketConfig(
+        frames=(1, 5, 9),
+        sizes=((16, 24), (24, 16)),
+        compression=config.compression,
+        max_text_tokens=9,
+        memory_tokens=300,
+    )
+    settings = StreamConfig(buckets=buckets, workers=2, **WAYS[way])
+    for stream in streams:
+        with suppress(ConnectionError):
+            Trainer(config, stream(dataset, settings), out).run()
+    return [metrics.loss for metrics in read_metrics(out, 6)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_trains_and_goes_on_to_the_same_losses(dataset: Dataset, way: str, tmp_path: Path) -> None:
+    whole = losses(dataset, way, tmp_path / "whole", VideoStream)
+    assert len(whole) == 6
+    assert all(loss is not None and 0 < loss < 10 for loss in whole)
+    assert losses(dataset, way, tmp_path / "broken", Breaking)[2:] == pytest.approx(whole[2:3], rel=1e-5)
+    assert losses(dataset, way, tmp_path / "broken", VideoStream) == pytest.approx(whole, rel=1e-5)
