@@ -1,7 +1,5 @@
 """Cost models fitted to measured step times, with what speaks for and against each fit."""
 
-import csv
-import io
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +10,10 @@ from numpy.typing import NDArray
 from loader.arrays import Flags, Floats, Places
 from loader.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from loader.errors import UsageError
+from loader.measured import read_measured
 
 _EXPONENTS = np.round(np.arange(1.6, 2.4 + 1e-9, 0.01), 2)  # AdaptiveLoad's interval
 _COLUMNS = ("batch", "length", "step_s")
-_MAX_ROWS = 1_000_000
 _FOLDS = 20
 _RESAMPLES = 200
 _LEAST_LENGTHS = 5
@@ -86,18 +84,7 @@ def read_timings(text: str, name: str) -> Timings:
     Raises:
         UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise UsageError(f"{name} has no column {missing[0]}; a shape benchmark has {', '.join(_COLUMNS)}")
-    rows: list[list[float]] = []
-    for row in reader:
-        if len(rows) == _MAX_ROWS:
-            raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
-        rows.append([_number(row[column], column, reader.line_num, name) for column in _COLUMNS])
-    if not rows:
-        raise UsageError(f"{name} holds no timings")
-    batch, length, step_s = np.array(rows).T
+    batch, length, step_s = read_measured(text, name, _COLUMNS).T
     return Timings(batch.astype(np.int64), length.astype(np.int64), step_s)
 
 
@@ -209,14 +196,3 @@ def _interval(timings: Timings, fit: Callable[[Timings], Cost]) -> float:
     ]
     low, middle, high = np.percentile(predicted, [2.5, 50, 97.5])
     return float((high - low) / 2 / middle)
-
-
-def _number(text: str | None, column: str, line: int, name: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = 0.0
-    whole = column == "step_s" or value.is_integer()
-    if not (np.isfinite(value) and value > 0 and whole):
-        raise UsageError(f"{name} line {line}: {column} is {text!r}, which is no positive number")
-    return value

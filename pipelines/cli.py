@@ -8,7 +8,19 @@ from types import ModuleType
 
 from loader.errors import RunError, UsageError
 
-COMMANDS = ("demo", "curate", "index", "report", "verify", "remove", "search", "train", "state", "bench")
+COMMANDS = (
+    "demo",
+    "curate",
+    "index",
+    "report",
+    "verify",
+    "remove",
+    "search",
+    "train",
+    "fit",
+    "state",
+    "bench",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

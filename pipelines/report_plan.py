@@ -18,6 +18,7 @@ from loader.policy import POLICIES, Division, Policy
 from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, simulate
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
+from pipelines.files import read_text
 from pipelines.mixture import Mixture
 
 _MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
@@ -140,12 +141,7 @@ def _check(option: str, value: int, most: int) -> None:
 
 
 def _fitted(timings: Path) -> Cost:
-    try:
-        text = timings.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"--timings {timings} cannot be read: {reason}") from error
-    return fit_linear_quadratic(read_timings(text, str(timings))).trusted()
+    return fit_linear_quadratic(read_timings(read_text(timings, "--timings"), str(timings))).trusted()
 
 
 @contextmanager

@@ -1,0 +1,76 @@
+"""From a shape benchmark to budgets: fit costs and memory to measured microbatches.
+
+The CSV has the columns batch, length, step_s and, for memory, peak_gib.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loader.cost_fit import CostFit, fit_linear_quadratic, fit_power, read_timings
+from loader.errors import UsageError
+from loader.memory_fit import fit_memory
+from pipelines.console import print_json, stdout, table
+from pipelines.files import read_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("csv", type=Path, metavar="CSV", help="measured microbatches")
+    parser.add_argument("--target-step-s", type=float, metavar="S", help="seconds of a microbatch at most")
+    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of a GPU that may be used")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fits, prints what speaks for and against each fit, and the keys for stream.buckets."""
+    for name in ("target_step_s", "memory_gib"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 1e9:
+            raise UsageError(f"--{name.replace('_', '-')} is {value}; it must be above 0")
+    text = read_text(options.csv)
+    timings = read_timings(text, str(options.csv))
+    fits = {"linear_quadratic": fit_linear_quadratic(timings), "power": fit_power(timings)}
+    keys: dict[str, Any] = {}
+    if not fits["linear_quadratic"].doubts:
+        keys["cost"] = fits["linear_quadratic"].cost.model_dump()
+        if options.target_step_s is not None:
+            keys["target_step_s"] = options.target_step_s
+    if options.memory_gib is not None:
+        keys["memory_tokens"] = fit_memory(text, str(options.csv)).tokens(options.memory_gib)
+    if options.json:
+        print_json({"fits": {name: _said(fit) for name, fit in fits.items()}, "buckets": keys})
+        return 0
+    out = stdout()
+    rows = [(name, *_shown(fit)) for name, fit in fits.items()]
+    columns = ["cost", "R^2", "held-out error", "worst", "at B, S", "95 % interval", "doubts"]
+    out.print(table(f"{len(timings.step_s)} microbatches", columns, rows))
+    if keys:
+        out.print("stream.buckets:", markup=False)
+        out.print(yaml.safe_dump(keys, sort_keys=False, indent=2).rstrip(), markup=False, soft_wrap=True)
+    else:
+        out.print("no fit can be trusted; measure more shapes", markup=False)
+    return 0
+
+
+def _shown(fit: CostFit) -> tuple[str, ...]:
+    return (
+        f"{fit.r2:.4f}",
+        f"{fit.mean_error:.1%}",
+        f"{fit.worst_error:.1%}",
+        ", ".join(map(str, fit.worst_cell)),
+        f"+- {fit.interval:.1%}",
+        "; ".join(fit.doubts) or "none",
+    )
+
+
+def _said(fit: CostFit) -> dict[str, Any]:
+    finite = {name: getattr(fit, name) for name in ("mean_error", "worst_error", "interval")}
+    return {
+        "cost": fit.cost.model_dump(),
+        "r2": fit.r2,
+        **{name: value if value < float("inf") else None for name, value in finite.items()},
+        "worst_cell": fit.worst_cell,
+        "doubts": fit.doubts,
+    }
