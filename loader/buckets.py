@@ -133,6 +133,11 @@ class Assignment:
     bucket_of: NDArray[np.signedinteger[Any]]
     unassigned: Unassigned
 
+    def drawn_lengths(self) -> Places:
+        """S of every row of the index, 0 where it has no bucket; int64 [N]."""
+        # The last entry is that of -1.
+        return np.asarray(np.array([*self.lengths, 0])[self.bucket_of])
+
     def padded_lengths(self, rows_n: Numbers) -> Places:
         """S of samples as their buckets have it; int64 [n]."""
         return np.asarray(np.array(self.lengths)[self.bucket_of[rows_n]])

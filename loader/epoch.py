@@ -1,11 +1,12 @@
 """The steps of a dataset's epochs, as training plans them, with what a report measures of each."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from loader.arrays import Places
+from loader.blend import Blend
 from loader.buckets import Assignment
 from loader.microbatches import Microbatches
 from loader.packed_steps import PackedStep, packed_step
@@ -13,15 +14,25 @@ from loader.packing import PackSizes
 from loader.plan import EpochPlan, plan_epoch
 from loader.policy import Division
 from loader.simulate import PlannedStep
+from loader.source import Draws, Source
+
+EpochDraws = Callable[[int], Draws]
+
+
+def draws_of(source: Source, assignment: Assignment, seed: int) -> EpochDraws:
+    """What a stream of the source draws in an epoch."""
+    lengths_N = assignment.drawn_lengths() if isinstance(source, Blend) else None
+    return lambda epoch: source.draws(epoch, seed, lengths_N)
 
 
 def dataset_steps(
-    assignment: Assignment, seed: int, division: Division, steps: int
+    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
 
     Args:
         assignment: each row's bucket.
+        draws: what each epoch holds.
         seed: of the stream, 0 to 2^64 - 1.
         division: of a step over the ranks.
         steps: how many.
@@ -31,7 +42,7 @@ def dataset_steps(
     """
     epoch, first = 0, 0
     while first < steps:
-        plan = plan_epoch(assignment, seed, epoch, division)
+        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
         for number in range(min(len(plan), steps - first)):
             began = time.perf_counter()
             members, placement = plan.placed(number)
@@ -42,14 +53,14 @@ def dataset_steps(
 
 
 def dataset_packs(
-    assignment: Assignment, seed: int, division: Division, steps: int
+    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
 ) -> Iterator[tuple[PackedStep, float]]:
     """As `dataset_steps`, in packs; all of an epoch are made at once, and each step has its part of the seconds."""
     sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
     epoch, first = 0, 0
     while first < steps:
         began = time.perf_counter()
-        plan = plan_epoch(assignment, seed, epoch, division)
+        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
         spent_s = (time.perf_counter() - began) / len(plan)
         for number in range(min(len(plan), steps - first)):
             members, placement = plan.placed(number)

@@ -2,10 +2,8 @@
 
 from itertools import pairwise
 
-import numpy as np
 from pydantic import ValidationError
 
-from loader.arrays import Places
 from loader.blend import Blend, Curriculum, Stage
 from loader.buckets import Assignment, BucketConfig, assign, with_cost
 from loader.errors import UsageError
@@ -90,10 +88,10 @@ class Stages:
             return self._source.draws(position.epoch, self._seed)
         blend = self._source
         for era, following in pairwise(position.eras):
-            weighted, lengths_N = self._weighted(blend, era.stage), self._lengths(era.stage)
+            weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
             blend = blend.begun_after(weighted.passes_after(following.epoch - era.epoch, lengths_N))
         era = position.eras[-1]
-        weighted, lengths_N = self._weighted(blend, era.stage), self._lengths(era.stage)
+        weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
         return weighted.draws(position.epoch - era.epoch, self._seed, lengths_N)
 
     def _blend(self) -> Blend:
@@ -109,10 +107,3 @@ class Stages:
         if place not in self._assignments:
             self._assignments[place] = assign(self._source.plan_index, self._buckets[place])
         return self._assignments[place]
-
-    def _lengths(self, place: int) -> Places:
-        """S of each sample in the buckets of a stage, 0 where it has none; int64 [N]."""
-        assignment = self._assigned(place)
-        # The last entry is that of -1.
-        length_N: Places = np.array([*assignment.lengths, 0])[assignment.bucket_of]
-        return length_N

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.buckets import Bucket, BucketConfig, Budgets, assign, buckets_of
+from loader.buckets import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
 from loader.cost import Cost
-from loader.dataset.plan_index import PlanIndex
-from loader.epoch import dataset_packs, dataset_steps
+from loader.epoch import dataset_packs, dataset_steps, draws_of
 from loader.microbatches import Microbatches
 from loader.packed_steps import PackedStep, packed_steps
-from loader.policy import Division, budgets_of
+from loader.policy import Division, Policy, budgets_of
 from loader.simulate import PlannedStep, planned_steps
+from loader.source import Source
 from loader.workloads import WORKLOADS
 
 _STEPS_AT_ONCE = 2
@@ -58,15 +58,18 @@ def workload(name: str, seed: int) -> Mixture:
     return Mixture(name, found.buckets, found.budgets, steps, packs)
 
 
-def dataset(name: str, index: PlanIndex, config: BucketConfig, seed: int) -> Mixture:
-    """A dataset's own mixture, from its index."""
+def dataset(name: str, source: Source, config: BucketConfig, seed: int) -> Mixture:
+    """The own mixture of a dataset or a blend, from the index."""
+
+    def assigned(policy: Policy, cost: Cost) -> Assignment:
+        return replace(assign(source.plan_index, budgets_of(policy, config)), cost=cost)
 
     def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
-        return dataset_steps(assignment, seed, division, count)
+        assignment = assigned(division.policy, cost)
+        return dataset_steps(assignment, draws_of(source, assignment, seed), seed, division, count)
 
     def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        assignment = replace(assign(index, budgets_of(division.policy, config)), cost=cost)
-        return dataset_packs(assignment, seed, division, count)
+        assignment = assigned(division.policy, cost)
+        return dataset_packs(assignment, draws_of(source, assignment, seed), seed, division, count)
 
     return Mixture(name, buckets_of(config), config, steps, packs)

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field
 
+from loader.blend import is_blend_file, open_source
 from loader.buckets import BucketConfig
 from loader.dataset import Dataset, open_dataset, stage_totals
 from loader.errors import UsageError
@@ -48,12 +49,17 @@ def run(options: argparse.Namespace) -> int:
     if options.workload:
         return report_plan.run(options, mixture.workload(options.workload, options.seed))
     config = resolve(ReportConfig, options.config, options.set)
-    dataset = open_dataset(options.dataset, config.storage)
     if options.world_size is not None:
-        own = mixture.dataset(options.dataset, dataset.plan_index, config.buckets, options.seed)
+        source = open_source(options.dataset, config.storage)
+        own = mixture.dataset(options.dataset, source, config.buckets, options.seed)
         return report_plan.run(options, own)
     if options.plan_out or options.timings:
         raise UsageError("--plan-out and --timings plan steps, and need --world-size N beside the dataset")
+    if is_blend_file(options.dataset):
+        raise UsageError(
+            f"{options.dataset} is a blend: plan its steps with --world-size N, or report each of its datasets"
+        )
+    dataset = open_dataset(options.dataset, config.storage)
     where = write_report(dataset, config)
     if options.json:
         print_json({**statistics(dataset, config), "report": where})

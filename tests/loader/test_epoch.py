@@ -10,6 +10,7 @@ from loader.errors import UsageError
 from loader.plan import plan_epoch
 from loader.policy import POLICIES, Division, Policy
 from loader.simulate import PlannedStep
+from loader.source import Draws
 from loader.tokens import Compression
 from tests.loader.samples import plan_index
 
@@ -30,8 +31,12 @@ INDEX = plan_index(
 ASSIGNMENT = assign(INDEX, CONFIG)
 
 
+def whole(epoch: int) -> Draws:
+    return Draws.once(np.arange(300), epoch)
+
+
 def steps(division: Division, count: int) -> list[PlannedStep]:
-    return [step for step, _ in dataset_steps(ASSIGNMENT, 1, division, count)]
+    return [step for step, _ in dataset_steps(ASSIGNMENT, whole, 1, division, count)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

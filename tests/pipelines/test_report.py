@@ -132,6 +132,20 @@ def test_steps_are_planned_for_a_dataset_from_its_index(
     assert "cannot fill the 64 microbatches of a step" in capsys.readouterr().err
 
 
+def test_steps_are_planned_for_a_blend(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(f"splits: {{train: {{blend: [{{path: {dataset}}}], epoch_samples: 50}}}}")
+    out = tmp_path / "plan.parquet"
+    asked = ["--world-size", "2", "--microbatches", "2", "--steps", "2", "--plan-out", str(out)]
+    assert main(["report", str(mix), *asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workload"] == str(mix)
+    assert sum(pq.read_table(out).to_pydict()["B"]) > 2  # more than the dataset has samples
+    assert main(["report", str(mix)]) == 2
+    assert "is a blend: plan its steps with --world-size N" in capsys.readouterr().err
+
+
 def test_packs_are_planned_for_a_dataset_over_its_epochs(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
