@@ -1,6 +1,8 @@
 """What a stream draws and how it is bucketed, stage by stage of a curriculum."""
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,7 +17,7 @@ from loader.stream_config import StreamConfig
 
 
 class Stages:
-    """The plans of a stream: pure functions of a position.
+    """The plans of a stream: pure functions of a position. What was computed for them is not pickled.
 
     Args:
         source: of the samples.
@@ -29,6 +31,7 @@ class Stages:
         self._source, self._seed = source, config.seed
         self._curriculum = config.curriculum or Curriculum((Stage(),))
         self._assignments: dict[int, Assignment] = {}
+        self._made: tuple[Position, EpochPlan] | None = None
         budgets = budgets_of(config.policy, config.buckets)
         self._buckets: list[BucketConfig] = []
         for place, stage in enumerate(self._curriculum.root):
@@ -39,6 +42,9 @@ class Stages:
             except (UsageError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise UsageError(f"stream.curriculum.{place}: {reason}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_assignments": {}, "_made": None}
 
     @property
     def count(self) -> int:
@@ -54,6 +60,12 @@ class Stages:
 
     def plan(self, position: Position) -> EpochPlan:
         """The part of the epoch that goes on."""
+        begun = replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))
+        if self._made is None or self._made[0] != begun:
+            self._made = begun, self._planned(begun)
+        return self._made[1]
+
+    def _planned(self, position: Position) -> EpochPlan:
         *done, part = (
             Done(self.assignment(part.setting), part.division, part.steps) for part in position.parts
         )

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Batch, Microbatch, Pack
+from loader.buckets import Assignment
 from loader.cache import DiskCache
 from loader.cost import Cost
 from loader.errors import UsageError
@@ -56,7 +57,6 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         share: the model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
-        assignment: each sample's bucket, and the samples that fit none.
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, the same for every rank.
 
     Raises:
@@ -81,8 +81,12 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._stages = Stages(source, config)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
-        self.assignment = self._stages.assignment(setting)
         self.steps_per_epoch = len(self._stages.plan(self._position))
+
+    @property
+    def assignment(self) -> Assignment:
+        """Each sample's bucket where the stream stands, and the samples that fit none."""
+        return self._stages.assignment(self._position.part.setting)
 
     def __iter__(self) -> Iterator[Microbatch | Pack]:
         worker = get_worker_info()
@@ -141,7 +145,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     @property
     def cost(self) -> Cost:
         """What microbatches are planned with."""
-        return self._stages.assignment(self._position.part.setting).cost
+        return self.assignment.cost
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plans with another cost from here on; every rank must call it between the same two steps.
@@ -162,8 +166,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""
         plan, steps = self._stages.plan(self._position), self._position.part.steps
-        assignment = self._stages.assignment(self._position.part.setting)
-        drawn = int((assignment.bucket_of[plan.draws.rows] >= 0).sum())
+        drawn = int((self.assignment.bucket_of[plan.draws.rows] >= 0).sum())
         over_D = np.zeros(len(plan.draws.rows), np.bool_)
         for draws in plan.drawn_before(steps):
             over_D[draws] = True  # twice, where fillers repeat what their step holds
@@ -173,7 +176,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def _agree(self, share: Share, in_worker: bool) -> None:
         if in_worker:
             raise UsageError(NO_WORKERS)
-        config = self.config.model_dump(include={"epochs", "max_bad", "max_bad_share"})
+        config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
     def _planned(self) -> Iterator[Planned]:

@@ -263,9 +263,9 @@ def test_what_a_cache_holds_is_not_read_again(samples: list[Sample], tmp_path: P
             return super().read_range(shard, offset, size)
 
     dataset = CountingDataset(open_storage(write(tmp_path / "set", samples)))
-    plain = [digest(micro) for micro in VideoStream(dataset, config())]
+    plain = [digest(micro) for micro in VideoStream(dataset, config(epochs=1))]
     dataset.reads = 0
-    cached = config(cache={"folder": tmp_path / "cache", "max_gib": 1})
+    cached = config(epochs=1, cache={"folder": tmp_path / "cache", "max_gib": 1})
     assert [digest(micro) for micro in VideoStream(dataset, cached)] == plain
     assert dataset.reads == SAMPLES
     assert [digest(micro) for micro in VideoStream(dataset, cached)] == plain
