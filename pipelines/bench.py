@@ -73,7 +73,8 @@ def _loader(options: argparse.Namespace) -> int:
     encoded = [("one process", result["stream_mb_per_s"]), ("two workers", result["two_workers_mb_per_s"])]
     stdout().print(table("streamed, encoded", ["", "MB/s"], encoded))
     title = f"{result['clips']} clips to {result['shape']}, {result['threads']} threads"
-    stdout().print(table(title, ["decoded by", "clips/s"], list(result["clips_per_s"].items())))
+    rows = [(name, rate, result["cpu_ms_per_clip"][name]) for name, rate in result["clips_per_s"].items()]
+    stdout().print(table(title, ["decoded by", "clips/s", "CPU ms a clip"], rows))
     return 0
 
 

@@ -14,7 +14,7 @@ from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from loader.tokens import Compression
 
-_BATCH = 32
+_BATCH = 64
 _EPOCHS = 4
 _ROUNDS = 3
 _PAGE_BYTES = 4096
@@ -38,9 +38,9 @@ def bench_encoded(dataset: Dataset) -> dict[str, Any]:
             memory_tokens=_BATCH,  # a sample is one token
         ),
         decode=False,
-        readers=2,
+        readers=1,
         workers=1,
-        read_ahead_mib=32,
+        read_ahead_mib=16,
         epochs=_EPOCHS,
     )
     speeds = {"stream_mb_per_s": 0.0, "two_workers_mb_per_s": 0.0}

@@ -38,16 +38,16 @@ def frames_of(
     return video_CTHW.transpose(1, 2, 3, 0)
 
 
-def encode(path: Path, picture_HWC: np.ndarray, matrix: str) -> bytes:
+def encode(path: Path, picture_HWC: np.ndarray, matrix: str, pix_fmt: str = "yuv444p") -> bytes:
     """Four frames of one picture, converted with and labelled as a colour matrix."""
     height, width = picture_HWC.shape[:2]
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=24)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv444p"
+        stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
         stream.options = {"crf": "1", "x264-params": f"colormatrix={matrix}"}
         for number in range(4):
             frame = av.VideoFrame.from_ndarray(picture_HWC, "rgb24").reformat(
-                format="yuv444p", dst_colorspace={"bt709": "ITU709", "smpte170m": "ITU601"}[matrix]
+                format=pix_fmt, dst_colorspace={"bt709": "ITU709", "smpte170m": "ITU601"}[matrix]
             )
             frame.pts, frame.time_base = number, Fraction(1, 24)
             container.mux(stream.encode(frame))
@@ -175,7 +175,7 @@ def test_colours_follow_the_matrix_the_clip_names(decoder: Decoder, tmp_path: Pa
 def test_resizing_darkens_nothing(tmp_path: Path, size: tuple[int, int]) -> None:
     ramp_W = np.linspace(20, 235, 320)
     picture = np.broadcast_to(np.stack([ramp_W, ramp_W[::-1], ramp_W], -1), (160, 320, 3)).astype(np.uint8)
-    clip = encode(tmp_path / "ramp.mp4", picture, "bt709")
+    clip = encode(tmp_path / "ramp.mp4", picture, "bt709", "yuv420p")
     [first] = frames_of(clip, Bucket(1, *size), np.array([0]), decode_with_pyav)
     assert np.abs(first.mean(axis=(0, 1)) - picture.mean(axis=(0, 1))).max() < 0.6
 

@@ -37,6 +37,11 @@ def test_a_loader_that_counts_other_tokens_than_the_model_is_refused() -> None:
         resolve(TrainRunConfig, CONFIGS / "train.yaml", changes)
 
 
+def test_training_refuses_a_stream_without_pixels() -> None:
+    with pytest.raises(UsageError, match=r"stream\.decode must be true"):
+        resolve(TrainRunConfig, CONFIGS / "train.yaml", ["dataset=x", "stream.decode=false"])
+
+
 def test_a_choice_without_its_kind_is_explained() -> None:
     with pytest.raises(UsageError, match=r"set train\.text\.kind"):
         resolve(TrainRunConfig, CONFIGS / "train.yaml", ["train.text.vocabulary=99"])
