@@ -46,7 +46,7 @@ class StartsAfter:
 
 @pytest.fixture
 def isolated() -> Iterator[Isolated]:
-    worker = Isolated(work, attempts=2, max_silence_s=5)
+    worker = Isolated(work, attempts=2)
     yield worker
     worker.close()
 
@@ -89,7 +89,7 @@ def test_a_row_that_dies_once_is_tried_again_from_its_start(isolated: Isolated, 
     assert names(isolated({"name": "once", "marker": str(tmp_path / "marker")})) == ["once", "once done"]
 
 
-def test_a_hanging_row_is_given_up(isolated: Isolated) -> None:
+def test_a_hanging_row_is_given_up() -> None:
     quick = Isolated(work, attempts=1, max_silence_s=0.5)
     assert "no sign of life" in quick({"name": "hang"}).reason
 
@@ -113,7 +113,7 @@ time.sleep(60)
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]

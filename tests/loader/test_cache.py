@@ -262,7 +262,7 @@ def test_a_lock_that_is_never_released_costs_the_caching_only(
 ) -> None:
     import fcntl
 
-    monkeypatch.setattr(loader.cache_space, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(loader.cache_space, "_PATIENCE_S", 0.2)
     cache = DiskCache(tmp_path, 10**6)
     cache.keep("a", b"x")
     with (own(tmp_path) / "state").open("r+b") as state:
@@ -271,7 +271,7 @@ def test_a_lock_that_is_never_released_costs_the_caching_only(
         for name in range(100):
             assert cache.get(str(name), lambda: b"y") == b"y"
         assert cache.get("a", never) == b"x"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 50 * 0.2  # if each of the hundred waited, twice that
     assert len(log.records) == 1
 
 

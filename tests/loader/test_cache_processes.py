@@ -80,6 +80,7 @@ def test_processes_that_share_a_folder_get_right_bytes_within_the_limit(tmp_path
             most = max(most, space(tmp_path))
         except FileNotFoundError:  # one left while they were counted
             continue
+    most = max(most, space(tmp_path))
     # On a busy disk one may wait too long for the others, go on without keeping, and say so.
     assert [(worker.wait(), "Error" in worker.stderr.read()) for worker in workers] == [(0, False)] * 4
     assert 0.5 * limit < most <= limit

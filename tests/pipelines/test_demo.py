@@ -24,7 +24,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         [*REELWEAVE, "demo", "--out", str(out), "--json"],
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -76,16 +75,15 @@ def train(dataset: Path, out: Path) -> subprocess.Popen[str]:
 
 def test_training_killed_and_resumed_ends_at_the_same_loss(demo: tuple[Path, dict], tmp_path: Path) -> None:
     dataset = demo[0] / "dataset"
-    output, errors = train(dataset, tmp_path / "undisturbed").communicate(timeout=200)
+    output, errors = train(dataset, tmp_path / "undisturbed").communicate()
     assert output, errors
     process = train(dataset, tmp_path / "killed")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("killed/checkpoints/step-*")) and time.monotonic() < deadline:
+    while process.poll() is None and not list(tmp_path.glob("killed/checkpoints/step-*")):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    resumed, errors = train(dataset, tmp_path / "killed").communicate(timeout=200)
+    resumed, errors = train(dataset, tmp_path / "killed").communicate()
     assert resumed, errors
     assert json.loads(resumed)["last_10_mean"] == pytest.approx(json.loads(output)["last_10_mean"], abs=1e-6)
     curves = [
