@@ -71,15 +71,15 @@ def planned_steps(
         draw: the microbatches of a step, ranks x m of them.
         division: of each step.
         cost: model.
-        steps: how many.
+        steps: how many. The stream goes on behind them, and windows are planned whole.
     """
     for first in range(0, steps, division.window):
-        drawn = together([draw(number) for number in range(first, min(first + division.window, steps))])
+        drawn = together([draw(number) for number in range(first, first + division.window)])
         costs = seconds(cost, drawn.batch, drawn.length)
         began = time.perf_counter()
         placed = place(division, costs, drawn.batch, drawn.images > 0)
         spent_s = (time.perf_counter() - began) / len(placed)
-        for number, (own, placement) in enumerate(placed, first):
+        for number, (own, placement) in enumerate(placed[: steps - first], first):
             yield PlannedStep(number, drawn.where(own), costs[own], placement), spent_s
 
 
