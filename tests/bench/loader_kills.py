@@ -115,7 +115,7 @@ def random_run(start: Run, number: int, moments: random.Random) -> Run:
         epochs=start.epochs,
         ranks=moments.randint(1, 4),
         microbatches=moments.randint(1, 3),
-        regime=moments.choice(("step", "slot")),
+        regime=moments.choice(("step", "slot", "pack")),
         lookahead=moments.choice((1, 4)),
         threads=moments.randint(1, 2),
         workers=moments.choice((0, 0, 1, 2)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch
+from loader.batch import Microbatch, Pack
 from loader.cost import Cost, LinearQuadraticCost
 from loader.dataset import open_dataset
 from loader.policy import Regime
@@ -131,7 +131,8 @@ def steps_of(batches: Iterator[Microbatch]) -> Iterator[list[Microbatch]]:
 
 def said_of(micro: Microbatch) -> tuple[tuple[str, ...], tuple[int, ...], list[str], float]:
     """Keys, passes, digests of the frames, and weight."""
-    digests = [hashlib.sha256(video.numpy().tobytes()).hexdigest() for video in micro.video_BCTHW]
+    videos = micro.videos if isinstance(micro, Pack) else micro.video_BCTHW
+    digests = [hashlib.sha256(video.numpy().tobytes()).hexdigest() for video in videos]
     return micro.keys, micro.passes, digests, micro.weight
 
 
