@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipelines.report import ReportConfig
 
 _THUMBNAIL_PX = 240
-_CLEARLY_OVER = 1.005
+_CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 
 
 def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig") -> str:
@@ -86,12 +86,12 @@ def bound_shown(bound: str, over_limit: float | None) -> str:
 
 
 def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
-    """What to do where one sample alone exceeds the compute budget; "" where none does.
+    """What to do where one sample alone exceeds the compute budget by far; "" where none does.
 
     Args:
         buckets: rows of the statistics.
     """
-    over = [bucket for bucket in buckets if (bucket["over_limit"] or 0) >= _CLEARLY_OVER]
+    over = [bucket for bucket in buckets if (bucket["over_limit"] or 0) >= _WORTH_ADVICE]
     if not over:
         return ""
     worst = max(over, key=lambda bucket: float(bucket["over_limit"]))
