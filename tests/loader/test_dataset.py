@@ -4,8 +4,6 @@ import hashlib
 import io
 import json
 import struct
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from loader.dataset import DatasetWriter, Sample, open_dataset, verify
 from loader.dataset.schema import INDEX, PLACEMENT
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
+from tests.energon import energon_samples
 
 
 def make_sample(number: int, caption: str = "a red kite over the sea", **changes: object) -> Sample:
@@ -279,36 +278,5 @@ def test_npy_members_hold_no_pickle(folder: Path) -> None:
 
 
 def test_energon_opens_the_folder_as_it_is(folder: Path) -> None:
-    code = """
-import sys
-from dataclasses import dataclass
-from megatron.energon import (Cooker, DefaultTaskEncoder, Sample, WorkerConfig, basic_sample_keys, get_loader,
-                              get_train_dataset)
-from megatron.energon.task_encoder import stateless
-
-@dataclass
-class Clip(Sample):
-    size: int
-
-@stateless
-def cook(sample):
-    return Clip(**basic_sample_keys(sample), size=len(sample["mp4"]))
-
-class Encoder(DefaultTaskEncoder):
-    cookers = [Cooker(cook)]
-    decoder = None
-
-worker = WorkerConfig(rank=0, world_size=1, num_workers=0)
-dataset = get_train_dataset(sys.argv[1], worker_config=worker, batch_size=None, shuffle_buffer_size=None,
-                            max_samples_per_sequence=None, task_encoder=Encoder())
-samples = iter(get_loader(dataset))
-for _ in range(7):
-    sample = next(samples)
-    print(sample.__key__, sample.size)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
-    )
-    assert sorted(done.stdout.split("\n")[:-1]) == sorted(
-        f"{sample.row['key']} {len(sample.clip)}" for sample in map(make_sample, range(7))
-    )
+    expected = [(sample.row["key"], len(sample.clip)) for sample in map(make_sample, range(7))]
+    assert energon_samples(folder, 7) == sorted(expected)
