@@ -30,7 +30,7 @@ dataset = get_train_dataset(sys.argv[1], worker_config=worker, batch_size=None, 
 samples = iter(get_loader(dataset))
 for _ in range(int(sys.argv[2])):
     sample = next(samples)
-    print(sample.__key__, sample.size)
+    print(sample.__key__, sample.size, sep="\\t")
 """
 
 
@@ -39,4 +39,5 @@ def energon_samples(folder: Path, count: int) -> list[tuple[str, int]]:
     done = subprocess.run(
         [sys.executable, "-c", _CODE, str(folder), str(count)], capture_output=True, text=True, check=True
     )
-    return sorted((key, int(size)) for key, size in map(str.split, done.stdout.splitlines()))
+    lines = (line.split("\t") for line in done.stdout.splitlines())
+    return sorted((key, int(size)) for key, size in lines)
