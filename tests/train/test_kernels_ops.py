@@ -78,7 +78,7 @@ def test_a_float32_modulation_of_half_activations_keeps_its_bits(op, dtype):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
 def test_gradcheck(op, form, rms):
-    (x, y), rows, affine, cu_seqlens = case(form, L=6, D=3, dtype=torch.float64, affine=True)
+    (x, y), rows, affine, cu_seqlens = case(form, B=2, L=4, D=3, frames=2, dtype=torch.float64, affine=True)
     tensors = leaves(x, *rows[1:], *affine) if op == "plain" else leaves(x, y, *rows, *affine)
     function = layer_norm_modulate if op == "plain" else gate_residual_norm_modulate
 
@@ -165,6 +165,7 @@ def test_a_large_mean_costs_no_more_than_its_rounding(numerics):
         ({"scale": torch.zeros(2, 4, 8), "shift": torch.zeros(2, 4, 8)}, "6 tokens .* 4 frames"),
         ({"scale": torch.zeros(2, 4), "shift": torch.zeros(2, 4)}, "4 wide and x 8"),
         ({"scale": torch.zeros(2, 8).half(), "shift": torch.zeros(2, 8).half()}, "float16"),
+        ({"weight_D": torch.ones(1)}, r"weight must be \[8\]"),
         ({"x_BLD": torch.zeros(6, 8)}, r"\[B, L, D\]"),
         ({"cu_seqlens": torch.tensor([0, 2, 6])}, "with cu_seqlens"),
         ({"x_BLD": torch.zeros(1, 6, 8), "cu_seqlens": torch.tensor([0, 2, 5])}, "rise from 0 to the 6"),

@@ -7,9 +7,11 @@ those on another device, go to ``eager``, the references themselves, which serve
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -106,5 +108,25 @@ def _eager() -> Kernels:
     )
 
 
-PROVIDERS = (Provider("eager", lambda: None, _eager),)
+def _triton_lacks() -> str | None:
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return None
+    if not torch.cuda.is_available():
+        return "no GPU (TRITON_INTERPRET=1 runs its kernels without one, slowly)"
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "no C compiler, with which Triton builds what launches its kernels"
+    return None
+
+
+def _triton() -> Kernels:
+    from train.kernels.triton_provider import KERNELS
+
+    return KERNELS
+
+
+PROVIDERS = (Provider("triton", _triton_lacks, _triton), Provider("eager", lambda: None, _eager))
 """The best first."""

@@ -10,8 +10,13 @@ import torch
 from loader.errors import UsageError
 
 
-def check(x_BLD: torch.Tensor, modulation: dict[str, torch.Tensor], cu_seqlens: torch.Tensor | None) -> None:
-    """Refuses modulations that do not fit the tokens, by their names.
+def check(
+    x_BLD: torch.Tensor,
+    modulation: dict[str, torch.Tensor],
+    affine: dict[str, torch.Tensor | None],
+    cu_seqlens: torch.Tensor | None,
+) -> None:
+    """Refuses modulations, weights and biases that do not fit the tokens, by their names.
 
     Raises:
         UsageError: shapes or types that do not fit each other.
@@ -41,6 +46,9 @@ def check(x_BLD: torch.Tensor, modulation: dict[str, torch.Tensor], cu_seqlens: 
         raise UsageError(f"{L} tokens do not divide into the {rows.shape[1]} frames of {first}")
     if rows.shape[-1] != D:
         raise UsageError(f"{first} is {rows.shape[-1]} wide and x {D}")
+    for name, parameter in affine.items():
+        if parameter is not None and parameter.shape != (D,):
+            raise UsageError(f"{name} must be [{D}], as wide as x, not {list(parameter.shape)}")
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -61,7 +69,7 @@ def cut(x_BLD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None
 def spread(rows: torch.Tensor, tokens: int, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
     """The rows as tokens of `cut` meet them, [B, F, 1, D]."""
     if cu_seqlens is not None:
-        return rows.index_select(0, _owner(cu_seqlens, tokens))[None, :, None]
+        return rows.index_select(0, owner(cu_seqlens, tokens))[None, :, None]
     return rows[:, None, None] if rows.dim() == 2 else rows[:, :, None]
 
 
@@ -83,12 +91,12 @@ def collect(
     # On a GPU index_add is atomic: in no order.
     if as_autograd and not values_LD.is_cuda:
         sums_nD = values_LD.new_zeros(rows.shape)
-        return sums_nD.index_add_(0, _owner(cu_seqlens, len(values_LD)), values_LD).to(rows.dtype)
+        return sums_nD.index_add_(0, owner(cu_seqlens, len(values_LD)), values_LD).to(rows.dtype)
     parts = torch.split(values_LD, cu_seqlens.diff().tolist())
     return torch.stack([part_TD.sum(dim=0) for part_TD in parts]).to(rows.dtype)
 
 
-def _owner(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
+def owner(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
     """The group of each token, int64 [L].
 
     Raises:
