@@ -12,7 +12,7 @@ import torch
 from loader.errors import UsageError
 from train.kernels.modulated import modulated, modulated_backward
 from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
-from train.kernels.providers import kernels_for
+from train.kernels.providers import kernels_for, without_autocast
 from train.kernels.rows import accumulator, check, collect, cut, spread
 from train.kernels.traffic import Size
 
@@ -124,21 +124,7 @@ def reference_backward(
 ) -> tuple[torch.Tensor, ...]:
     """Gradients of residual, y, gate, scale, shift, weight and bias (the latter two empty where there is none).
 
-    Args:
-        dh_BLD: gradient of h from its other uses; None: 0.
-        dout_BLD: gradient of out.
-        h_BLD: what `reference` gave.
-        y_BLD: and the others as of `reference`.
-        mean_BL: what `reference` gave.
-        rstd_BL: what `reference` gave.
-        gate: as of `reference`.
-        scale: as of `reference`.
-        weight_D: as of `reference`.
-        bias_D: as of `reference`.
-        cu_seqlens: as of `reference`.
-        eps: as of `reference`.
-        rms: as of `reference`.
-        numerics: as of `reference`.
+    ``dh`` is the gradient of h from its other uses; None: 0.
     """
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     h, y, dout = (cut(tokens, gate, cu_seqlens) for tokens in (h_BLD, y_BLD, dout_BLD))
@@ -218,14 +204,14 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 def _forward(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     y, numerics = arguments[1], arguments[-1]
-    with torch.autocast(y.device.type, enabled=False):
+    with without_autocast(y):
         h, out, mean, rstd = kernels_for(y, numerics).gate_norm_modulate(*arguments)
     return h, out, mean, rstd
 
 
 def _backward(*arguments: Any) -> tuple[torch.Tensor, ...]:
     y, numerics = arguments[3], arguments[-1]
-    with torch.autocast(y.device.type, enabled=False):
+    with without_autocast(y):
         return tuple(kernels_for(y, numerics).gate_norm_modulate_backward(*arguments))
 
 
@@ -254,10 +240,13 @@ gate_norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher: a third of its cost on the host."""
+    """The operator without the dispatcher, which costs time on the host."""
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_setup)
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        output = _forward(*inputs)
+        _setup(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(

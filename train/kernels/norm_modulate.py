@@ -11,7 +11,7 @@ import torch
 
 from train.kernels.modulated import modulated, modulated_backward
 from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
-from train.kernels.providers import kernels_for
+from train.kernels.providers import kernels_for, without_autocast
 from train.kernels.rows import check, cut
 from train.kernels.traffic import Size
 
@@ -159,13 +159,13 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         y, mean, rstd = kernels_for(x, rest[-1]).norm_modulate(x, *rest)
     return y, mean, rstd
 
 
 def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-    with torch.autocast(dy.device.type, enabled=False):
+    with without_autocast(dy):
         return tuple(kernels_for(dy, rest[-1]).norm_modulate_backward(dy, *rest))
 
 
@@ -189,10 +189,13 @@ norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher: a third of its cost on the host."""
+    """The operator without the dispatcher, which costs time on the host."""
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_setup)
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        output = _forward(*inputs)
+        _setup(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor, _mean: Any, _rstd: Any) -> tuple[torch.Tensor | None, ...]:

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -86,6 +87,12 @@ def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     """The operators for these tokens."""
     kernels = _chosen()
     return kernels if kernels.serves(x, numerics) else _eager()
+
+
+def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
+    """Where operators run: their types are those of what they are given."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @cache

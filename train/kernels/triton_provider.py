@@ -96,7 +96,8 @@ def _backward(
     sums_RPSD = rstd_BL.new_empty((rows, parts, 3 if gated else 2, D))
     with _device(dx):
         backward_kernel[(rows, parts)](
-            dh, dout, h, y, mean_BL, rstd_BL, gate_RD, scale_RD, _dense(weight_D), _dense(cu_seqlens), dx, dy, sums_RPSD,
+            dh, dout, h, y, mean_BL, rstd_BL, gate_RD, scale_RD, _dense(weight_D),
+            _dense(cu_seqlens), dx, dy, sums_RPSD,
             D, _span(dx, scale_RD), gate_RD.stride(0), scale_RD.stride(0),
             GATED=gated, DH=dh is not None, PACKED=cu_seqlens is not None, RMS=rms,
             WEIGHT=weight_D is not None, **_shape(D),
