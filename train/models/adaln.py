@@ -1,12 +1,16 @@
-"""The two places where a DiT block meets its conditioning (adaptive layer norm).
+"""The places where a DiT block meets its conditioning (adaptive layer norm).
 
-Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. These are the eager
-references; they are kept apart because they are bound by memory traffic and worth fusing.
+Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. Bound by memory traffic, so they run
+as the fused operators of `train.kernels`, which read a sample's vectors where they lie.
 """
 
-import torch
-from torch.nn import functional as F
+from typing import Any
 
+import torch
+
+from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
+from train.kernels.norm import Numerics
+from train.kernels.norm_modulate import layer_norm_modulate
 from train.models.segments import Segments
 
 EPS = 1e-6
@@ -23,17 +27,32 @@ def modulate(
         scale_BD: of each sample.
         segments: the samples of a packed sequence; None: each row of ``x`` is a sample.
     """
-    normed_BLD = F.layer_norm(x_BLD, x_BLD.shape[-1:], eps=EPS)
-    return normed_BLD * (1 + _over(scale_BD, segments)) + _over(shift_BD, segments)
+    return layer_norm_modulate(x_BLD, scale_BD, shift_BD, EPS, **_how(x_BLD, segments))
 
 
 def gate_residual(
     x_BLD: torch.Tensor, branch_BLD: torch.Tensor, gate_BD: torch.Tensor, segments: Segments | None = None
 ) -> torch.Tensor:
     """``x + gate * branch``, [B, L, D]; arguments as of `modulate`."""
-    return x_BLD + _over(gate_BD, segments) * branch_BLD
+    gate = gate_BD[:, None] if segments is None else segments.spread(gate_BD)[None]
+    return x_BLD + gate * branch_BLD
 
 
-def _over(rows_BD: torch.Tensor, segments: Segments | None) -> torch.Tensor:
-    """A sample's row for all of its tokens: [B, 1, D], or [1, L, D] where they are packed."""
-    return rows_BD[:, None] if segments is None else segments.spread(rows_BD)[None]
+def gate_residual_modulate(
+    x_BLD: torch.Tensor,
+    branch_BLD: torch.Tensor,
+    gate_BD: torch.Tensor,
+    shift_BD: torch.Tensor,
+    scale_BD: torch.Tensor,
+    segments: Segments | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`gate_residual`, and `modulate` of it; [B, L, D] each."""
+    how = _how(x_BLD, segments)
+    return gate_residual_norm_modulate(x_BLD, branch_BLD, gate_BD, scale_BD, shift_BD, EPS, **how)
+
+
+def _how(x_BLD: torch.Tensor, segments: Segments | None) -> dict[str, Any]:
+    # Under autocast a GPU norms in float32, what "fp32" does without keeping float32 tensors; a CPU does not.
+    mixed = x_BLD.is_cuda and torch.is_autocast_enabled("cuda")
+    numerics: Numerics = "fp32" if mixed else "eager"
+    return {"cu_seqlens": None if segments is None else segments.cu_seqlens, "numerics": numerics}

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from loader.errors import UsageError
 from train.config import DiTConfig
-from train.models.adaln import gate_residual, modulate
+from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
 from train.models.positions import rotary_angles, rotate, time_features
@@ -118,13 +118,12 @@ class Block(nn.Module):
         shift, scale, gate = vectors[:3]
         h_BLD = modulate(x_BLD, shift, scale, samples)
         y_BLD = self.attend(h_BLD, h_BLD, rotation, blocks=pack.own)
-        x_BLD = gate_residual(x_BLD, y_BLD, gate, samples)
-        shift, scale, gate = vectors[3:6]
-        h_BLD = modulate(x_BLD, shift, scale, samples)
+        shift, scale, next_gate = vectors[3:6]
+        x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, gate, shift, scale, samples)
         y_BLD = self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text)
-        x_BLD = gate_residual(x_BLD, y_BLD, gate, samples)
-        shift, scale, gate = vectors[6:]
-        return gate_residual(x_BLD, self.mlp(modulate(x_BLD, shift, scale, samples)), gate, samples)
+        shift, scale, last_gate = vectors[6:]
+        x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, next_gate, shift, scale, samples)
+        return gate_residual(x_BLD, self.mlp(h_BLD), last_gate, samples)
 
 
 class DiT(nn.Module):

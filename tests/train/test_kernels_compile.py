@@ -1,0 +1,54 @@
+"""The operators as PyTorch sees them: schema, fake kernels, autograd registration, and compiled without a break."""
+
+import pytest
+import torch
+
+from tests.train.kernel_cases import FORMS, case, gradients, leaves
+from train.kernels.gate_norm_modulate import (
+    gate_norm_modulate,
+    gate_norm_modulate_backward,
+    gate_residual_norm_modulate,
+)
+from train.kernels.norm_modulate import layer_norm_modulate, norm_modulate, norm_modulate_backward
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("affine", [False, True], ids=["bare", "affine"])
+def test_opcheck(form, rms, affine):
+    (x, y), rows, (weight, bias), cu_seqlens = case(form, dtype=torch.bfloat16, affine=affine)
+    gate, scale, shift = rows
+    flags = (weight, bias, cu_seqlens, 1e-6, rms, "eager" if affine else "fp32")
+    _, mean, rstd = norm_modulate(x, scale, shift, *flags)
+    torch.library.opcheck(norm_modulate, (*leaves(x, scale, shift), *flags))
+    torch.library.opcheck(norm_modulate_backward, (y, x, mean, rstd, scale, *flags))
+    torch.library.opcheck(gate_norm_modulate, (*leaves(x, y, *rows), *flags))
+    for dh in (None, x):
+        torch.library.opcheck(gate_norm_modulate_backward, (dh, y, x, y, mean, rstd, gate, scale, *flags))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiled_whole_it_gives_the_same_bits(form, dynamic):
+    def block(x, y, gate, scale, shift, cu_seqlens):
+        h, out = gate_residual_norm_modulate(x, y, gate, scale, shift, cu_seqlens=cu_seqlens)
+        return h + layer_norm_modulate(out.sin(), scale, shift, rms=True, cu_seqlens=cu_seqlens)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for L in (6, 12):
+        (x, y), rows, _, cu_seqlens = case(form, L=L)
+        mine, theirs = leaves(x, y, *rows), leaves(x, y, *rows)
+        found, expected = compiled(*mine, cu_seqlens), block(*theirs, cu_seqlens)
+        upstream = [torch.randn_like(expected)]
+        assert torch.equal(found, expected)
+        pairs = zip(gradients(found, upstream, mine), gradients(expected, upstream, theirs), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_under_autocast_the_type_is_that_of_the_activations():
+    (x, y), rows, _, _ = case(dtype=torch.bfloat16, rows_dtype=torch.float32)
+    expected = gate_residual_norm_modulate(x, y, *rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gate_residual_norm_modulate(x, y, *rows)
+    assert all(map(torch.equal, found, expected))

@@ -1,0 +1,202 @@
+"""``norm(x) * (1 + scale) + shift``, the adaptive layer norm of a DiT, as one operator with its gradient.
+
+Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2; fused as in AdaptiveLoad, section
+3.3. `layer_norm_modulate` is what models call. It keeps x and two numbers per token for its backward, where the chain
+of operations keeps x and the normed tokens.
+"""
+
+from typing import Any, cast
+
+import torch
+
+from train.kernels.modulated import modulated, modulated_backward
+from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
+from train.kernels.providers import kernels_for, without_autocast
+from train.kernels.rows import check, cut
+from train.kernels.traffic import Size
+
+
+def layer_norm_modulate(
+    x_BLD: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    eps: float = 1e-6,
+    rms: bool = False,
+    weight_D: torch.Tensor | None = None,
+    bias_D: torch.Tensor | None = None,
+    *,
+    cu_seqlens: torch.Tensor | None = None,
+    numerics: Numerics = "fp32",
+) -> torch.Tensor:
+    """``norm(x) * (1 + scale) + shift``; [B, L, D] of x's type.
+
+    Args:
+        x_BLD: tokens.
+        scale: of each sample [B, D], of each frame [B, F, D] (its L / F tokens adjacent; F = L: of each token), or
+            of each group [n, D]. Of x's type or the accumulator's; any strides.
+        shift: as ``scale``.
+        eps: added to the variance.
+        rms: take an RMS norm, without a mean.
+        weight_D: the norm's own.
+        bias_D: the norm's own.
+        cu_seqlens: [n + 1], where each group of a packed row of tokens [1, L, D] begins, and L; groups may be empty.
+        numerics: ``fp32`` rounds once, at the end; ``eager`` wherever PyTorch's chain of operations does.
+
+    Raises:
+        UsageError: shapes or types that do not fit each other.
+    """
+    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens)
+    call: Any = norm_modulate if torch.compiler.is_compiling() else _Function.apply
+    y_BLD, _, _ = call(x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
+    return cast(torch.Tensor, y_BLD)
+
+
+def bytes_moved(size: Size, backward: bool = False) -> int:
+    """What one pass over memory reads and writes: 4 bytes an element in bfloat16, 6 in the backward."""
+    if backward:
+        return 3 * size.activation + size.statistics + 3 * size.modulation
+    return 2 * size.activation + size.statistics + 2 * size.modulation
+
+
+def saved_bytes(size: Size) -> int:
+    """What is kept for the backward: x, the statistics and scale; x is the residual stream, often kept anyway."""
+    return size.activation + size.statistics + size.modulation
+
+
+def reference(
+    x_BLD: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    weight_D: torch.Tensor | None,
+    bias_D: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`layer_norm_modulate` in plain PyTorch.
+
+    Returns:
+        y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's type.
+    """
+    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
+    x = cut(x_BLD, scale, cu_seqlens)
+    normed = norm.forward(x)
+    y = modulated(normed.n, scale, shift, x_BLD, cu_seqlens)
+    return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved(normed, x_BLD)
+
+
+def reference_backward(
+    dy_BLD: torch.Tensor,
+    x_BLD: torch.Tensor,
+    mean_BL: torch.Tensor,
+    rstd_BL: torch.Tensor,
+    scale: torch.Tensor,
+    weight_D: torch.Tensor | None,
+    bias_D: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, scale, shift, weight and bias (the latter two empty where there is none)."""
+    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
+    x = cut(x_BLD, scale, cu_seqlens)
+    dx, *others = modulated_backward(
+        cut(dy_BLD, scale, cu_seqlens), x, norm.again(x, mean_BL, rstd_BL), scale, cu_seqlens, norm
+    )
+    dscale, dshift, dweight_D, dbias_D = others
+    return dx.to(x.dtype).reshape(x_BLD.shape).contiguous(), dscale, dshift, dweight_D, dbias_D
+
+
+@torch.library.custom_op("reelweave::norm_modulate", mutates_args=())
+def norm_modulate(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The registered operator; `reference` says what it takes and gives."""
+    return _forward(x, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
+
+
+@norm_modulate.register_fake
+def _(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), *empty_statistics(x, rms=rest[-2])
+
+
+@torch.library.custom_op("reelweave::norm_modulate_backward", mutates_args=())
+def norm_modulate_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The registered gradient; `reference_backward` says what it takes and gives."""
+    tokens = (dy, x, mean, rstd)
+    found = _backward(*tokens, scale, weight, bias, cu_seqlens, eps, rms, numerics)
+    dx, dscale, dshift, dweight, dbias = found
+    return dx, dscale, dshift, dweight, dbias
+
+
+@norm_modulate_backward.register_fake
+def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    _, x, _, _, scale, weight, bias, *_ = arguments
+    rows = (scale.new_empty(scale.shape) for _ in range(2))
+    return x.new_empty(x.shape), *rows, empty_like(weight, x), empty_like(bias, x)
+
+
+def _forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    with without_autocast(x):
+        y, mean, rstd = kernels_for(x, rest[-1]).norm_modulate(x, *rest)
+    return y, mean, rstd
+
+
+def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    with without_autocast(dy):
+        return tuple(kernels_for(dy, rest[-1]).norm_modulate_backward(dy, *rest))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
+    _, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.save_for_backward(x, mean, rstd, scale, weight, bias, cu_seqlens)
+
+
+def _gradients(ctx: Any, dy: torch.Tensor, call: Any) -> tuple[torch.Tensor | None, ...]:
+    _, _, _, _, weight, bias, _ = saved = ctx.saved_tensors
+    dx, dscale, dshift, dweight, dbias = call(dy, *saved, *ctx.flags)
+    dweight = None if weight is None else dweight
+    return dx, dscale, dshift, dweight, None if bias is None else dbias, None, None, None, None
+
+
+norm_modulate.register_autograd(
+    lambda ctx, dy, _mean, _rstd: _gradients(ctx, dy, norm_modulate_backward), setup_context=_setup
+)
+
+
+class _Function(torch.autograd.Function):
+    """The operator without the dispatcher, which costs time on the host."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        output = _forward(*inputs)
+        _setup(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor, _mean: Any, _rstd: Any) -> tuple[torch.Tensor | None, ...]:
+        return _gradients(ctx, dy, _backward)

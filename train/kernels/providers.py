@@ -1,0 +1,139 @@
+"""Who computes the operators: decided once, told once, and forced by one environment variable.
+
+A provider takes the place of the references in `train.kernels.norm_modulate` and `train.kernels.gate_norm_modulate`;
+signatures are theirs. The first in `PROVIDERS` that can work here is taken. Tensors that it does not serve, such as
+those on another device, go to ``eager``, the references themselves, which serve all.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from loader.errors import UsageError
+
+VARIABLE = "REELWEAVE_KERNELS"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The operators of one provider, and which tensors they take.
+
+    Attributes:
+        serves: of the tokens and the numerics mode.
+        norm_modulate: as `train.kernels.norm_modulate.reference`.
+        norm_modulate_backward: as `train.kernels.norm_modulate.reference_backward`.
+        gate_norm_modulate: as `train.kernels.gate_norm_modulate.reference`.
+        gate_norm_modulate_backward: as `train.kernels.gate_norm_modulate.reference_backward`.
+    """
+
+    serves: Callable[[torch.Tensor, str], bool]
+    norm_modulate: Callable[..., Any]
+    norm_modulate_backward: Callable[..., Any]
+    gate_norm_modulate: Callable[..., Any]
+    gate_norm_modulate_backward: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A way to compute the operators.
+
+    Attributes:
+        name: what `VARIABLE` calls it.
+        missing: what it lacks here, in words; None where it can work.
+        load: its operators; called only where nothing is missing.
+    """
+
+    name: str
+    missing: Callable[[], str | None]
+    load: Callable[[], Kernels]
+
+
+def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider, str]:
+    """The provider to use, and why.
+
+    Args:
+        providers: the best first; the last can always work.
+        forced: the name of the only one to take; None or empty: the first that can work.
+
+    Raises:
+        UsageError: a name that nobody has, or of a provider that cannot work here.
+    """
+    if forced:
+        named = {provider.name: provider for provider in providers}
+        if forced not in named:
+            raise UsageError(f"{VARIABLE}={forced} is not known; it may be {', '.join(named)}")
+        if lack := named[forced].missing():
+            raise UsageError(f"{VARIABLE}={forced} cannot work here: {lack}")
+        return named[forced], f"{VARIABLE} says so"
+    lacks: list[str] = []
+    for provider in providers:
+        lack = provider.missing()
+        if lack is None:
+            return provider, "; ".join(lacks) or "the first choice"
+        lacks.append(f"no {provider.name}: {lack}")
+    raise AssertionError("the last provider can always work")
+
+
+def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
+    """The operators for these tokens."""
+    kernels = _chosen()
+    return kernels if kernels.serves(x, numerics) else _eager()
+
+
+def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
+    """Where operators run: their types are those of what they are given."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+@cache
+def _chosen() -> Kernels:
+    provider, reason = choose(PROVIDERS, os.environ.get(VARIABLE))
+    _log.info("kernels: %s (%s)", provider.name, reason)
+    return provider.load()
+
+
+@cache
+def _eager() -> Kernels:
+    from train.kernels import gate_norm_modulate, norm_modulate
+
+    return Kernels(
+        serves=lambda _x, _numerics: True,
+        norm_modulate=norm_modulate.reference,
+        norm_modulate_backward=norm_modulate.reference_backward,
+        gate_norm_modulate=gate_norm_modulate.reference,
+        gate_norm_modulate_backward=gate_norm_modulate.reference_backward,
+    )
+
+
+def _triton_lacks() -> str | None:
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return None
+    if not torch.cuda.is_available():
+        return "no GPU (TRITON_INTERPRET=1 runs its kernels without one, slowly)"
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "no C compiler, with which Triton builds what launches its kernels"
+    return None
+
+
+def _triton() -> Kernels:
+    from train.kernels.triton_provider import KERNELS
+
+    return KERNELS
+
+
+PROVIDERS = (Provider("triton", _triton_lacks, _triton), Provider("eager", lambda: None, _eager))
+"""The best first."""

@@ -1,0 +1,108 @@
+"""Which row of a modulation belongs to which token: per sample, per frame, per token or by group.
+
+A modulation is [B, D] (a row per sample), [B, F, D] (a row per frame; the T tokens of a frame are adjacent, L = F T;
+F = L is a row per token) or, with ``cu_seqlens``, [n, D] over the groups of one packed row of tokens [1, L, D]. All
+are written as one broadcast: tokens [B, F, T, D] meet rows [B, F, 1, D], a packed token being its own frame.
+"""
+
+import torch
+
+from loader.errors import UsageError
+
+
+def check(
+    x_BLD: torch.Tensor,
+    modulation: dict[str, torch.Tensor],
+    affine: dict[str, torch.Tensor | None],
+    cu_seqlens: torch.Tensor | None,
+) -> None:
+    """Refuses modulations, weights and biases that do not fit the tokens, by their names.
+
+    Raises:
+        UsageError: shapes or types that do not fit each other.
+    """
+    if x_BLD.dim() != 3:
+        raise UsageError(f"x must be [B, L, D], not {list(x_BLD.shape)}")
+    B, L, D = x_BLD.shape
+    first, rows = next(iter(modulation.items()))
+    for name, other in modulation.items():
+        if other.shape != rows.shape or other.dtype != rows.dtype:
+            raise UsageError(f"{name} must have shape and type of {first}: {list(rows.shape)}, {rows.dtype}")
+    if rows.dtype not in (x_BLD.dtype, accumulator(x_BLD.dtype)):
+        raise UsageError(
+            f"{first} is {rows.dtype}; it must be {accumulator(x_BLD.dtype)} or as x, {x_BLD.dtype}"
+        )
+    if cu_seqlens is not None:
+        if B != 1 or rows.dim() != 2 or rows.shape[0] == 0 or cu_seqlens.shape != (rows.shape[0] + 1,):
+            raise UsageError(
+                f"with cu_seqlens of n + 1 numbers, x must be [1, L, D] and {first} [n, D];"
+                f" they are {list(cu_seqlens.shape)}, {list(x_BLD.shape)} and {list(rows.shape)}"
+            )
+        if cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise UsageError(f"cu_seqlens must be int32 or int64, not {cu_seqlens.dtype}")
+    elif rows.dim() not in (2, 3) or rows.shape[0] != B:
+        raise UsageError(f"{first} must be [B, D] or [B, F, D] with B = {B}, not {list(rows.shape)}")
+    elif rows.dim() == 3 and (rows.shape[1] == 0 or L % rows.shape[1]):
+        raise UsageError(f"{L} tokens do not divide into the {rows.shape[1]} frames of {first}")
+    if rows.shape[-1] != D:
+        raise UsageError(f"{first} is {rows.shape[-1]} wide and x {D}")
+    for name, parameter in affine.items():
+        if parameter is not None and parameter.shape != (D,):
+            raise UsageError(f"{name} must be [{D}], as wide as x, not {list(parameter.shape)}")
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The type of statistics and sums for activations of this type: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def cut(x_BLD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
+    """The tokens by the rows that modulate them, [B, F, T, D]; a view."""
+    if cu_seqlens is not None:
+        return x_BLD.unsqueeze(2)
+    frames = 1 if rows.dim() == 2 else rows.shape[1]
+    B, L, D = x_BLD.shape
+    # Splitting a dimension never copies.
+    return x_BLD.view(B, frames, L // frames, D)
+
+
+def spread(rows: torch.Tensor, tokens: int, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
+    """The rows as tokens of `cut` meet them, [B, F, 1, D]."""
+    if cu_seqlens is not None:
+        return rows.index_select(0, owner(cu_seqlens, tokens))[None, :, None]
+    return rows[:, None, None] if rows.dim() == 2 else rows[:, :, None]
+
+
+def collect(
+    values_BFTD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None, as_autograd: bool = False
+) -> torch.Tensor:
+    """The sum over each row's tokens, in a fixed order; shape and type of ``rows``.
+
+    Args:
+        values_BFTD: as of `cut`.
+        rows: of the modulation.
+        cu_seqlens: as of `check`. On a GPU the ends of the groups are read back to the host.
+        as_autograd: groups are added token by token in the type of ``values``, as autograd does for a gather.
+    """
+    if cu_seqlens is None:
+        sums_BFD = values_BFTD.sum(dim=2)
+        return (sums_BFD[:, 0] if rows.dim() == 2 else sums_BFD).to(rows.dtype)
+    values_LD = values_BFTD[0, :, 0]
+    # On a GPU index_add is atomic: in no order.
+    if as_autograd and not values_LD.is_cuda:
+        sums_nD = values_LD.new_zeros(rows.shape)
+        return sums_nD.index_add_(0, owner(cu_seqlens, len(values_LD)), values_LD).to(rows.dtype)
+    parts = torch.split(values_LD, cu_seqlens.diff().tolist())
+    return torch.stack([part_TD.sum(dim=0) for part_TD in parts]).to(rows.dtype)
+
+
+def owner(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
+    """The group of each token, int64 [L].
+
+    Raises:
+        UsageError: the groups do not cover the tokens (seen on the CPU alone: looking would stall a GPU).
+    """
+    counts_n = cu_seqlens.diff().long()
+    if not cu_seqlens.is_cuda and (cu_seqlens[0] != 0 or cu_seqlens[-1] != tokens or (counts_n < 0).any()):
+        raise UsageError(f"cu_seqlens must rise from 0 to the {tokens} tokens, not {cu_seqlens.tolist()}")
+    return torch.arange(len(counts_n), device=counts_n.device).repeat_interleave(counts_n, output_size=tokens)
