@@ -1,0 +1,1 @@
+"""Fused norm and modulation: operators, references and the kernels of csrc/."""
