@@ -1,7 +1,7 @@
 // What the kernels share: 16-byte packs, asynchronous copies, fixed-order sums, groups of rows.
 //
-// Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with csrc/emulator.h in front, by g++ for
-// a run on the processor.
+// Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with tests/train/emulator.h in front, by
+// g++ for a run on the processor.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

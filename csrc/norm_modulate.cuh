@@ -91,7 +91,7 @@ struct Ring {
     __device__ __forceinline__ bool holds(int v) const { return place(v) < dim / Pack<X>::kSize; }
     __device__ __forceinline__ int column(int v) const { return place(v) * Pack<X>::kSize; }
     __device__ __forceinline__ uint4* slot(i64 turn, int stream) const {
-        return slots + (static_cast<int>(turn % kStages) * STREAMS + stream) * VECS * blockDim.x;
+        return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
     }
     __device__ __forceinline__ void copy(i64 turn, int stream, const void* base, i64 stride, i64 row) const {
         const uint4* from = reinterpret_cast<const uint4*>(static_cast<const X*>(base) + row * stride);
@@ -367,10 +367,10 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     end_group();
 }
 
-// Second stage: block (32 columns, 8 lanes) adds up a group's slots, lane l taking slots l, l + 8, ...
+// Second stage: block (32 columns, 16 lanes) adds up a group's slots, lane l taking slots l, l + 16, ...
 template <typename M>
 __device__ __forceinline__ void reduce(const ReduceArgs& args) {
-    constexpr int kLanes = 8;
+    constexpr int kLanes = 16;
     __shared__ float lanes[3][kLanes][kWarp];
     const int column = blockIdx.x * kWarp + threadIdx.x, lane = threadIdx.y;
     const i64 group = blockIdx.y;
@@ -378,6 +378,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     float total[3] = {0.f, 0.f, 0.f};
     if (column < args.dim && begin < end) {
         const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
+#pragma unroll 4
         for (i64 slot = from + lane; slot <= to; slot += kLanes)
 #pragma unroll
             for (int part = 0; part < 3; ++part)

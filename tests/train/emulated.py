@@ -1,4 +1,4 @@
-"""The kernels of csrc/ run on the processor (csrc/emulator.h), against tensors of torch."""
+"""The kernels of csrc/ run on the processor (emulator.h), against tensors of torch."""
 
 import ctypes
 import shutil
@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from train.kernels import launch
-from train.kernels.launch import AffineArgs, BackwardArgs, Dtype, Family, ForwardArgs, Groups, Modulation, ReduceArgs
+from train.kernels.launch import (
+    AffineArgs,
+    BackwardArgs,
+    Dtype,
+    Family,
+    ForwardArgs,
+    Groups,
+    Modulation,
+    ReduceArgs,
+)
 
 CSRC = Path(__file__).parents[2] / "csrc"
 TORCH_DTYPE: dict[Dtype, torch.dtype] = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -31,7 +40,14 @@ def build(source: Path, into: Path) -> ctypes.CDLL:
     subprocess.run(
         [
             *("g++", "-x", "c++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"),
-            *("-include", str(CSRC / "emulator.h"), "-I", str(CSRC), "-isystem", str(cuda_headers())),
+            *(
+                "-include",
+                str(Path(__file__).with_name("emulator.h")),
+                "-I",
+                str(CSRC),
+                "-isystem",
+                str(cuda_headers()),
+            ),
             *(str(source), "-o", str(library)),
         ],
         check=True,
@@ -79,7 +95,15 @@ class Problem:
         return NAME[self.x_ND.dtype], NAME[self.scale_GD.dtype]
 
     def inputs(self) -> list[torch.Tensor]:
-        every = (self.x_ND, self.scale_GD, self.shift_GD, self.weight_D, self.bias_D, self.branch_ND, self.gate_GD)
+        every = (
+            self.x_ND,
+            self.scale_GD,
+            self.shift_GD,
+            self.weight_D,
+            self.bias_D,
+            self.branch_ND,
+            self.gate_GD,
+        )
         return [tensor for tensor in every if tensor is not None]
 
     def group_of_row(self) -> torch.Tensor:
@@ -117,7 +141,10 @@ class Emulated:
         rows, groups = len(problem.x_ND), len(problem.scale_GD)
         offsets = None if problem.offsets is None else torch.tensor(problem.offsets, dtype=torch.int32)
         modulation = Modulation(
-            *map(pointer, (problem.scale_GD, problem.shift_GD, problem.gate_GD, problem.weight_D, problem.bias_D)),
+            *map(
+                pointer,
+                (problem.scale_GD, problem.shift_GD, problem.gate_GD, problem.weight_D, problem.bias_D),
+            ),
             problem.scale_GD.stride(0),
             problem.shift_GD.stride(0),
             0 if problem.gate_GD is None else problem.gate_GD.stride(0),
@@ -219,7 +246,13 @@ class Emulated:
             dim,
             parts,
         )
-        run(self.reductions, f"reduce_{m}", reduce_args, (-(-dim // 32), sum_groups.count), launch.REDUCE_BLOCK)
+        run(
+            self.reductions,
+            f"reduce_{m}",
+            reduce_args,
+            (-(-dim // 32), sum_groups.count),
+            launch.REDUCE_BLOCK,
+        )
         if not per_token:
             affine_args = AffineArgs(
                 *map(pointer, (sums_G2D, problem.scale_GD, *affine)), problem.scale_GD.stride(0), count, dim

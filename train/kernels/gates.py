@@ -3,6 +3,7 @@
 The gate is ptxas itself: a spill or any use of local memory is an error. The register table is csrc/registers.json.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from loader.errors import RunError
 
@@ -25,7 +27,9 @@ _RESOURCES = re.compile(
     re.DOTALL,
 )
 _FUNCTION = re.compile(r"^\s*Function : (\w+)$", re.MULTILINE)
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ def compile_cubin(source: Path, architecture: int, into: Path) -> Cubin:
     )
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
-        raise RunError(f"{source.name} for sm_{architecture}: " + "; ".join(errors[:4] or [done.stderr[-500:]]))
+        raise RunError(
+            f"{source.name} for sm_{architecture}: " + "; ".join(errors[:4] or [done.stderr[-500:]])
+        )
     return Cubin(path, architecture, parse_resources(done.stderr))
 
 
@@ -126,4 +132,51 @@ def memory_instructions(cubin: Cubin) -> Iterator[tuple[str, list[str]]]:
     starts = list(_FUNCTION.finditer(sass))
     for start, end in zip(starts, [*(s.start() for s in starts[1:]), len(sass)], strict=True):
         opcodes = (found["opcode"] for found in _INSTRUCTION.finditer(sass, start.end(), end))
-        yield start[1], [code for code in opcodes if code.split(".")[0] in {"LDG", "STG", "LDGSTS", "LDL", "STL"}]
+        yield (
+            start[1],
+            [code for code in opcodes if code.split(".")[0] in {"LDG", "STG", "LDGSTS", "LDL", "STL"}],
+        )
+
+
+def local(opcodes: Sequence[str]) -> list[str]:
+    """Those that touch local memory."""
+    return [code for code in opcodes if code.startswith(("LDL", "STL"))]
+
+
+def wide(opcodes: Sequence[str]) -> bool:
+    """Whether rows come in and go out in 16 bytes: both directions have such instructions."""
+    has = {code.split(".")[0] for code in opcodes if ".128" in code}
+    return "STG" in has and "LDGSTS" in has
+
+
+def narrow(opcodes: Sequence[str]) -> list[str]:
+    """Those that move less than 16 bytes of a row.
+
+    A row's statistics, the group offsets (plain 4-byte words, eight at most in a kernel) are no part of this.
+    """
+    narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
+    words = [code for code in narrow if code in {"LDG.E", "STG.E", "LDG.E.CONSTANT"}]
+    return narrow if len(words) < len(narrow) or len(words) > 8 else []
+
+
+def nvcc_release() -> str | None:
+    """Release of the compiler, as "13.0"."""
+    compiler = nvcc()
+    if compiler is None:
+        return None
+    text = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    found = re.search(r"release ([\d.]+)", text)
+    return found[1] if found else None
+
+
+def main() -> None:
+    """Compiles the kernels of this checkout and writes csrc/registers.json."""
+    csrc = Path(__file__).parents[2] / "csrc"
+    with TemporaryDirectory() as into:
+        table = register_table(compile_all([csrc / name for name in SOURCES], Path(into)))
+    lines = [f"  {json.dumps(name)}: {json.dumps(used)}" for name, used in table.items()]
+    (csrc / "registers.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ DTYPE_BYTES: dict[Dtype, int] = {"f32": 4, "bf16": 2, "f16": 2}
 WARP = 32
 VECTOR_BYTES = 16
 TILED_THREADS = 256
-REDUCE_BLOCK = (WARP, 8)
+REDUCE_BLOCK = (WARP, 16)
 # Elements a thread holds and the largest D they serve; the largest block follows from both.
 REGISTER_CLASSES = ((8, 2048), (16, 8192))
 STREAMS: dict[tuple[Family, Direction], int] = {
