@@ -1,8 +1,8 @@
 // Runs the kernels on the processor, unchanged: g++ -x c++ -std=c++17 -include emulator.h <kernels>.cu
 //
-// A block's threads are fibers; barriers and shuffles hand the processor over. The fibers run in a shuffled order and
-// an asynchronous copy lands only when it is waited for, so a missing barrier or wait shows as a wrong result. Shared
-// memory starts as NaN. Meant for tests of arithmetic and indexing; it says nothing about speed.
+// A block's threads are fibers; barriers and shuffles hand the processor over. Between two barriers one warp after the
+// other runs as far as it can, in shuffled order, and an asynchronous copy lands only when it is waited for: a missing
+// barrier or wait shows as a wrong result. The ring starts as NaN. For arithmetic and indexing; it knows no speed.
 #pragma once
 #define REEL_EMULATED
 #include <cuda_bf16.h>
@@ -74,10 +74,7 @@ inline bool release(int from, int to, decltype(Fiber::state) state) {
 
 inline void run_block(std::mt19937& random) {
     const int threads = fibers.size();
-    std::vector<int> order(threads);
-    for (int i = 0; i < threads; ++i) {
-        order[i] = i;
-        Fiber& fiber = fibers[i];
+    for (Fiber& fiber : fibers) {
         fiber.state = Fiber::kReady;
         fiber.groups.clear(), fiber.open.clear();
         getcontext(&fiber.context);
@@ -85,17 +82,23 @@ inline void run_block(std::mt19937& random) {
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, enter, 0);
     }
-    for (;;) {
-        std::shuffle(order.begin(), order.end(), random);
-        for (int i : order)
-            if (fibers[i].state == Fiber::kReady) current = i, swapcontext(&scheduler, &fibers[i].context);
-        bool moved = false, done = true;
-        for (int i = 0; i < threads; i += 32) moved |= release(i, std::min(i + 32, threads), Fiber::kWarp);
-        moved |= release(0, threads, Fiber::kBlock);
-        for (const Fiber& fiber : fibers) done &= fiber.state == Fiber::kDone;
-        if (done) return;
-        if (!moved) std::fputs("emulator: threads wait at different barriers\n", stderr), std::abort();
-    }
+    std::vector<int> warps((threads + 31) / 32), lanes(32);
+    for (size_t i = 0; i < warps.size(); ++i) warps[i] = i;
+    for (int i = 0; i < 32; ++i) lanes[i] = i;
+    do {
+        std::shuffle(warps.begin(), warps.end(), random);
+        for (int warp : warps) {
+            const int from = warp * 32, to = std::min(from + 32, threads);
+            std::shuffle(lanes.begin(), lanes.end(), random);
+            do {
+                for (int lane : lanes)
+                    if (from + lane < to && fibers[from + lane].state == Fiber::kReady)
+                        current = from + lane, swapcontext(&scheduler, &fibers[current].context);
+            } while (release(from, to, Fiber::kWarp));
+        }
+    } while (release(0, threads, Fiber::kBlock));
+    for (const Fiber& fiber : fibers)
+        if (fiber.state != Fiber::kDone) std::fputs("emulator: threads wait at different barriers\n", stderr), std::abort();
 }
 
 }  // namespace emulated

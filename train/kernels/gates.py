@@ -1,4 +1,4 @@
-"""What the compiler tells about the kernels of csrc/ without a GPU: spills, registers, the SASS of their memory traffic.
+"""What the compiler tells about the kernels of csrc/ without a GPU: spills, registers, memory traffic.
 
 The gate is ptxas itself: a spill or any use of local memory is an error. The register table is csrc/registers.json.
 """
@@ -105,7 +105,7 @@ def compile_all(
     """Every source for every architecture, `workers` compilers at a time."""
     jobs = [(source, architecture) for source in sources for architecture in architectures]
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda job: compile_cubin(*job, into), jobs))
+        return list(pool.map(lambda job: compile_cubin(job[0], job[1], into), jobs))
 
 
 def register_table(cubins: Sequence[Cubin]) -> dict[str, dict[str, list[int]]]:
