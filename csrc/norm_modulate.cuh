@@ -367,13 +367,13 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     end_group();
 }
 
-// Second stage: block (32 columns, 16 lanes) adds up a group's slots, lane l taking slots l, l + 16, ...
+// Second stage, grid (groups, tiles of columns): a block of 32 columns by 16 lanes adds up a group's slots, lane l taking slots l, l + 16, ...
 template <typename M>
 __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     constexpr int kLanes = 16;
     __shared__ float lanes[3][kLanes][kWarp];
-    const int column = blockIdx.x * kWarp + threadIdx.x, lane = threadIdx.y;
-    const i64 group = blockIdx.y;
+    const int column = blockIdx.y * kWarp + threadIdx.x, lane = threadIdx.y;
+    const i64 group = blockIdx.x;
     const i64 begin = args.groups.begin(group), end = args.groups.begin(group + 1);
     float total[3] = {0.f, 0.f, 0.f};
     if (column < args.dim && begin < end) {

@@ -97,19 +97,19 @@ __device__ __forceinline__ void backward_rows_tiled(const BackwardArgs& args) {
     }
 }
 
-// Block (tile of columns, `rows_per_cta` rows): the sums over rows, to the slots of norm_modulate.cuh.
+// Grid (blocks of `rows_per_cta` rows, tiles of columns): the sums over rows, to the slots of norm_modulate.cuh.
 template <typename X, typename M, bool GATE, bool TOKEN>
 __device__ __forceinline__ void backward_columns_tiled(const BackwardArgs& args) {
     constexpr int kParts = GATE && !TOKEN ? 3 : 2;
-    const int column = blockIdx.x * blockDim.x + threadIdx.x;
-    const i64 first = blockIdx.y * args.rows_per_cta;
+    const int column = blockIdx.y * blockDim.x + threadIdx.x;
+    const i64 first = blockIdx.x * args.rows_per_cta;
     const i64 last = first + args.rows_per_cta < args.rows ? first + args.rows_per_cta : args.rows;
     if (column >= args.dim || first >= last) return;
     Cursor cursor(args.groups, first);
     float kept[kParts] = {};
     const auto end_group = [&]() {
         if (!args.partials) return;
-        const i64 slot = blockIdx.y + (TOKEN ? 0 : cursor.group);
+        const i64 slot = blockIdx.x + (TOKEN ? 0 : cursor.group);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
             args.partials[(slot * kParts + part) * args.dim + column] = kept[part];

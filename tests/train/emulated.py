@@ -229,7 +229,7 @@ class Emulated:
             rows_name = f"{problem.family}_backward_rows_tiled_{x}_{m}"
             columns_name = f"{problem.family}_backward_columns_tiled{token}_{x}_{m}"
             run(kernels, rows_name, args, (rows, 1), (64, 1), seed=self.seed)
-            run(kernels, columns_name, args, (-(-dim // 64), across), (64, 1), seed=self.seed)
+            run(kernels, columns_name, args, (across, -(-dim // 64)), (64, 1), seed=self.seed)
         else:
             name = launch.kernel_name(problem.family, "backward", x, m, geometry, per_token)
             run(kernels, name, args, (across, 1), (geometry.threads, 1), geometry.shared_bytes, self.seed)
@@ -251,7 +251,7 @@ class Emulated:
             self.reductions,
             f"reduce_{m}",
             reduce_args,
-            (-(-dim // 32), sum_groups.count),
+            (sum_groups.count, -(-dim // 32)),
             launch.REDUCE_BLOCK,
         )
         if not per_token:

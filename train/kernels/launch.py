@@ -16,8 +16,8 @@ WARP = 32
 VECTOR_BYTES = 16
 TILED_THREADS = 256
 REDUCE_BLOCK = (WARP, 16)
-# Elements a thread holds and the largest D they serve; the largest block follows from both.
-REGISTER_CLASSES = ((8, 2048), (16, 8192))
+# Elements a thread holds and the largest block; their product is the largest D.
+REGISTER_CLASSES = ((8, 256), (16, 320), (16, 512))
 STREAMS: dict[tuple[Family, Direction], int] = {
     ("layer_norm_modulate", "forward"): 1,
     ("layer_norm_modulate", "backward"): 2,
@@ -28,9 +28,13 @@ STREAMS: dict[tuple[Family, Direction], int] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of the register kernels: `threads` a block, `shared_bytes` of dynamic shared memory."""
+    """One launch of the register kernels: `threads` a block, `shared_bytes` of dynamic shared memory.
+
+    `elements` and `largest` name the class (elements a thread, largest block) of csrc/instances.cuh.
+    """
 
     elements: int
+    largest: int
     threads: int
     shared_bytes: int
 
@@ -49,14 +53,15 @@ def register_launch(
         shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
-    if not aligned or dim % size or dim > REGISTER_CLASSES[-1][1]:
+    fitting = [(elements, largest) for elements, largest in REGISTER_CLASSES if dim <= elements * largest]
+    if not aligned or dim % size or not fitting:
         return None
-    elements = next(elements for elements, largest in REGISTER_CLASSES if dim <= largest)
+    elements, largest = fitting[0]
     threads = -(-dim // (elements * WARP)) * WARP
     streams = STREAMS[family, direction]
     stages = 2 if DTYPE_BYTES[x] * streams > 4 else 3
     shared_bytes = stages * streams * elements * DTYPE_BYTES[x] * threads
-    return Launch(elements, threads, shared_bytes) if shared_bytes <= shared_limit else None
+    return Launch(elements, largest, threads, shared_bytes) if shared_bytes <= shared_limit else None
 
 
 def rows_per_block(rows: int, resident: int) -> int:
@@ -79,7 +84,7 @@ def kernel_name(
 ) -> str:
     """Name of a register kernel; `per_token` is the backward of modulation [rows, D]."""
     token = "_token" if per_token else ""
-    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}"
+    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}"
 
 
 class Modulation(ctypes.Structure):
