@@ -38,7 +38,7 @@ struct ForwardArgs {
 
 struct BackwardArgs {
     const void *x, *dy;                    // X [rows, D]; with GATE x is h
-    const void *branch, *dh;               // X [rows, D], GATE only; dh: gradient that reaches h from elsewhere, may be null
+    const void *branch, *dh;               // X [rows, D], GATE only; dh: h's gradient from elsewhere, or null
     void* dx;                              // X [rows, D] contiguous; with GATE dresidual
     void* dbranch;                         // X [rows, D] contiguous, GATE only
     void *dscale, *dshift, *dgate;         // M [rows, D] contiguous, TOKEN only
@@ -142,7 +142,8 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
                 float branch[kSize], gate[kSize];
                 ring.read(row - first, 1, v, branch);
                 if (mod.gate)
-                    load_shared_row<M, kSize>(mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
+                    load_shared_row<M, kSize>(
+                        mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
 #pragma unroll
                 for (int i = 0; i < kSize; ++i)  // the statistics are of what is stored
                     value[v][i] = Pack<X>::to_float(Pack<X>::from_float(
@@ -255,7 +256,8 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
 #pragma unroll
             for (int v = 0; v < VECS; ++v)
                 if (ring.holds(v))
-                    store_row<float, kSize>(args.partials + (slot * kParts + part) * args.dim + ring.column(v), kept[part][v]);
+                    store_row<float, kSize>(
+                        args.partials + (slot * kParts + part) * args.dim + ring.column(v), kept[part][v]);
     };
     start_group();
 
@@ -352,9 +354,11 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
                     else kept[kParts - 1][v][i] = fmaf(dx[i], other[i], kept[kParts - 1][v][i]);
                 }
                 if constexpr (TOKEN)
-                    if (mod.gate) store_row<M, kSize>(static_cast<M*>(args.dgate) + row * args.dim + ring.column(v), other);
+                    if (mod.gate)
+                        store_row<M, kSize>(static_cast<M*>(args.dgate) + row * args.dim + ring.column(v), other);
                 if (mod.gate) {
-                    load_shared_row<M, kSize>(mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gain);
+                    load_shared_row<M, kSize>(
+                        mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gain);
 #pragma unroll
                     for (int i = 0; i < kSize; ++i) dx[i] *= gain[i];
                 }

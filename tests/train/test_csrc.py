@@ -98,12 +98,12 @@ def test_nvrtc_compiles_the_same_sources(name: str) -> None:
     source = (CSRC / name).read_bytes()
     program = ctypes.c_void_p()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None) == 0
-    options = [b"-std=c++17", b"-arch=sm_90", b"-I" + str(CSRC).encode(), b"-I" + str(include).encode()]
+    options = [b"-std=c++17", b"-arch=compute_90", b"-I" + str(CSRC).encode(), b"-I" + str(include).encode()]
     code = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     library.nvrtcGetProgramLog(program, log)
     assert code == 0, log.value.decode()
-    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    library.nvrtcGetPTXSize(program, ctypes.byref(size))
     assert size.value > 10_000

@@ -193,6 +193,10 @@ def test_rows_beyond_two_billion_elements(emulated: Emulated, tiled: bool, tmp_p
     assert torch.equal(runner.forward(replace(case, x_ND=far_ND))[1], runner.forward(case)[1])
 
 
+MUTANT = """
+#include "instances.cuh"
+REEL_INSTANCES(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
+"""
 # The source with one line taken away or changed, and what it must break.
 MUTANTS = {
     "no barrier in the sum": ("    __syncthreads();\n    const float2 part", "    const float2 part"),
@@ -207,12 +211,14 @@ MUTANTS = {
 def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
     old, new = MUTANTS[mutant]
     broken = 0
-    for source in ("device.cuh", "norm_modulate.cuh", "tiled.cuh", "instances.cuh", "layer_norm_modulate.cu"):
-        text = (CSRC / source).read_text()
+    for header in CSRC.glob("*.cuh"):
+        text = header.read_text()
         broken += text.count(old)
-        (tmp_path / source).write_text(text.replace(old, new))
+        (tmp_path / header.name).write_text(text.replace(old, new))
     assert broken
-    library = build(tmp_path / "layer_norm_modulate.cu", tmp_path)
+    source = tmp_path / "mutant.cu"
+    source.write_text(MUTANT)
+    library = build(source, tmp_path)
     mutated = replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": library})
     with pytest.raises(AssertionError, match="beyond rounding"):
         check(mutated, problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))
