@@ -1,1 +1,1 @@
-"""The places where conditioning meets a transformer's tokens, each as one operator (docs/kernels.md)."""
+"""Where conditioning meets a transformer's tokens, each place as one operator (docs/kernels.md); launching csrc/."""

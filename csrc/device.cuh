@@ -1,0 +1,171 @@
+// What the kernels share: 16-byte packs, asynchronous copies, fixed-order sums, groups of rows.
+//
+// Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with tests/train/emulator.h in front, by
+// g++ for a run on the processor.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+typedef long long i64;
+
+namespace reel {
+
+constexpr int kWarp = 32;
+
+// Sixteen bytes of T as fp32 and back. Rounding is to nearest even.
+template <typename T>
+struct Pack;
+
+template <>
+struct Pack<float> {
+    static constexpr int kSize = 4;
+    static __device__ __forceinline__ void unpack(const uint4& raw, float* out) {
+        const float4 value = *reinterpret_cast<const float4*>(&raw);
+        out[0] = value.x, out[1] = value.y, out[2] = value.z, out[3] = value.w;
+    }
+    static __device__ __forceinline__ uint4 pack(const float* in) {
+        float4 value = make_float4(in[0], in[1], in[2], in[3]);
+        return *reinterpret_cast<uint4*>(&value);
+    }
+    static __device__ __forceinline__ float to_float(float value) { return value; }
+    static __device__ __forceinline__ float from_float(float value) { return value; }
+};
+
+template <>
+struct Pack<__nv_bfloat16> {
+    static constexpr int kSize = 8;
+    static __device__ __forceinline__ void unpack(const uint4& raw, float* out) {
+        const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = __bfloat1622float2(pairs[i]);
+            out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
+        }
+    }
+    static __device__ __forceinline__ uint4 pack(const float* in) {
+        uint4 raw;
+        __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&raw);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+        return raw;
+    }
+    static __device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+    static __device__ __forceinline__ __nv_bfloat16 from_float(float value) { return __float2bfloat16_rn(value); }
+};
+
+template <>
+struct Pack<__half> {
+    static constexpr int kSize = 8;
+    static __device__ __forceinline__ void unpack(const uint4& raw, float* out) {
+        const __half2* pairs = reinterpret_cast<const __half2*>(&raw);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = __half22float2(pairs[i]);
+            out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
+        }
+    }
+    static __device__ __forceinline__ uint4 pack(const float* in) {
+        uint4 raw;
+        __half2* pairs = reinterpret_cast<__half2*>(&raw);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pairs[i] = __floats2half2_rn(in[2 * i], in[2 * i + 1]);
+        return raw;
+    }
+    static __device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
+    static __device__ __forceinline__ __half from_float(float value) { return __float2half_rn(value); }
+};
+
+// `COUNT` neighbours of a small vector many rows share (16-byte aligned), through the read-only cache.
+template <typename T, int COUNT>
+__device__ __forceinline__ void load_shared_row(const T* from, float* out) {
+    constexpr int kSize = Pack<T>::kSize;
+#pragma unroll
+    for (int i = 0; i < COUNT / kSize; ++i)
+        Pack<T>::unpack(__ldg(reinterpret_cast<const uint4*>(from) + i), out + i * kSize);
+}
+
+template <typename T, int COUNT>
+__device__ __forceinline__ void store_row(T* to, const float* in) {
+    constexpr int kSize = Pack<T>::kSize;
+#pragma unroll
+    for (int i = 0; i < COUNT / kSize; ++i) reinterpret_cast<uint4*>(to)[i] = Pack<T>::pack(in + i * kSize);
+}
+
+#ifndef REEL_EMULATED
+#define REEL_DYNAMIC_SHARED(name) extern __shared__ uint4 name[]
+#define REEL_KERNEL(name, Args, bounds, ...) \
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); }
+
+__device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+#endif
+
+// Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+    return value;
+}
+
+// Sum over the block, in one order always. A buffer may be reused once the block has met at another barrier.
+__device__ __forceinline__ float block_sum(float value, float* buffer) {
+    const int lane = threadIdx.x % kWarp;
+    value = warp_sum(value);
+    if (lane == 0) buffer[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    return warp_sum(lane < blockDim.x / kWarp ? buffer[lane] : 0.f);
+}
+
+__device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
+    const int lane = threadIdx.x % kWarp;
+    value.x = warp_sum(value.x), value.y = warp_sum(value.y);
+    if (lane == 0) buffer[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    const float2 part = lane < blockDim.x / kWarp ? buffer[lane] : make_float2(0.f, 0.f);
+    return make_float2(warp_sum(part.x), warp_sum(part.y));
+}
+
+// Consecutive rows that share a row of modulation: `count` groups of `rows_per_group`, or, where `offsets` is
+// given, group g is rows [offsets[g], offsets[g + 1]) and may be empty (cu_seqlens of a packed batch).
+struct Groups {
+    const int* offsets;
+    i64 rows_per_group;
+    i64 count;
+
+    __device__ __forceinline__ i64 begin(i64 group) const {
+        return offsets ? offsets[group] : group * rows_per_group;
+    }
+    __device__ __forceinline__ i64 of(i64 row) const {
+        if (!offsets) return row / rows_per_group;
+        i64 low = 0, high = count;  // begin(low) <= row < begin(high)
+        while (high - low > 1) {
+            const i64 middle = (low + high) / 2;
+            if (offsets[middle] <= row) low = middle; else high = middle;
+        }
+        return low;
+    }
+};
+
+// The group of a row that only moves forward.
+struct Cursor {
+    const Groups& groups;
+    i64 group, end;
+
+    __device__ __forceinline__ Cursor(const Groups& groups, i64 row)
+        : groups(groups), group(groups.of(row)), end(groups.begin(group + 1)) {}
+    __device__ __forceinline__ bool at_end(i64 row) const { return row == end; }
+    __device__ __forceinline__ void move_to(i64 row) {
+        while (row >= end) end = groups.begin(++group + 1);
+    }
+};
+
+}  // namespace reel

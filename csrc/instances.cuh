@@ -1,0 +1,34 @@
+// Names of the kernels: <family>_<pass>_<x>_<modulation>[_e<elements a thread>_t<largest block>]. extern "C", so that a
+// library, NVRTC and the emulator find them by one name.
+#pragma once
+#include "tiled.cuh"
+
+// Classes of D: elements a thread, largest block (their product is the largest D), and the blocks a multiprocessor shall
+// hold of forward, gated forward, backward and backward by token. More of any would spill.
+#define REEL_INSTANCES(FAMILY, GATE, x, X, m, M)                                                                     \
+    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 8, 256, 4, 2, 2, 2)                                                     \
+    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 16, 320, 3, 2, 2, 1)                                                    \
+    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 16, 512, 2, 1, 1, 1)                                                    \
+    REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (256), reel::forward_tiled<X, M, GATE>)         \
+    REEL_KERNEL(FAMILY##_backward_rows_tiled_##x##_##m, reel::BackwardArgs, (256),                                   \
+                reel::backward_rows_tiled<X, M, GATE>)                                                               \
+    REEL_KERNEL(FAMILY##_backward_columns_tiled_##x##_##m, reel::BackwardArgs, (256),                                \
+                reel::backward_columns_tiled<X, M, GATE, false>)                                                     \
+    REEL_KERNEL(FAMILY##_backward_columns_tiled_token_##x##_##m, reel::BackwardArgs, (256),                          \
+                reel::backward_columns_tiled<X, M, GATE, true>)
+
+#define REEL_REGISTERS(FAMILY, GATE, x, X, m, M, elements, threads, plain, gated, back, token)                       \
+    REEL_KERNEL(FAMILY##_forward_##x##_##m##_e##elements##_t##threads, reel::ForwardArgs,                            \
+                (threads, GATE ? gated : plain),                                                                     \
+                reel::forward<X, M, elements / reel::Pack<X>::kSize, GATE>)                                          \
+    REEL_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, back),         \
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false>)                                  \
+    REEL_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, token),  \
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true>)
+
+#define REEL_FAMILY(FAMILY, GATE)                                                                                    \
+    REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, f32, float)                                                    \
+    REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, bf16, __nv_bfloat16)                                           \
+    REEL_INSTANCES(FAMILY, GATE, f16, __half, f32, float)                                                            \
+    REEL_INSTANCES(FAMILY, GATE, f16, __half, f16, __half)                                                           \
+    REEL_INSTANCES(FAMILY, GATE, f32, float, f32, float)

@@ -1,0 +1,428 @@
+// Norm and modulation, forward and backward, with or without the gated residual in front.
+//
+// Rows: x_ND, one row per token. LN: n = (x - mean) * rstd; RMS: n = x * rstd. Then, with the optional affine
+// weight and bias, y = (n * weight + bias) * (1 + scale) + shift. With the gate: x = round(residual + gate * branch).
+// Statistics and sums are fp32 always; the saved rstd (and mean, for LN) are 8 bytes a row.
+//
+// A block owns `rows_per_cta` consecutive rows and streams them through a ring in shared memory: each thread copies
+// its own 16-byte vectors ahead and reads back only what it copied itself, so the ring needs no barrier. Thread t of
+// T holds the vectors t, t + T, ... of its row.
+//
+// Sums over rows (dscale, dshift, dgate) are gathered in registers while the rows pass; a block writes them out for
+// each group it meets: block c, group g to slot c + g of `partials`. Blocks and groups both follow the rows, so c + g
+// grows from one (block, group) pair to the next and no two pairs share a slot: blocks + groups - 1 slots do for any
+// grouping. A second kernel adds a group's slots up in one order. There are no atomics.
+#pragma once
+#include "device.cuh"
+
+namespace reel {
+
+struct Modulation {
+    const void *scale, *shift, *gate;      // M [groups, D], rows `stride` apart; gate only with GATE, may be null (1)
+    const void *weight, *bias;             // M [D], may be null
+    i64 scale_stride, shift_stride, gate_stride;
+};
+
+struct ForwardArgs {
+    const void* x;                         // X [rows, D]; with GATE the residual
+    const void* branch;                    // X [rows, D], GATE only
+    void* h;                               // X [rows, D] contiguous, GATE only: the new residual stream
+    void* y;                               // X [rows, D] contiguous
+    float *mean, *rstd;                    // [rows]
+    Modulation modulation;
+    Groups groups;
+    i64 rows, rows_per_cta, x_stride, branch_stride;
+    int dim, rms;
+    float eps;
+};
+
+struct BackwardArgs {
+    const void *x, *dy;                    // X [rows, D]; with GATE x is h
+    const void *branch, *dh;               // X [rows, D], GATE only; dh: h's gradient from elsewhere, or null
+    void* dx;                              // X [rows, D] contiguous; with GATE dresidual
+    void* dbranch;                         // X [rows, D] contiguous, GATE only
+    void *dscale, *dshift, *dgate;         // M [rows, D] contiguous, TOKEN only
+    const float *mean, *rstd;              // [rows]
+    float* partials;                       // [slots, 2 or (GATE) 3, D]; TOKEN: sums of dweight, dbias; null: not wanted
+    float* row_sums;                       // [rows, 2] scratch of the tiled path
+    Modulation modulation;
+    Groups groups;                         // TOKEN: one row a group
+    i64 rows, rows_per_cta, x_stride, dy_stride, branch_stride, dh_stride;
+    int dim, rms;
+};
+
+struct ReduceArgs {
+    const float* partials;                 // [slots, parts, D]
+    float* sums;                           // [groups, 2, D]: sum dy*n and sum dy; null where there is no affine
+    void *dscale, *dshift, *dgate;         // M [groups, D] contiguous
+    const void *weight, *bias;             // M [D], may be null
+    Groups groups;
+    i64 rows, rows_per_cta;
+    int dim, parts;
+};
+
+struct AffineArgs {
+    const float* sums;                     // [groups, 2, D]
+    const void* scale;                     // M [groups, D]
+    void *dweight, *dbias;                 // M [D]
+    i64 scale_stride, groups;
+    int dim;
+};
+
+template <typename M>
+__device__ __forceinline__ const M* mod_row(const void* base, i64 stride, i64 group) {
+    return static_cast<const M*>(base) + group * stride;
+}
+
+// Rows in flight. Two where a row is wide in bytes, so that 8192 columns fit the shared memory of an A100.
+template <typename X, int STREAMS>
+__device__ constexpr int stages() {
+    return sizeof(X) * STREAMS > 4 ? 2 : 3;
+}
+
+template <typename X, int VECS, int STREAMS>
+struct Ring {
+    static constexpr int kStages = stages<X, STREAMS>();
+    uint4* slots;
+    int dim;
+
+    // Vector `v` of this thread lies at the same place of a row and of a slot.
+    __device__ __forceinline__ int place(int v) const { return v * blockDim.x + threadIdx.x; }
+    __device__ __forceinline__ bool holds(int v) const { return place(v) < dim / Pack<X>::kSize; }
+    __device__ __forceinline__ int column(int v) const { return place(v) * Pack<X>::kSize; }
+    __device__ __forceinline__ uint4* slot(i64 turn, int stream) const {
+        return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
+    }
+    __device__ __forceinline__ void copy(i64 turn, int stream, const void* base, i64 stride, i64 row) const {
+        const uint4* from = reinterpret_cast<const uint4*>(static_cast<const X*>(base) + row * stride);
+#pragma unroll
+        for (int v = 0; v < VECS; ++v)
+            if (holds(v)) copy_async(slot(turn, stream) + place(v), from + place(v));
+    }
+    __device__ __forceinline__ void read(i64 turn, int stream, int v, float* out) const {
+        Pack<X>::unpack(slot(turn, stream)[place(v)], out);
+    }
+    __device__ __forceinline__ void write(void* base, i64 row, int v, const float* in) const {
+        store_row<X, Pack<X>::kSize>(static_cast<X*>(base) + row * dim + column(v), in);
+    }
+};
+
+template <typename X, typename M, int VECS, bool GATE>
+__device__ __forceinline__ void forward(const ForwardArgs& args) {
+    constexpr int kSize = Pack<X>::kSize;
+    using Rows = Ring<X, VECS, GATE ? 2 : 1>;
+    REEL_DYNAMIC_SHARED(shared);
+    __shared__ float sums[2][kWarp];
+    const Rows ring{shared, args.dim};
+    const Modulation& mod = args.modulation;
+    const i64 first = blockIdx.x * args.rows_per_cta;
+    const i64 last = first + args.rows_per_cta < args.rows ? first + args.rows_per_cta : args.rows;
+    if (first >= last) return;
+    const auto fetch = [&](i64 row) {
+        if (row < last) {
+            ring.copy(row - first, 0, args.x, args.x_stride, row);
+            if constexpr (GATE) ring.copy(row - first, 1, args.branch, args.branch_stride, row);
+        }
+        commit_copies();
+    };
+    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(first + ahead);
+    Cursor cursor(args.groups, first);
+    const float inverse = 1.f / args.dim;
+    for (i64 row = first; row < last; ++row) {
+        fetch(row + Rows::kStages - 1);
+        wait_for_copies<Rows::kStages - 1>();
+        cursor.move_to(row);
+        float value[VECS][kSize];
+        float total = 0.f;
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+            ring.read(row - first, 0, v, value[v]);
+            if constexpr (GATE) {
+                float branch[kSize], gate[kSize];
+                ring.read(row - first, 1, v, branch);
+                if (mod.gate)
+                    load_shared_row<M, kSize>(
+                        mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i)  // the statistics are of what is stored
+                    value[v][i] = Pack<X>::to_float(Pack<X>::from_float(
+                        mod.gate ? fmaf(gate[i], branch[i], value[v][i]) : value[v][i] + branch[i]));
+                ring.write(args.h, row, v, value[v]);
+            }
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) total += value[v][i];
+        }
+        const float mean = args.rms ? 0.f : block_sum(total, sums[0]) * inverse;
+        float squares = 0.f;
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) squares = fmaf(value[v][i] - mean, value[v][i] - mean, squares);
+        }
+        // Without the mean's barrier two rows' sums would meet in one buffer.
+        const int buffer = args.rms ? (row - first) % 2 : 1;
+        const float rstd = rsqrtf(block_sum(squares, sums[buffer]) * inverse + args.eps);
+        if (threadIdx.x == 0) {
+            if (!args.rms) args.mean[row] = mean;
+            args.rstd[row] = rstd;
+        }
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+            const int column = ring.column(v);
+            float scale[kSize], shift[kSize];
+            load_shared_row<M, kSize>(mod_row<M>(mod.scale, mod.scale_stride, cursor.group) + column, scale);
+            load_shared_row<M, kSize>(mod_row<M>(mod.shift, mod.shift_stride, cursor.group) + column, shift);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) value[v][i] = (value[v][i] - mean) * rstd;
+            if (mod.weight) {
+                float weight[kSize];
+                load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + column, weight);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) value[v][i] *= weight[i];
+            }
+            if (mod.bias) {
+                float bias[kSize];
+                load_shared_row<M, kSize>(static_cast<const M*>(mod.bias) + column, bias);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) value[v][i] += bias[i];
+            }
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) value[v][i] = fmaf(value[v][i], 1.f + scale[i], shift[i]);
+            ring.write(args.y, row, v, value[v]);
+        }
+    }
+}
+
+// dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight; RMS has no mean(w).
+// TOKEN: every row has its own modulation, so its gradients leave with the row and only the affine sums are kept.
+template <typename X, typename M, int VECS, bool GATE, bool TOKEN>
+__device__ __forceinline__ void backward(const BackwardArgs& args) {
+    constexpr int kSize = Pack<X>::kSize;
+    constexpr int kParts = GATE && !TOKEN ? 3 : 2;
+    constexpr bool kHold = !GATE && !TOKEN;  // the gain stays in registers from row to row
+    using Rows = Ring<X, VECS, GATE ? 4 : 2>;
+    REEL_DYNAMIC_SHARED(shared);
+    __shared__ float2 sums[2][kWarp];
+    const Rows ring{shared, args.dim};
+    const Modulation& mod = args.modulation;
+    const i64 first = blockIdx.x * args.rows_per_cta;
+    const i64 last = first + args.rows_per_cta < args.rows ? first + args.rows_per_cta : args.rows;
+    if (first >= last) return;
+    const auto fetch = [&](i64 row) {
+        if (row < last) {
+            ring.copy(row - first, 0, args.x, args.x_stride, row);
+            ring.copy(row - first, 1, args.dy, args.dy_stride, row);
+            if constexpr (GATE) {
+                ring.copy(row - first, 2, args.branch, args.branch_stride, row);
+                if (args.dh) ring.copy(row - first, 3, args.dh, args.dh_stride, row);
+            }
+        }
+        commit_copies();
+    };
+    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(first + ahead);
+
+    Cursor cursor(args.groups, first);
+    float kept[kParts][VECS][kSize];
+    float held[kHold ? VECS : 1][kSize];
+    // (1 + scale) * weight of the group, or without `weighted` just 1 + scale.
+    const auto load_gain = [&](int v, float* gain, bool weighted) {
+        load_shared_row<M, kSize>(mod_row<M>(mod.scale, mod.scale_stride, cursor.group) + ring.column(v), gain);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) gain[i] += 1.f;
+        if (!weighted || !mod.weight) return;
+        float weight[kSize];
+        load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + ring.column(v), weight);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) gain[i] *= weight[i];
+    };
+    const auto start_group = [&]() {
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+#pragma unroll
+            for (int part = 0; part < kParts; ++part)
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) kept[part][v][i] = 0.f;
+            if constexpr (kHold) if (ring.holds(v)) load_gain(v, held[v], true);
+        }
+    };
+    const auto end_group = [&]() {
+        if (!args.partials) return;
+        const i64 slot = blockIdx.x + (TOKEN ? 0 : cursor.group);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part)
+#pragma unroll
+            for (int v = 0; v < VECS; ++v)
+                if (ring.holds(v))
+                    store_row<float, kSize>(
+                        args.partials + (slot * kParts + part) * args.dim + ring.column(v), kept[part][v]);
+    };
+    start_group();
+
+    const float inverse = 1.f / args.dim;
+    float next_mean = args.rms ? 0.f : args.mean[first], next_rstd = args.rstd[first];
+    for (i64 row = first; row < last; ++row) {
+        const i64 turn = row - first;
+        fetch(row + Rows::kStages - 1);
+        const float mean = next_mean, rstd = next_rstd;
+        if (row + 1 < last) {
+            if (!args.rms) next_mean = args.mean[row + 1];
+            next_rstd = args.rstd[row + 1];
+        }
+        if (cursor.at_end(row)) {
+            if constexpr (!TOKEN) end_group();
+            cursor.move_to(row);
+            if constexpr (!TOKEN) start_group();
+        }
+        wait_for_copies<Rows::kStages - 1>();
+        float2 total = make_float2(0.f, 0.f);
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+            float n[kSize], dy[kSize], gain[kSize];
+            ring.read(turn, 0, v, n);
+            ring.read(turn, 1, v, dy);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) n[i] = (n[i] - mean) * rstd;
+            if constexpr (!kHold) load_gain(v, gain, true);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) {
+                const float w = dy[i] * (kHold ? held[kHold ? v : 0][i] : gain[i]);
+                total.x += w;
+                total.y = fmaf(w, n[i], total.y);
+            }
+            if constexpr (TOKEN) {
+                const i64 at = row * args.dim + ring.column(v);
+                float affine[kSize];
+                load_gain(v, gain, false);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) {
+                    kept[0][v][i] = fmaf(dy[i] * gain[i], n[i], kept[0][v][i]);
+                    kept[1][v][i] = fmaf(dy[i], gain[i], kept[1][v][i]);
+                }
+                if (mod.weight) {
+                    load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + ring.column(v), affine);
+#pragma unroll
+                    for (int i = 0; i < kSize; ++i) n[i] *= affine[i];
+                }
+                if (mod.bias) {
+                    load_shared_row<M, kSize>(static_cast<const M*>(mod.bias) + ring.column(v), affine);
+#pragma unroll
+                    for (int i = 0; i < kSize; ++i) n[i] += affine[i];
+                }
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) n[i] *= dy[i];
+                store_row<M, kSize>(static_cast<M*>(args.dscale) + at, n);
+                store_row<M, kSize>(static_cast<M*>(args.dshift) + at, dy);
+            } else {
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) {
+                    kept[0][v][i] = fmaf(dy[i], n[i], kept[0][v][i]);
+                    kept[1][v][i] += dy[i];
+                }
+            }
+        }
+        total = block_sum(total, sums[turn % 2]);
+        const float mean_w = args.rms ? 0.f : total.x * inverse, mean_wn = total.y * inverse;
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+            float n[kSize], dx[kSize], gain[kSize];
+            ring.read(turn, 0, v, n);
+            ring.read(turn, 1, v, dx);
+            if constexpr (!kHold) load_gain(v, gain, true);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) {
+                n[i] = (n[i] - mean) * rstd;
+                const float w = dx[i] * (kHold ? held[kHold ? v : 0][i] : gain[i]);
+                dx[i] = rstd * (w - mean_w - n[i] * mean_wn);
+            }
+            if constexpr (GATE) {
+                float other[kSize];
+                if (args.dh) {
+                    ring.read(turn, 3, v, other);
+#pragma unroll
+                    for (int i = 0; i < kSize; ++i) dx[i] += other[i];
+                }
+                ring.write(args.dx, row, v, dx);
+                ring.read(turn, 2, v, other);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) {
+                    if constexpr (TOKEN) other[i] *= dx[i];
+                    else kept[kParts - 1][v][i] = fmaf(dx[i], other[i], kept[kParts - 1][v][i]);
+                }
+                if constexpr (TOKEN)
+                    if (mod.gate)
+                        store_row<M, kSize>(static_cast<M*>(args.dgate) + row * args.dim + ring.column(v), other);
+                if (mod.gate) {
+                    load_shared_row<M, kSize>(
+                        mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gain);
+#pragma unroll
+                    for (int i = 0; i < kSize; ++i) dx[i] *= gain[i];
+                }
+                ring.write(args.dbranch, row, v, dx);
+            } else {
+                ring.write(args.dx, row, v, dx);
+            }
+        }
+    }
+    end_group();
+}
+
+// Second stage, grid (groups, tiles of columns): a block of 32 columns by 16 lanes adds up a group's slots, lane l taking slots l, l + 16, ...
+template <typename M>
+__device__ __forceinline__ void reduce(const ReduceArgs& args) {
+    constexpr int kLanes = 16;
+    __shared__ float lanes[3][kLanes][kWarp];
+    const int column = blockIdx.y * kWarp + threadIdx.x, lane = threadIdx.y;
+    const i64 group = blockIdx.x;
+    const i64 begin = args.groups.begin(group), end = args.groups.begin(group + 1);
+    float total[3] = {0.f, 0.f, 0.f};
+    if (column < args.dim && begin < end) {
+        const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
+#pragma unroll 4
+        for (i64 slot = from + lane; slot <= to; slot += kLanes)
+#pragma unroll
+            for (int part = 0; part < 3; ++part)
+                if (part < args.parts) total[part] += args.partials[(slot * args.parts + part) * args.dim + column];
+    }
+#pragma unroll
+    for (int part = 0; part < 3; ++part) lanes[part][lane][threadIdx.x] = total[part];
+    __syncthreads();
+    if (lane || column >= args.dim) return;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+        total[part] = 0.f;
+        for (int other = 0; other < kLanes; ++other) total[part] += lanes[part][other][threadIdx.x];
+    }
+    if (args.sums) {
+        args.sums[(group * 2) * args.dim + column] = total[0];
+        args.sums[(group * 2 + 1) * args.dim + column] = total[1];
+    }
+    const M *weight = static_cast<const M*>(args.weight), *bias = static_cast<const M*>(args.bias);
+    float dscale = weight ? total[0] * Pack<M>::to_float(weight[column]) : total[0];
+    if (bias) dscale = fmaf(total[1], Pack<M>::to_float(bias[column]), dscale);
+    const i64 at = group * args.dim + column;
+    static_cast<M*>(args.dscale)[at] = Pack<M>::from_float(dscale);
+    static_cast<M*>(args.dshift)[at] = Pack<M>::from_float(total[1]);
+    if (args.dgate) static_cast<M*>(args.dgate)[at] = Pack<M>::from_float(total[2]);
+}
+
+// dweight = sum over groups of (1 + scale) * sum dy*n, dbias = ... * sum dy: no sum over rows of its own.
+template <typename M>
+__device__ __forceinline__ void reduce_affine(const AffineArgs& args) {
+    const int column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= args.dim) return;
+    float dweight = 0.f, dbias = 0.f;
+    for (i64 group = 0; group < args.groups; ++group) {
+        const float gain = 1.f + Pack<M>::to_float(mod_row<M>(args.scale, args.scale_stride, group)[column]);
+        dweight = fmaf(gain, args.sums[(group * 2) * args.dim + column], dweight);
+        dbias = fmaf(gain, args.sums[(group * 2 + 1) * args.dim + column], dbias);
+    }
+    if (args.dweight) static_cast<M*>(args.dweight)[column] = Pack<M>::from_float(dweight);
+    if (args.dbias) static_cast<M*>(args.dbias)[column] = Pack<M>::from_float(dbias);
+}
+
+}  // namespace reel

@@ -1,0 +1,109 @@
+"""What the compiler says of the kernels: no spill, known registers, 16-byte traffic. Needs nvcc, not a GPU."""
+
+import ctypes
+import json
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loader.errors import RunError
+from train.kernels import gates
+from train.kernels.gates import Cubin
+
+CSRC = Path(__file__).parents[2] / "csrc"
+TABLE = CSRC / "registers.json"
+# One thread that keeps 64 values alive across a barrier and may have 32 registers.
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* data) {
+    float value[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) value[i] = data[i * 1024 + threadIdx.x];
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) data[i * 1024 + threadIdx.x] = value[i] * value[63 - i];
+}
+"""
+RELEASE = "13.0"
+
+
+@pytest.fixture(scope="session")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Cubin]:
+    if gates.nvcc() is None:
+        pytest.skip("nvcc is not on PATH: the kernels are checked where the CUDA toolkit is")
+    return gates.compile_all([CSRC / name for name in gates.SOURCES], tmp_path_factory.mktemp("cubins"))
+
+
+def test_every_source_is_gated() -> None:
+    assert sorted(path.name for path in CSRC.glob("*.cu")) == sorted(gates.SOURCES)
+
+
+def test_every_kernel_compiles_for_every_architecture_without_a_spill(cubins: Sequence[Cubin]) -> None:
+    assert len(cubins) == len(gates.SOURCES) * len(gates.ARCHITECTURES)
+    assert all(cubin.kernels for cubin in cubins)
+    stacks = [used.stack for cubin in cubins for used in cubin.kernels.values()]
+    assert set(stacks) == {0}
+
+
+@pytest.mark.parametrize("architecture", gates.ARCHITECTURES)
+def test_the_gate_refuses_a_kernel_that_spills(architecture: int, tmp_path: Path) -> None:
+    if gates.nvcc() is None:
+        pytest.skip("nvcc is not on PATH")
+    source = tmp_path / "planted.cu"
+    source.write_text(SPILLS)
+    with pytest.raises(RunError, match="spill"):
+        gates.compile_cubin(source, architecture, tmp_path)
+    source.write_text(SPILLS.replace("(1024, 2)", "(128, 1)"))
+    assert gates.compile_cubin(source, architecture, tmp_path).kernels["spills"].stack == 0
+
+
+def test_the_registers_are_those_of_the_committed_table(cubins: Sequence[Cubin]) -> None:
+    if gates.nvcc_release() != RELEASE:
+        pytest.skip(f"the table is of nvcc {RELEASE}, this is {gates.nvcc_release()}")
+    committed = json.loads(TABLE.read_text())
+    assert gates.register_table(cubins) == committed, "python -m train.kernels.gates writes the table anew"
+
+
+def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Sequence[Cubin]) -> None:
+    if gates.cuobjdump() is None:
+        pytest.skip("cuobjdump is neither on PATH nor in Triton's wheel")
+    wrong, seen, tiled = [], 0, 0
+    for cubin in cubins:
+        for name, opcodes in gates.memory_instructions(cubin):
+            if "_tiled_" in name:
+                tiled += bool(gates.narrow(opcodes))
+            elif name.startswith("reduce"):
+                assert not gates.local(opcodes)
+            else:
+                seen += 1
+                if gates.narrow(opcodes) or gates.local(opcodes) or not gates.wide(opcodes):
+                    wrong.append((cubin.path.name, name, opcodes))
+    assert wrong == []
+    assert seen == 2 * 5 * 9 * len(gates.ARCHITECTURES)
+    assert tiled > 0, "the tiled kernels load element by element: the check must see that"
+
+
+def nvrtc() -> tuple[ctypes.CDLL, Path]:
+    home = Path(sysconfig.get_path("purelib"), "nvidia/cu13")
+    libraries = sorted((home / "lib").glob("libnvrtc.so.*"))
+    if not libraries or not (home / "include/cuda_bf16.h").exists():
+        pytest.skip("torch carries no NVRTC here (a processor-only wheel)")
+    return ctypes.CDLL(str(libraries[0])), home / "include"
+
+
+@pytest.mark.parametrize("name", gates.SOURCES)
+def test_nvrtc_compiles_the_same_sources(name: str) -> None:
+    library, include = nvrtc()
+    source = (CSRC / name).read_bytes()
+    program = ctypes.c_void_p()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None) == 0
+    options = [b"-std=c++17", b"-arch=compute_90", b"-I" + str(CSRC).encode(), b"-I" + str(include).encode()]
+    code = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    assert code == 0, log.value.decode()
+    library.nvrtcGetPTXSize(program, ctypes.byref(size))
+    assert size.value > 10_000

@@ -1,0 +1,40 @@
+import pytest
+
+from train.kernels import launch
+from train.kernels.launch import Dtype
+
+A100_SHARED = 163 << 10
+
+
+@pytest.mark.parametrize("dim", [8, 760, 1128, 1536, 2048, 2056, 3072, 5120, 5128, 8192])
+@pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
+def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
+    found = launch.register_launch("layer_norm_modulate", "backward", dim, x, True, A100_SHARED)
+    assert found is not None
+    assert found.threads % launch.WARP == 0
+    assert found.threads <= found.largest
+    assert dim <= found.threads * found.elements < dim + found.elements * launch.WARP
+
+
+@pytest.mark.parametrize(
+    ("dim", "aligned"), [(8200, True), (764, True), (768, False)], ids=["wide", "not in vectors", "unaligned"]
+)
+def test_what_registers_cannot_serve_goes_to_the_tiled_path(dim: int, aligned: bool) -> None:
+    assert launch.register_launch("layer_norm_modulate", "forward", dim, "bf16", aligned, A100_SHARED) is None
+
+
+def test_a_ring_beyond_the_shared_memory_goes_to_the_tiled_path() -> None:
+    def gated(dim: int, x: Dtype) -> launch.Launch | None:
+        return launch.register_launch("gate_residual_norm_modulate", "backward", dim, x, True, A100_SHARED)
+
+    assert gated(8192, "bf16") is not None
+    assert gated(5120, "f32") is not None
+    assert gated(8192, "f32") is None
+
+
+@pytest.mark.parametrize(("rows", "resident"), [(1, 132), (131, 132), (132, 132), (133, 132), (64_000, 396)])
+def test_no_more_blocks_than_fit_and_every_row_has_one(rows: int, resident: int) -> None:
+    per_block = launch.rows_per_block(rows, resident)
+    count = launch.blocks(rows, per_block)
+    assert count <= resident
+    assert (count - 1) * per_block < rows <= count * per_block

@@ -1,0 +1,159 @@
+"""How the kernels of csrc/ are launched: names, geometry and argument blocks, as pure functions.
+
+Whoever launches them (a binding, NVRTC, the emulator of the tests) goes through here, so the rules live once.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["f32", "bf16", "f16"]
+Family = Literal["layer_norm_modulate", "gate_residual_norm_modulate"]
+Direction = Literal["forward", "backward"]
+
+DTYPE_BYTES: dict[Dtype, int] = {"f32": 4, "bf16": 2, "f16": 2}
+WARP = 32
+VECTOR_BYTES = 16
+TILED_THREADS = 256
+REDUCE_BLOCK = (WARP, 16)
+# Elements a thread holds and the largest block; their product is the largest D.
+REGISTER_CLASSES = ((8, 256), (16, 320), (16, 512))
+STREAMS: dict[tuple[Family, Direction], int] = {
+    ("layer_norm_modulate", "forward"): 1,
+    ("layer_norm_modulate", "backward"): 2,
+    ("gate_residual_norm_modulate", "forward"): 2,
+    ("gate_residual_norm_modulate", "backward"): 4,
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the register kernels: `threads` a block, `shared_bytes` of dynamic shared memory.
+
+    `elements` and `largest` name the class (elements a thread, largest block) of csrc/instances.cuh.
+    """
+
+    elements: int
+    largest: int
+    threads: int
+    shared_bytes: int
+
+
+def register_launch(
+    family: Family, direction: Direction, dim: int, x: Dtype, aligned: bool, shared_limit: int
+) -> Launch | None:
+    """The register kernel that serves a row of `dim`, or None where only the tiled path does.
+
+    Args:
+        family: The operator family.
+        direction: Its pass.
+        dim: D, columns of a row.
+        x: Type of the activations.
+        aligned: Every pointer and row (rows of x and of the modulation) begins at a multiple of 16 bytes.
+        shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
+    """
+    size = VECTOR_BYTES // DTYPE_BYTES[x]
+    fitting = [(elements, largest) for elements, largest in REGISTER_CLASSES if dim <= elements * largest]
+    if not aligned or dim % size or not fitting:
+        return None
+    elements, largest = fitting[0]
+    threads = -(-dim // (elements * WARP)) * WARP
+    streams = STREAMS[family, direction]
+    stages = 2 if DTYPE_BYTES[x] * streams > 4 else 3
+    shared_bytes = stages * streams * elements * DTYPE_BYTES[x] * threads
+    return Launch(elements, largest, threads, shared_bytes) if shared_bytes <= shared_limit else None
+
+
+def rows_per_block(rows: int, resident: int) -> int:
+    """Consecutive rows a block walks, when `resident` blocks fit the device at once."""
+    return max(1, -(-rows // resident))
+
+
+def blocks(rows: int, per_block: int) -> int:
+    """Blocks of a launch over `rows`."""
+    return -(-rows // per_block)
+
+
+def slots(rows: int, per_block: int, groups: int) -> int:
+    """Slots [slots, 2 or 3, D] of fp32 the partial sums take: a block has one for each group it meets."""
+    return max(1, blocks(rows, per_block) + groups - 1)
+
+
+def kernel_name(
+    family: Family, direction: Direction, x: Dtype, modulation: Dtype, launch: Launch, per_token: bool = False
+) -> str:
+    """Name of a register kernel; `per_token` is the backward of modulation [rows, D]."""
+    token = "_token" if per_token else ""
+    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}"
+
+
+class Modulation(ctypes.Structure):
+    """`reel::Modulation`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("scale", "shift", "gate", "weight", "bias")),
+        *((name, ctypes.c_longlong) for name in ("scale_stride", "shift_stride", "gate_stride")),
+    )
+
+
+class Groups(ctypes.Structure):
+    """`reel::Groups`: `offsets` int32 [count + 1], or null for groups of `rows_per_group`."""
+
+    _fields_ = (
+        ("offsets", ctypes.c_void_p),
+        ("rows_per_group", ctypes.c_longlong),
+        ("count", ctypes.c_longlong),
+    )
+
+
+class ForwardArgs(ctypes.Structure):
+    """`reel::ForwardArgs`; strides are in elements."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "branch", "h", "y", "mean", "rstd")),
+        ("modulation", Modulation),
+        ("groups", Groups),
+        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta", "x_stride", "branch_stride")),
+        ("dim", ctypes.c_int),
+        ("rms", ctypes.c_int),
+        ("eps", ctypes.c_float),
+    )
+
+
+class BackwardArgs(ctypes.Structure):
+    """`reel::BackwardArgs`; strides are in elements."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "dy", "branch", "dh", "dx", "dbranch")),
+        *((name, ctypes.c_void_p) for name in ("dscale", "dshift", "dgate", "mean", "rstd")),
+        *((name, ctypes.c_void_p) for name in ("partials", "row_sums")),
+        ("modulation", Modulation),
+        ("groups", Groups),
+        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta", "x_stride", "dy_stride")),
+        *((name, ctypes.c_longlong) for name in ("branch_stride", "dh_stride")),
+        ("dim", ctypes.c_int),
+        ("rms", ctypes.c_int),
+    )
+
+
+class ReduceArgs(ctypes.Structure):
+    """`reel::ReduceArgs`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("partials", "sums", "dscale", "dshift", "dgate")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
+        ("groups", Groups),
+        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta")),
+        ("dim", ctypes.c_int),
+        ("parts", ctypes.c_int),
+    )
+
+
+class AffineArgs(ctypes.Structure):
+    """`reel::AffineArgs`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("sums", "scale", "dweight", "dbias")),
+        *((name, ctypes.c_longlong) for name in ("scale_stride", "groups")),
+        ("dim", ctypes.c_int),
+    )
