@@ -12,7 +12,7 @@ import torch
 from loader.errors import UsageError
 from train.kernels.modulated import modulated, modulated_backward
 from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
-from train.kernels.providers import kernels_for, without_autocast
+from train.kernels.providers import kernels_for, traced, without_autocast
 from train.kernels.rows import accumulator, check, collect, cut, spread
 from train.kernels.traffic import Size
 
@@ -60,7 +60,7 @@ def gate_residual_norm_modulate(
         {"weight": weight_D, "bias": bias_D},
         cu_seqlens,
     )
-    call: Any = gate_norm_modulate if torch.compiler.is_compiling() else _Function.apply
+    call: Any = gate_norm_modulate if traced(y_BLD) else _Function.apply
     arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
     h_BLD, out_BLD, _, _ = call(*arguments)
     return h_BLD, out_BLD
