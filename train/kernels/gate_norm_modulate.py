@@ -54,12 +54,8 @@ def gate_residual_norm_modulate(
             f"y must have shape and type of residual: {list(residual_BLD.shape)}, {residual_BLD.dtype},"
             f" not {list(y_BLD.shape)}, {y_BLD.dtype}"
         )
-    check(
-        residual_BLD,
-        {"gate": gate, "scale": scale, "shift": shift},
-        {"weight": weight_D, "bias": bias_D},
-        cu_seqlens,
-    )
+    modulation = {"gate": gate, "scale": scale, "shift": shift}
+    check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
     call: Any = gate_norm_modulate if traced(y_BLD) else _Function.apply
     arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
     h_BLD, out_BLD, _, _ = call(*arguments)

@@ -45,7 +45,7 @@ def layer_norm_modulate(
     Raises:
         UsageError: shapes or types that do not fit each other.
     """
-    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens)
+    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
     call: Any = norm_modulate if traced(x_BLD) else _Function.apply
     y_BLD, _, _ = call(x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
     return cast(torch.Tensor, y_BLD)
