@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.train.kernel_cases import FORMS, case, gradients, leaves
 from train.kernels.gate_norm_modulate import (
@@ -52,3 +53,15 @@ def test_under_autocast_the_type_is_that_of_the_activations():
     with torch.autocast("cpu", torch.bfloat16):
         found = gate_residual_norm_modulate(x, y, *rows)
     assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tensors_without_data_have_their_shapes(form):
+    (x, y), rows, _, cu_seqlens = case(form)
+    with FakeTensorMode() as mode:
+        inputs = leaves(*map(mode.from_tensor, (x, y, *rows)))
+        ends = None if cu_seqlens is None else mode.from_tensor(cu_seqlens)
+        outs = gate_residual_norm_modulate(*inputs, cu_seqlens=ends)
+        found = gradients(outs, [torch.empty_like(out) for out in outs], inputs)
+    assert [out.shape for out in outs] == [x.shape] * 2
+    assert [gradient.shape for gradient in found] == [tensor.shape for tensor in (x, y, *rows)]

@@ -165,6 +165,7 @@ def test_a_large_mean_costs_no_more_than_its_rounding(numerics):
         ({"scale": torch.zeros(2, 4, 8), "shift": torch.zeros(2, 4, 8)}, "6 tokens .* 4 frames"),
         ({"scale": torch.zeros(2, 4), "shift": torch.zeros(2, 4)}, "4 wide and x 8"),
         ({"scale": torch.zeros(2, 8).half(), "shift": torch.zeros(2, 8).half()}, "float16"),
+        ({"numerics": "fast"}, "eager or fp32"),
         ({"weight_D": torch.ones(1)}, r"weight must be \[8\]"),
         ({"x_BLD": torch.zeros(6, 8)}, r"\[B, L, D\]"),
         ({"cu_seqlens": torch.tensor([0, 2, 6])}, "with cu_seqlens"),

@@ -12,7 +12,7 @@ import torch
 from loader.errors import UsageError
 from train.kernels.modulated import modulated, modulated_backward
 from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
-from train.kernels.providers import kernels_for, without_autocast
+from train.kernels.providers import kernels_for, traced, without_autocast
 from train.kernels.rows import accumulator, check, collect, cut, spread
 from train.kernels.traffic import Size
 
@@ -54,13 +54,9 @@ def gate_residual_norm_modulate(
             f"y must have shape and type of residual: {list(residual_BLD.shape)}, {residual_BLD.dtype},"
             f" not {list(y_BLD.shape)}, {y_BLD.dtype}"
         )
-    check(
-        residual_BLD,
-        {"gate": gate, "scale": scale, "shift": shift},
-        {"weight": weight_D, "bias": bias_D},
-        cu_seqlens,
-    )
-    call: Any = gate_norm_modulate if torch.compiler.is_compiling() else _Function.apply
+    modulation = {"gate": gate, "scale": scale, "shift": shift}
+    check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
+    call: Any = gate_norm_modulate if traced(y_BLD) else _Function.apply
     arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
     h_BLD, out_BLD, _, _ = call(*arguments)
     return h_BLD, out_BLD

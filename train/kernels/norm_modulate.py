@@ -11,7 +11,7 @@ import torch
 
 from train.kernels.modulated import modulated, modulated_backward
 from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
-from train.kernels.providers import kernels_for, without_autocast
+from train.kernels.providers import kernels_for, traced, without_autocast
 from train.kernels.rows import check, cut
 from train.kernels.traffic import Size
 
@@ -45,8 +45,8 @@ def layer_norm_modulate(
     Raises:
         UsageError: shapes or types that do not fit each other.
     """
-    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens)
-    call: Any = norm_modulate if torch.compiler.is_compiling() else _Function.apply
+    check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
+    call: Any = norm_modulate if traced(x_BLD) else _Function.apply
     y_BLD, _, _ = call(x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
     return cast(torch.Tensor, y_BLD)
 

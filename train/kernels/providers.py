@@ -89,6 +89,12 @@ def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     return kernels if kernels.serves(x, numerics) else _eager()
 
 
+def traced(x: torch.Tensor) -> bool:
+    """Whether only the registered operator will do: under `torch.compile`, and for tensors that are not plain data."""
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta
+    return torch.compiler.is_compiling() or not plain
+
+
 def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     """Where operators run: their types are those of what they are given."""
     device = x.device.type

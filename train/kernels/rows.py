@@ -15,12 +15,15 @@ def check(
     modulation: dict[str, torch.Tensor],
     affine: dict[str, torch.Tensor | None],
     cu_seqlens: torch.Tensor | None,
+    numerics: str,
 ) -> None:
     """Refuses modulations, weights and biases that do not fit the tokens, by their names.
 
     Raises:
-        UsageError: shapes or types that do not fit each other.
+        UsageError: shapes or types that do not fit each other, or a mode that there is not.
     """
+    if numerics not in ("eager", "fp32"):
+        raise UsageError(f"numerics must be eager or fp32, not {numerics}")
     if x_BLD.dim() != 3:
         raise UsageError(f"x must be [B, L, D], not {list(x_BLD.shape)}")
     B, L, D = x_BLD.shape

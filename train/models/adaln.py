@@ -52,7 +52,6 @@ def gate_residual_modulate(
 
 
 def _how(x_BLD: torch.Tensor, segments: Segments | None) -> dict[str, Any]:
-    # Under autocast a GPU norms in float32, what "fp32" does without keeping float32 tensors; a CPU does not.
-    mixed = x_BLD.is_cuda and torch.is_autocast_enabled("cuda")
-    numerics: Numerics = "fp32" if mixed else "eager"
+    # What the chain of operations does under autocast: on a GPU it norms in float32, on a CPU it does not.
+    numerics: Numerics = "fp32" if x_BLD.is_cuda else "eager"
     return {"cu_seqlens": None if segments is None else segments.cu_seqlens, "numerics": numerics}
