@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_the_first_that_can_work_is_taken_and_says_what_the_others_lack():
     provider, reason = choose([BROKEN, EAGER], "")
     assert provider is EAGER
     assert "broken: no GPU" in reason
+
+
+def test_what_is_not_proven_is_taken_only_where_it_is_forced():
+    unproven = replace(FAST, on_request=True)
+    provider, reason = choose([unproven, EAGER], None)
+    assert provider is EAGER
+    assert "fast: only on request" in reason
+    assert choose([unproven, EAGER], "fast")[0] is unproven
 
 
 def test_the_variable_overrules_the_order():

@@ -50,11 +50,13 @@ class Provider:
         name: what `VARIABLE` calls it.
         missing: what it lacks here, in words; None where it can work.
         load: its operators; called only where nothing is missing.
+        on_request: whether it is taken only where it is forced: of kernels that no GPU has run yet.
     """
 
     name: str
     missing: Callable[[], str | None]
     load: Callable[[], Kernels]
+    on_request: bool = False
 
 
 def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider, str]:
@@ -76,7 +78,7 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
         return named[forced], f"{VARIABLE} says so"
     lacks: list[str] = []
     for provider in providers:
-        lack = provider.missing()
+        lack = "only on request" if provider.on_request else provider.missing()
         if lack is None:
             return provider, "; ".join(lacks) or "the first choice"
         lacks.append(f"no {provider.name}: {lack}")
@@ -141,5 +143,8 @@ def _triton() -> Kernels:
     return KERNELS
 
 
-PROVIDERS = (Provider("triton", _triton_lacks, _triton), Provider("eager", lambda: None, _eager))
+PROVIDERS = (
+    Provider("triton", _triton_lacks, _triton, on_request=True),
+    Provider("eager", lambda: None, _eager),
+)
 """The best first."""
