@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.parallel.config import ParallelConfig
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -105,6 +106,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     schedule: ScheduleConfig = ScheduleConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    parallel: ParallelConfig = ParallelConfig()
     recalibrate: RecalibrateConfig | None = Field(
         None, description="when measured times replace the cost that steps are planned with; null is never"
     )

@@ -19,8 +19,10 @@ from train.log import MetricLog
 from train.metrics import StepMetrics
 from train.models.bundle import Bundle
 from train.objectives.flow import draw, interpolate, sample_losses
-from train.optimizer import build_optimizer, state_tensors
 from train.packed import packed_losses
+from train.parallel.layout import Layout, lay_out
+from train.parallel.mesh import DATA
+from train.parallel.pieces import gathered
 from train.parallel.world import World, join
 from train.schedule import learning_rate
 from train.timings import MicrobatchClock
@@ -97,14 +99,13 @@ class Trainer:
 
     def _run(self, world: World) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
-        bundle = Bundle(config).to(world.device)
-        weights = bundle.trained()
-        optimizer = build_optimizer(config.optimizer, weights)
-        done = self._resume(weights, optimizer)
-        world.broadcast_(list(weights.values()))
+        layout = lay_out(config, world)
+        bundle, data = layout.bundle, layout.ranks.along(*DATA)
+        done = self._resume(layout)
+        layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in weights.values())
+            count = sum(weight.numel() for weight in layout.tensors()[0].values())
             log.say(
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
@@ -113,11 +114,12 @@ class Trainer:
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
-                for group in optimizer.param_groups:
+                for group in layout.optimizer.param_groups:
                     group["lr"] = lr
-                optimizer.zero_grad(set_to_none=False)
+                layout.zero_gradients()
                 data_s, own = 0.0, _Own()
                 for batch, waited_s in self._batches(batches, step):
+                    layout.keep_up(batch)
                     with clock.measure(batch):
                         if isinstance(batch, Pack):
                             losses_B, tokens = packed_losses(bundle, config, batch, world.device)
@@ -127,15 +129,15 @@ class Trainer:
                     data_s += waited_s
                     log.bad_samples(batch.bad)
                     own.add(batch, losses_B, tokens)
-                world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = own.totals(world)
-                norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
+                layout.sum_gradients()
+                loss, step_tokens = own.totals(data)
+                norm = layout.clip(config.optimizer.grad_clip)
 
                 finite = math.isfinite(loss) and math.isfinite(norm)
                 if finite:
                     if config.denominator == "epoch":
-                        own.spread_(weights.values())
-                    optimizer.step()
+                        own.spread_(layout.weights.values())
+                    layout.update()
                 log.add(
                     StepMetrics(
                         step=step,
@@ -157,8 +159,8 @@ class Trainer:
                     log.say(f"step {step}: {found.reason}")
                     if found.changed and self.stream.recalibrate(found.cost):
                         batches = iter(self.stream)
-                if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
-                    self._save(step, weights, optimizer)
+                if step % config.checkpoint.every_steps == 0 or step == total_steps:
+                    self._save(step, layout)
             world.barrier()
             summary = log.summary
         folder = checkpoint.latest(self.out)
@@ -200,7 +202,7 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
+    def _resume(self, layout: Layout) -> int:
         """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
         folder = checkpoint.latest(self.out)
         if folder is None:
@@ -212,25 +214,24 @@ class Trainer:
                 f"{folder} was made with another configuration: {difference}; "
                 "resume with the old value, or train into another folder"
             )
-        checkpoint.load_(folder / checkpoint.MODEL, weights)
-        checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        for name, tensors in zip((checkpoint.MODEL, checkpoint.OPTIMIZER), layout.tensors(), strict=True):
+            checkpoint.load_(folder / name, tensors)
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(
-        self, step: int, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-    ) -> None:
-        state = checkpoint.CheckpointState(
-            step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
-        )
-        tensors = state_tensors(optimizer, weights)
-        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
+    def _save(self, step: int, layout: Layout) -> None:
+        weights, optimizer = map(gathered, layout.tensors())
+        if layout.ranks.world.rank == 0:
+            state = checkpoint.CheckpointState(
+                step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
+            )
+            checkpoint.save(self.out, state, weights, optimizer, self.config.checkpoint.keep_last)
 
 
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that a resumed run shares with the run before."""
     schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
-    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint")}
+    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint", "parallel")}
     return {**kept, "schedule": schedule}
 
 

@@ -1,0 +1,117 @@
+"""Short runs in any layout, and their processes: python -m tests.train.layouts OUT runs the cases of its world size."""
+
+import itertools
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loader.errors import RunError
+from tests.train.clips import ClipStream, tiny_config
+from train.config import DiTConfig, TrainConfig
+from train.parallel.config import ParallelConfig
+from train.parallel.mesh import DATA, Mesh
+from train.parallel.world import join
+from train.trainer import Trainer
+
+STEPS = 5
+SAMPLES = 8
+# Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
+SPLITS = {1: ((8,),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of five steps.
+
+    Attributes:
+        parallel: its layout.
+        dtype: of all numbers, or bfloat16 for activations.
+        grad_clip: largest norm.
+        resumed_as: the layout that it goes on in behind step 3.
+        even: each rank has one microbatch.
+    """
+
+    parallel: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float64"
+    grad_clip: float = 0.1
+    resumed_as: dict[str, Any] | None = None
+    even: bool = False
+
+
+FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+ZERO = FSDP | {"shard": "optimizer"}
+CASES: dict[int, dict[str, Case]] = {
+    2: {
+        f"{name}-{dtype}": Case(layout, dtype, grad_clip=1e9)
+        for dtype in ("float32", "bfloat16")
+        for name, layout in (("replicated", {}), ("fsdp", FSDP), ("zero", ZERO))
+    },
+    4: {
+        "replicated": Case(),
+        "fsdp": Case(FSDP),
+        "fsdp-even": Case(FSDP, even=True),
+        "hsdp": Case({"dp_shard": 2}),
+        "zero": Case(ZERO),
+        "zero-replicated": Case({"dp_shard": 2, "shard": "optimizer"}),
+        "tp-replicated": Case({"tp": 2}),
+        "tp-alone": Case({"tp": 4}),
+        "tp-fsdp": Case(FSDP | {"tp": 2, "activation_checkpointing": "selective"}),
+        "zero-then-tp-fsdp": Case(ZERO, resumed_as=FSDP | {"tp": 2}),
+    },
+}
+
+
+def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
+    config = tiny_config(STEPS, every_steps=3)
+    return config.model_copy(
+        update={
+            "model": DiTConfig(hidden=24, heads=4, layers=2, patch=(1, 2, 2)),
+            "optimizer": config.optimizer.model_copy(update={"grad_clip": case.grad_clip}),
+            "dtype": "bfloat16" if case.dtype == "bfloat16" else "float32",
+            "parallel": ParallelConfig(**parallel),
+        }
+    )
+
+
+def stream_of(rank: int, ranks: int, even: bool = False) -> ClipStream:
+    split = ((SAMPLES // ranks,),) * ranks if even else SPLITS[ranks]
+    return ClipStream(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
+
+
+class Cut(ClipStream):
+    """Ends behind three steps."""
+
+    def __iter__(self):
+        return itertools.takewhile(lambda batch: batch.step < 3, super().__iter__())
+
+
+def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
+    """Runs a case in one process of its world."""
+    torch.set_default_dtype(torch.float64 if case.dtype == "float64" else torch.float32)
+    for parallel, stops in ((case.parallel, case.resumed_as), (case.resumed_as, None)):
+        if parallel is None:
+            continue
+        config = config_of(case, parallel)
+        mesh = Mesh.of(config.parallel, world_size)
+        data_rank = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
+        stream = stream_of(data_rank, mesh.degree(DATA), case.even)
+        if stops is not None:
+            stream.__class__ = Cut
+        try:
+            Trainer(config, stream, out).run()
+        except RunError as error:
+            if stops is None:
+                raise
+            print(error)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with join("cpu"):
+        for name in sys.argv[2:] or CASES[world_size]:
+            run_case(CASES[world_size][name], Path(sys.argv[1]) / name, rank, world_size)

@@ -1,0 +1,65 @@
+"""The layout of a DiT: which of its layers are divided how, and in which order."""
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from loader.errors import UsageError
+from train.config import TrainConfig
+from train.models.dit import Attention, DiT
+from train.parallel.activations import checkpoint_block, compile_block
+from train.parallel.fsdp import shard
+from train.parallel.mesh import CONTEXT, Ranks
+from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
+
+
+def parallelize(model: DiT, ranks: Ranks, config: TrainConfig) -> None:
+    """Lays a model out: tensor parallel, then activation checkpointing, then compilation, then FSDP.
+
+    Raises:
+        UsageError: the model does not divide.
+    """
+    parallel, mesh = config.parallel, ranks.mesh
+    if mesh.tp > 1:
+        divide_blocks(model, ranks.weights["tp"])
+    for block in model.blocks:
+        checkpoint_block(block, parallel.activation_checkpointing)
+        if parallel.compile:
+            compile_block(block, parallel.memory_budget)
+    if parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1:
+        shard(model, model.blocks, ranks, config.dtype)
+
+
+def divide_blocks(model: DiT, mesh: DeviceMesh) -> None:
+    """Divides attention by heads and the MLP by its inner width over tensor-parallel ranks.
+
+    Shoeybi et al., "Megatron-LM", 2020, section 3. Queries and keys are normalised per head, which needs no communication; the
+    vectors of the modulation are few, so each rank makes some of them and all get all.
+
+    Raises:
+        UsageError: the ranks do not divide the heads or the MLP.
+    """
+    ranks, config = mesh.size(), model.config
+    inner = int(config.hidden * config.mlp_ratio)
+    if config.heads % ranks or inner % ranks:
+        raise UsageError(
+            f"parallel.tp={ranks} must divide model.heads={config.heads} and the {inner} values inside the MLP"
+        )
+    for block in model.blocks:
+        for attention in (block.attend, block.cross_attend):
+            _divide_attention(attention, mesh)
+        divide_outputs(block.mlp[0], mesh)
+        divide_inputs(block.mlp[2], mesh)
+        divide_outputs(block.modulation, mesh, gather=True)
+
+
+def summed_over_tensor_ranks(name: str) -> bool:
+    """Whether the gradient of a weight is a sum over tensor-parallel ranks: norms see the heads of one rank alone."""
+    return name.endswith(("query_norm.weight", "key_norm.weight"))
+
+
+def _divide_attention(attention: Attention, mesh: DeviceMesh) -> None:
+    share_inputs(attention, mesh)
+    for layer in (attention.query, attention.key, attention.value):
+        divide_outputs(layer, mesh)
+    divide_inputs(attention.out, mesh)
+    attention.heads //= mesh.size()

@@ -1,0 +1,30 @@
+"""Weights in pieces, gathered block by block: torch's FSDP2, with gradients that add up."""
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+from train.parallel.mesh import Ranks
+
+
+def shard(model: nn.Module, blocks: nn.ModuleList, ranks: Ranks, dtype: str) -> None:
+    """Divides a model's weights over the ranks, block by block; the rest of it is one more block.
+
+    Each block's weights are gathered for its forward and again for its backward. With bfloat16 they are gathered in
+    bfloat16, while the pieces, their gradients and the sums of gradients are float32.
+    """
+    mesh = ranks.weights["dp_shard"]
+    if ranks.mesh.dp_replicate > 1:
+        mesh = ranks.weights["dp_replicate", "dp_shard"]
+    half = dtype == "bfloat16"
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if half else None,
+        reduce_dtype=torch.float32 if half else None,
+        cast_forward_inputs=False,
+    )
+    for module in (*blocks, model):
+        sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
+        # Microbatches are weighed by their share of the step: their gradients add up.
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+    register_fsdp_forward_method(model, "forward_packed")

@@ -1,0 +1,48 @@
+"""FSDP and HSDP: weights, gradients and optimizer state in pieces, on ranks that run in lockstep."""
+
+import torch
+
+from loader.batch import Batch
+from train.config import TrainConfig
+from train.models.bundle import Bundle
+from train.parallel.mesh import SUMMED, Ranks
+from train.parallel.replicated import Replicated
+
+
+class FullySharded(Replicated):
+    """Each rank holds a piece of every weight of the denoiser, with its gradient and optimizer state.
+
+    The ranks run in lockstep, as every block is gathered from all of them: a rank with fewer microbatches than others
+    idles through the rounds that it lacks. What else is trained (text embeddings) is replicated.
+    """
+
+    def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
+        super().__init__(bundle, config, ranks)
+        self._half = config.dtype == "bfloat16"
+        self._others = [name for name in self.weights if not name.startswith("dit.")]
+
+    def share(self) -> None:
+        """Makes the replicas of each piece equal."""
+        self.ranks.along("dp_replicate").broadcast_(list(self.weights.values()))
+        self.ranks.along(*SUMMED).broadcast_([self.weights[name] for name in self._others])
+
+    def keep_up(self, batch: Batch) -> None:
+        """Before a rank's first microbatch of a step: runs empty ones, as many as the rank with most has more."""
+        if batch.slot == 0:
+            for _ in range(self.ranks.along(*SUMMED).largest(batch.slots) - batch.slots):
+                self._idle()
+
+    def sum_gradients(self) -> None:
+        """Sums what the backward has not summed already."""
+        self.ranks.along(*SUMMED).sum_([self._gradient(name) for name in self._others])
+        self._sum_over_tensor_ranks()
+
+    def _idle(self) -> None:
+        """A forward and a backward of one token, whose gradient is zero: the collectives of a microbatch alone."""
+        bundle, device = self.bundle, self.ranks.world.device
+        latents = torch.zeros(1, bundle.tokenizer.channels, *bundle.dit.config.patch, device=device)
+        context = torch.zeros(1, 1, bundle.text.width, device=device)
+        mask = torch.ones(1, 1, dtype=torch.bool, device=device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self._half):
+            output = bundle.dit(latents, torch.zeros(1, device=device), context, mask)
+        output.backward(torch.zeros_like(output))
