@@ -46,14 +46,13 @@ FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ZERO = FSDP | {"shard": "optimizer"}
 CASES: dict[int, dict[str, Case]] = {
     2: {
-        f"{name}-{dtype}": Case(layout, dtype, grad_clip=1e9)
+        f"{name}-{dtype}": Case(layout, dtype, grad_clip=1e9, even=dtype == "float32")
         for dtype in ("float32", "bfloat16")
         for name, layout in (("replicated", {}), ("fsdp", FSDP), ("zero", ZERO))
     },
     4: {
         "replicated": Case(),
         "fsdp": Case(FSDP),
-        "fsdp-even": Case(FSDP, even=True),
         "hsdp": Case({"dp_shard": 2}),
         "zero": Case(ZERO),
         "zero-replicated": Case({"dp_shard": 2, "shard": "optimizer"}),
@@ -110,8 +109,9 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
 
 
 if __name__ == "__main__":
+    out, *chosen = sys.argv[1:]
     torch.set_num_threads(1)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with join("cpu"):
-        for name in sys.argv[2:] or CASES[world_size]:
-            run_case(CASES[world_size][name], Path(sys.argv[1]) / name, rank, world_size)
+        for name in chosen or CASES[world_size]:
+            run_case(CASES[world_size][name], Path(out) / name, rank, world_size)

@@ -37,7 +37,8 @@ KEPT = frozenset(
 def checkpoint_block(block: nn.Module, policy: Policy) -> None:
     """Makes a block compute again in the backward what the policy does not keep.
 
-    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A compiled block's memory budget is the compiler's.
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget
+    is left to the compiler.
     """
     if policy in ("none", "memory_budget"):
         return

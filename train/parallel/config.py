@@ -8,7 +8,7 @@ Degree = Annotated[int, Field(ge=1)]
 
 
 class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
-    """The layout of a run (docs/layouts.md). The degrees multiply to the number of ranks; by default all ranks are replicas."""
+    """The layout of a run: the degrees multiply to the number of ranks, which are all replicas by default."""
 
     dp_replicate: Degree | Literal["rest"] = Field(
         "rest",

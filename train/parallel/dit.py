@@ -1,11 +1,12 @@
 """The layout of a DiT: which of its layers are divided how, and in which order."""
 
-import torch
+from typing import Any
+
 from torch.distributed.device_mesh import DeviceMesh
 
 from loader.errors import UsageError
 from train.config import TrainConfig
-from train.models.dit import Attention, DiT
+from train.models.dit import DiT
 from train.parallel.activations import checkpoint_block, compile_block
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Ranks
@@ -19,8 +20,14 @@ def parallelize(model: DiT, ranks: Ranks, config: TrainConfig) -> None:
         UsageError: the model does not divide.
     """
     parallel, mesh = config.parallel, ranks.mesh
+    inner = int(model.config.hidden * model.config.mlp_ratio)
+    if model.config.heads % mesh.tp or inner % mesh.tp:
+        raise UsageError(
+            f"parallel.tp={mesh.tp} must divide model.heads={model.config.heads} and the {inner} values inside the MLP"
+        )
     if mesh.tp > 1:
-        divide_blocks(model, ranks.weights["tp"])
+        for block in model.blocks:
+            _divide(block, ranks.weights["tp"])
     for block in model.blocks:
         checkpoint_block(block, parallel.activation_checkpointing)
         if parallel.compile:
@@ -29,37 +36,23 @@ def parallelize(model: DiT, ranks: Ranks, config: TrainConfig) -> None:
         shard(model, model.blocks, ranks, config.dtype)
 
 
-def divide_blocks(model: DiT, mesh: DeviceMesh) -> None:
-    """Divides attention by heads and the MLP by its inner width over tensor-parallel ranks.
-
-    Shoeybi et al., "Megatron-LM", 2020, section 3. Queries and keys are normalised per head, which needs no communication; the
-    vectors of the modulation are few, so each rank makes some of them and all get all.
-
-    Raises:
-        UsageError: the ranks do not divide the heads or the MLP.
-    """
-    ranks, config = mesh.size(), model.config
-    inner = int(config.hidden * config.mlp_ratio)
-    if config.heads % ranks or inner % ranks:
-        raise UsageError(
-            f"parallel.tp={ranks} must divide model.heads={config.heads} and the {inner} values inside the MLP"
-        )
-    for block in model.blocks:
-        for attention in (block.attend, block.cross_attend):
-            _divide_attention(attention, mesh)
-        divide_outputs(block.mlp[0], mesh)
-        divide_inputs(block.mlp[2], mesh)
-        divide_outputs(block.modulation, mesh, gather=True)
-
-
 def summed_over_tensor_ranks(name: str) -> bool:
     """Whether the gradient of a weight is a sum over tensor-parallel ranks: norms see the heads of one rank alone."""
     return name.endswith(("query_norm.weight", "key_norm.weight"))
 
 
-def _divide_attention(attention: Attention, mesh: DeviceMesh) -> None:
-    share_inputs(attention, mesh)
-    for layer in (attention.query, attention.key, attention.value):
-        divide_outputs(layer, mesh)
-    divide_inputs(attention.out, mesh)
-    attention.heads //= mesh.size()
+def _divide(block: Any, mesh: DeviceMesh) -> None:
+    """Divides attention by heads and the MLP by its inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
+
+    Queries and keys are normalised per head, which needs no communication. The vectors of the modulation are few: each
+    rank makes some of them, and all get all.
+    """
+    for attention in (block.attend, block.cross_attend):
+        share_inputs(attention, mesh)
+        for layer in (attention.query, attention.key, attention.value):
+            divide_outputs(layer, mesh)
+        divide_inputs(attention.out, mesh)
+        attention.heads //= mesh.size()
+    divide_outputs(block.mlp[0], mesh)
+    divide_inputs(block.mlp[2], mesh)
+    divide_outputs(block.modulation, mesh, gather=True)

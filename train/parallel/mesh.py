@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -121,5 +122,5 @@ class Ranks:
         own = next(ranks for ranks in groups if self.world.rank in ranks)
         if len(own) == self.world.size:
             return self.world
-        group = dist.new_subgroups_by_enumeration(groups)[0] if len(own) > 1 else None
+        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(own) > 1 else None
         return World(own.index(self.world.rank), len(own), self.world.device, group)

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.mesh import CONTEXT, Ranks
-from train.parallel.pieces import placed
 from train.parallel.replicated import Replicated
 
 # Bounds what a collective needs beside weights and gradients: 256 MiB of float32.
@@ -26,8 +25,8 @@ BUCKET_VALUES = 1 << 26
 class OptimizerSharded(Replicated):
     """Each rank updates its rows of every weight, in float32 at least, and gives them to the others.
 
-    With bfloat16, matrices are bfloat16 while their rows at the optimizer and all gradients are float32. Rows are divided as
-    `torch.chunk` divides them.
+    With bfloat16, matrices are bfloat16 while their rows at the optimizer and all gradients are float32. Rows are
+    divided as `torch.chunk` divides them.
     """
 
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
@@ -74,7 +73,7 @@ class OptimizerSharded(Replicated):
             dist.reduce_scatter_tensor(own_N, sent_WN.flatten(), group=self._sharing.group)
             self._replicas.sum_([own_N])
             for name, part in zip(
-                bucket, own_N.split([_chunk(total, size) for total in totals]), strict=True
+                bucket, torch.split(own_N, [_chunk(total, size) for total in totals]), strict=True
             ):
                 gradient = self._gradient(name)
                 gradient.copy_(part[: gradient.numel()].view_as(gradient))
@@ -91,12 +90,12 @@ class OptimizerSharded(Replicated):
             parameters = [self._parameters[name] for name in bucket]
             counts = [_chunk(parameter, size) for parameter in parameters]
             own_N = parameters[0].new_zeros(sum(counts))
-            for name, part in zip(bucket, own_N.split(counts), strict=True):
+            for name, part in zip(bucket, torch.split(own_N, counts), strict=True):
                 weight = self.weights[name]
                 part[: weight.numel()].copy_(weight.flatten())
             all_WN = own_N.new_empty(size, len(own_N))
             dist.all_gather_into_tensor(all_WN.view(-1), own_N, group=self._sharing.group)
-            for parameter, part_Wn in zip(parameters, all_WN.split(counts, dim=1), strict=True):
+            for parameter, part_Wn in zip(parameters, torch.split(all_WN, counts, dim=1), strict=True):
                 parameter.copy_(part_Wn.flatten()[: parameter.numel()].view_as(parameter))
 
     def _rows(self, parameter: torch.Tensor) -> slice:
@@ -107,7 +106,8 @@ class OptimizerSharded(Replicated):
     def _buckets(self) -> Iterator[list[str]]:
         """Names of parameters of one type that go together."""
         for dtype in {parameter.dtype: None for parameter in self._parameters.values()}:
-            bucket, values = [], 0
+            bucket: list[str] = []
+            values = 0
             for name, parameter in self._parameters.items():
                 if parameter.dtype == dtype:
                     if bucket and values + parameter.numel() > BUCKET_VALUES:

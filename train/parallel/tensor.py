@@ -1,6 +1,7 @@
 """Tensor parallelism of linear layers: each rank has some of the rows or columns of the matrix.
 
-Weights are DTensors, which FSDP divides further and checkpoints put together; activations are plain tensors, as kernels want them.
+Weights are DTensors, which FSDP divides further and checkpoints put together; activations are plain tensors, as kernels
+want them.
 """
 
 from typing import Any
@@ -8,14 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import (
-    DTensor,
-    Placement,
-    Replicate,
-    Shard,
-    distribute_module,
-    distribute_tensor,
-)
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 
 def divide_outputs(layer: nn.Linear, mesh: DeviceMesh, gather: bool = False) -> None:
@@ -42,21 +36,20 @@ def share_inputs(module: nn.Module, mesh: DeviceMesh) -> None:
 def _divide(
     layer: nn.Linear, mesh: DeviceMesh, weight: Placement, bias: Placement, taken: Placement, given: Placement
 ) -> None:
-    def partition(_name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-        for name, placement in (("weight", weight), ("bias", bias)):
-            # Every rank has the whole, made from the run's seed.
-            part = distribute_tensor(getattr(module, name), mesh, [placement], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(part))
-
-    def take(_module: nn.Module, inputs: Any, mesh: DeviceMesh) -> tuple[torch.Tensor]:
+    def take(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[DTensor]:
         return (_wrap(inputs[0], mesh, taken),)
 
-    def give(_module: nn.Module, output: Any, mesh: DeviceMesh) -> torch.Tensor:
+    def give(_layer: nn.Module, _inputs: Any, output: DTensor) -> torch.Tensor:
         # Waits for the sum: a kernel that is given an unfinished tensor would read it too early.
         local: torch.Tensor = output.redistribute(placements=[given]).to_local()
         return local
 
-    distribute_module(layer, mesh, partition, take, give)
+    # Every rank has the whole, made from the run's seed.
+    for name, placement in (("weight", weight), ("bias", bias)):
+        part = distribute_tensor(getattr(layer, name), mesh, [placement], src_data_rank=None)
+        layer.register_parameter(name, nn.Parameter(part))
+    layer.register_forward_pre_hook(take)
+    layer.register_forward_hook(give)
 
 
 def _wrap(x: torch.Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
