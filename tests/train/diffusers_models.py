@@ -20,7 +20,6 @@ FAMILIES = {
 }
 CONFIGS = {
     WanTransformer3DModel: {
-        "num_attention_heads": 2,
         "attention_head_dim": 16,
         "in_channels": 4,
         "out_channels": 4,
@@ -31,7 +30,6 @@ CONFIGS = {
         "rope_max_seq_len": 32,
     },
     CogVideoXTransformer3DModel: {
-        "num_attention_heads": 2,
         "attention_head_dim": 16,
         "in_channels": 4,
         "out_channels": 4,
@@ -46,7 +44,6 @@ CONFIGS = {
     HunyuanVideoTransformer3DModel: {
         "in_channels": 4,
         "out_channels": 4,
-        "num_attention_heads": 2,
         "attention_head_dim": 16,
         "num_layers": 1,
         "num_single_layers": 1,
@@ -59,23 +56,22 @@ CONFIGS = {
     CosmosTransformer3DModel: {
         "in_channels": 4,
         "out_channels": 4,
-        "num_attention_heads": 2,
         "attention_head_dim": 16,
         "num_layers": 2,
         "mlp_ratio": 2,
         "text_embed_dim": 8,
         "adaln_lora_dim": 6,
-        "max_size": (4, 8, 8),
+        "max_size": (4, 32, 32),
         "concat_padding_mask": False,
     },
 }
 
 
-def model_of(family, dtype=torch.float32):
+def model_of(family, dtype=torch.float32, heads=2):
     """The model with every weight drawn, so that no gate is shut; some stay float32, as when diffusers loads it."""
     torch.manual_seed(0)
     kind, special = FAMILIES[family]
-    model = kind(**CONFIGS[kind] | special)
+    model = kind(**CONFIGS[kind] | special | {"num_attention_heads": heads})
     wide = torch.promote_types(dtype, torch.float32)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -99,7 +95,7 @@ def inputs_of(family, dtype=torch.float32, B=2, T=2, H=4, W=6, M=5):
     if family.startswith("cosmos, a time"):
         inputs["timestep"] = torch.rand(B, 1, T, 1, 1, generator=draw) * 900
     if family.startswith("cogvideox"):
-        inputs["hidden_states"] = normal(B, T, 4, 4, 4)
+        inputs["hidden_states"] = normal(B, T, 4, H, W)
     if family.startswith("hunyuan"):
         inputs["encoder_attention_mask"] = torch.ones(B, M, dtype=torch.bool)
         inputs["encoder_attention_mask"][0, -2:] = False
@@ -115,3 +111,14 @@ def outcome(model, inputs):
     gradients = torch.autograd.grad(out, list(leaves.values()), upstream, allow_unused=True)
     found = dict(zip(leaves, gradients, strict=True))
     return {"output": out.detach()} | {name: g for name, g in found.items() if g is not None}
+
+
+def first_block(model, inputs):
+    """The first block that tokens pass, and the arguments it is called with."""
+    calls = []
+    name = "blocks" if hasattr(model, "blocks") else "transformer_blocks"
+    block = model.get_submodule(name)[0]
+    hook = block.register_forward_pre_hook(lambda _, *call: calls.append(call), with_kwargs=True)
+    model(**inputs)
+    hook.remove()
+    return block, *calls[0]

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.errors import UsageError
-from tests.train.diffusers_models import FAMILIES, inputs_of, model_of, outcome
+from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
 from train.config import DiTConfig
 from train.kernels.patch.patcher import patch, unpatch
 from train.models.dit import DiT
@@ -63,19 +63,22 @@ def test_outputs_and_all_gradients_are_those_of_the_model(family, dtype):
 
 
 @EVERY
-def test_in_bfloat16_it_is_as_near_to_the_exact_model_as_before(family):
+@pytest.mark.parametrize("autocast", [False, True], ids=["bfloat16", "autocast"])
+def test_in_bfloat16_it_is_as_near_to_the_exact_model_as_before(family, autocast):
     exact_dtype = torch.float32 if family == "cosmos" else torch.float64
     exact = outcome(model_of(family, exact_dtype), inputs_of(family, exact_dtype))
-    model, patched, inputs = pair(family, torch.bfloat16)
+    model, patched, inputs = pair(family, torch.float32 if autocast else torch.bfloat16)
 
-    def errors(found):
+    def errors(model):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = outcome(model, inputs)
         scale = max(float(x.norm()) for name, x in exact.items() if name != "output")
         return {
             name: float((found[name].double() - x.double()).norm() / max(float(x.norm()), 1e-3 * scale))
             for name, x in exact.items()
         }
 
-    before, after = errors(outcome(model, inputs)), errors(outcome(patched, inputs))
+    before, after = errors(model), errors(patched)
     assert 0 < after["output"] <= 1.2 * before["output"]
     assert sum(after.values()) <= 1.2 * sum(before.values())
 
@@ -97,9 +100,9 @@ def test_every_norm_is_one_operator(family):
     assert calls["reelweave"] == NORMS[family] + (4 if family == "cogvideox" else 0)
 
 
-def kept(model, inputs):
+def kept(block, args, kwargs):
     """Bytes that autograd keeps, each storage once; weights are there anyway."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
     storages = {}
 
     def pack(x):
@@ -108,15 +111,22 @@ def kept(model, inputs):
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        out = model(**inputs, return_dict=False)[0]
-    del out
+        block(*args, **kwargs)
     return sum(size for place, (size, _) in storages.items() if place not in own)
 
 
-@EVERY
-def test_less_is_kept_for_the_backward(family):
-    model, patched, inputs = pair(family, torch.bfloat16)
-    assert kept(patched, inputs) < 0.95 * kept(model, inputs)
+@pytest.mark.parametrize(
+    ("family", "saved"),
+    [("wan", 16), ("wan, a time per token", 20), ("cogvideox", 4), ("hunyuan", 4), ("cosmos", 6)],
+)
+def test_what_a_block_keeps_less_per_token_and_channel(family, saved):
+    """Bytes, as the table of docs/patch.md says; means and deviations of the norms come to a few percent."""
+    model, inputs = model_of(family, torch.bfloat16, heads=16), inputs_of(family, torch.bfloat16, H=32, W=32)
+    block, args, kwargs = first_block(model, inputs)
+    before = kept(block, args, kwargs)
+    patch(model)
+    tokens = 2 * (2 * 16 * 16 + (5 if family in ("cogvideox", "hunyuan") else 0))
+    assert (before - kept(block, args, kwargs)) / (tokens * 256) == pytest.approx(saved, rel=0.05)
 
 
 @EVERY
@@ -158,19 +168,10 @@ def test_checkpointed_blocks_give_the_same_gradients(family):
     assert all(torch.equal(found[name], x) for name, x in expected.items())
 
 
-@EVERY
+@ONE_OF_EACH
 def test_a_block_compiles_without_a_break(family):
     _, patched, inputs = pair(family)
-    block, calls = (
-        patched.get_submodule("blocks" if family.startswith("wan") else "transformer_blocks")[0],
-        [],
-    )
-    hook = block.register_forward_pre_hook(
-        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
-    )
-    patched(**inputs)
-    hook.remove()
-    ((args, kwargs),) = calls
+    block, args, kwargs = first_block(patched, inputs)
     torch._dynamo.reset()
     found = torch.compile(block, backend="aot_eager", fullgraph=True)(*args, **kwargs)
     expected = block(*args, **kwargs)
