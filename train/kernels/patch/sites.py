@@ -39,7 +39,16 @@ def gate_modulate(
     # Under autocast a branch can be narrower than a residual stream of float32.
     y_BLD = y_BLD.to(residual_BLD.dtype)
     return gate_residual_norm_modulate(
-        residual_BLD, y_BLD, gate, scale, shift, norm.eps, False, norm.weight, norm.bias, cu_seqlens=cu_seqlens
+        residual_BLD,
+        y_BLD,
+        gate,
+        scale,
+        shift,
+        norm.eps,
+        False,
+        norm.weight,
+        norm.bias,
+        cu_seqlens=cu_seqlens,
     )
 
 
