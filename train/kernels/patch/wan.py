@@ -25,8 +25,8 @@ class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
         shift, scale, gate, last_shift, last_scale, last_gate = vectors.unbind(-2)
         y_BLD = self.attn1(modulate(self.norm1, x_BLD, scale, shift), None, None, rotary_emb)
         if isinstance(self.norm2, FP32LayerNorm):
-            # A norm with weights of its own and no modulation: one by 1 + 0 and 0.
-            none = torch.zeros_like(gate)
+            # A norm with weights of its own and no modulation: one by 1 + 0 and 0, which take no memory.
+            none = gate.new_zeros(()).expand_as(gate)
             x_BLD, h_BLD = gate_modulate(self.norm2, x_BLD, y_BLD, gate, none, none)
         else:
             x_BLD = h_BLD = _gated(x_BLD, y_BLD, gate)
