@@ -209,6 +209,16 @@ def test_what_is_not_the_code_that_is_known_is_left_alone(monkeypatch):
     assert patch(model).norms == 6
 
 
+def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
+    from diffusers.models.transformers import transformer_cosmos
+
+    model = model_of("cosmos")
+    monkeypatch.delattr(transformer_cosmos, "CosmosAdaLayerNorm")
+    monkeypatch.delitem(sys.modules, "train.kernels.patch.cosmos", raising=False)
+    with pytest.raises(UsageError, match=r"0\.38 .*CosmosAdaLayerNorm"):
+        patch(model)
+
+
 def derive(block):
     block.__class__ = type("Derived", (type(block),), {})
 

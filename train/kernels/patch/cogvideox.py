@@ -9,7 +9,7 @@ from diffusers.models.transformers import cogvideox_transformer_3d as theirs
 from torch import nn
 
 from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
-from train.kernels.patch.swap import Swap
+from train.kernels.patch.swap import Swap, adaptive
 
 
 class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
@@ -25,17 +25,16 @@ class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As theirs."""
         x_BLD, text_BMD = hidden_states, encoder_hidden_states
-        norm, (shift, scale, gate, t_shift, t_scale, t_gate) = self.norm1.norm, _vectors(self.norm1, temb)
+        norm = self.norm1.norm
+        shift, scale, gate, t_shift, t_scale, t_gate = _vectors(self.norm1, temb)
         y_BLD, text_y_BMD = self.attn1(
             hidden_states=modulate(norm, x_BLD, scale, shift),
             encoder_hidden_states=modulate(norm, text_BMD, t_scale, t_shift),
             image_rotary_emb=image_rotary_emb,
             **(attention_kwargs or {}),
         )
-        norm, (shift, scale, last_gate, t_shift, t_scale, last_t_gate) = (
-            self.norm2.norm,
-            _vectors(self.norm2, temb),
-        )
+        norm = self.norm2.norm
+        shift, scale, last_gate, t_shift, t_scale, last_t_gate = _vectors(self.norm2, temb)
         x_BLD, h_BLD = gate_modulate(norm, x_BLD, y_BLD, gate, scale, shift)
         text_BMD, text_h_BMD = gate_modulate(norm, text_BMD, text_y_BMD, t_gate, t_scale, t_shift)
         text_y_BMD, y_BLD = self.ff(torch.cat([text_h_BMD, h_BLD], dim=1)).split(
@@ -64,16 +63,11 @@ def _vectors(norm: Any, temb_BE: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return vectors
 
 
-_NORMS = {
-    f"norm{n}{inner}": kind
-    for n in (1, 2)
-    for inner, kind in (("", CogVideoXLayerNormZero), (".norm", nn.LayerNorm))
-}
 SWAPS = (
     Swap(
         theirs.CogVideoXBlock,
         CogVideoXBlock,
-        {path: (kind,) for path, kind in _NORMS.items()},
+        adaptive("norm1", CogVideoXLayerNormZero) | adaptive("norm2", CogVideoXLayerNormZero),
         "f4fcf9ce7a0a96d2a73bfe3f90f04fdf000822e7097b161ee333e85e38823f4e",
     ),
     Swap(

@@ -7,7 +7,7 @@ from diffusers.models.transformers import transformer_cosmos as theirs
 from torch import nn
 
 from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
-from train.kernels.patch.swap import Swap
+from train.kernels.patch.swap import Swap, adaptive
 
 
 class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[misc]
@@ -66,16 +66,12 @@ def _vectors(
     return tuple(vectors.split(norm.norm.normalized_shape[0], dim=-1))
 
 
-_NORMS = {
-    f"norm{n}{inner}": kind
-    for n in (1, 2, 3)
-    for inner, kind in (("", theirs.CosmosAdaLayerNormZero), (".norm", nn.LayerNorm))
-}
+_ZERO = theirs.CosmosAdaLayerNormZero
 SWAPS = (
     Swap(
         theirs.CosmosTransformerBlock,
         CosmosTransformerBlock,
-        {path: (kind,) for path, kind in _NORMS.items()},
+        adaptive("norm1", _ZERO) | adaptive("norm2", _ZERO) | adaptive("norm3", _ZERO),
         "79823648cad9bf88b017ba8fa592bf7661f629365eec85119860bd9d2d1d771d",
     ),
     Swap(

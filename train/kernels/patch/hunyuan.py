@@ -8,7 +8,7 @@ from diffusers.models.transformers import transformer_hunyuan_video as theirs
 from torch import nn
 
 from train.kernels.patch import sites
-from train.kernels.patch.swap import Swap
+from train.kernels.patch.swap import Swap, adaptive
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 Streams = tuple[torch.Tensor, torch.Tensor]
@@ -211,35 +211,31 @@ class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc
         return sites.modulate(self.norm, x, scale, shift)
 
 
-def _adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module], ...]]:
-    return {path: (kind,), f"{path}.norm": (nn.LayerNorm,)}
-
-
 _SECOND = {"norm2": (nn.LayerNorm,), "norm2_context": (nn.LayerNorm,)}
-_CONTEXT = _adaptive("norm1_context", norms.AdaLayerNormZero)
+_CONTEXT = adaptive("norm1_context", norms.AdaLayerNormZero)
 SWAPS = (
     Swap(
         theirs.HunyuanVideoTransformerBlock,
         HunyuanVideoTransformerBlock,
-        _adaptive("norm1", norms.AdaLayerNormZero) | _CONTEXT | _SECOND,
+        adaptive("norm1", norms.AdaLayerNormZero) | _CONTEXT | _SECOND,
         "5ac6adba990b0109d05319422c3d3f7314a334135fd3ee1eb42dee71f3ea7b0c",
     ),
     Swap(
         theirs.HunyuanVideoTokenReplaceTransformerBlock,
         HunyuanVideoTokenReplaceTransformerBlock,
-        _adaptive("norm1", theirs.HunyuanVideoTokenReplaceAdaLayerNormZero) | _CONTEXT | _SECOND,
+        adaptive("norm1", theirs.HunyuanVideoTokenReplaceAdaLayerNormZero) | _CONTEXT | _SECOND,
         "f99560b785cfa180b5d861daba25ab59668803ee9d37854c591cd305a44f1ed4",
     ),
     Swap(
         theirs.HunyuanVideoSingleTransformerBlock,
         HunyuanVideoSingleTransformerBlock,
-        _adaptive("norm", norms.AdaLayerNormZeroSingle),
+        adaptive("norm", norms.AdaLayerNormZeroSingle),
         "1c26ae4a6b9e8fb0cb7e850c381bfd6450dbb6860436c5aab0e7df9b443332dc",
     ),
     Swap(
         theirs.HunyuanVideoTokenReplaceSingleTransformerBlock,
         HunyuanVideoTokenReplaceSingleTransformerBlock,
-        _adaptive("norm", theirs.HunyuanVideoTokenReplaceAdaLayerNormZeroSingle),
+        adaptive("norm", theirs.HunyuanVideoTokenReplaceAdaLayerNormZeroSingle),
         "80edfee1c31134a565a482fe07e99aabf9fc334a9bf6d91473bbd9db02fef7de",
     ),
     Swap(

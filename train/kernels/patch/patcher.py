@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
@@ -31,10 +31,10 @@ class Report:
         left: modules left alone, by path, and why.
     """
 
-    swapped: Counter[str] = field(default_factory=Counter)
-    already: Counter[str] = field(default_factory=Counter)
-    norms: int = 0
-    left: dict[str, str] = field(default_factory=dict)
+    swapped: Counter[str]
+    already: Counter[str]
+    norms: int
+    left: dict[str, str]
 
     def __str__(self) -> str:
         """In sentences."""
@@ -58,7 +58,7 @@ def patch(model: nn.Module) -> Report:
         model: of diffusers' Wan, CogVideoX, HunyuanVideo or Cosmos, or what holds one. Before it is sharded.
 
     Raises:
-        UsageError: nothing in it is of these families, or diffusers is not installed.
+        UsageError: nothing in it is of these families, or diffusers is not installed or of another time.
     """
     swapped, already, norms, left = Counter[str](), Counter[str](), 0, dict[str, str]()
     for family in _families(model):
@@ -109,9 +109,18 @@ def unpatch(model: nn.Module) -> int:
 
 
 def _families(model: nn.Module) -> Iterator[ModuleType]:
-    """The families that modules of this model belong to, by where their classes or the bases of these come from."""
+    """The families that modules of this model belong to, by where their classes or the bases of these come from.
+
+    Raises:
+        UsageError: a diffusers without the classes of such a family.
+    """
     sources = {base.__module__ for module in model.modules() for base in type(module).__mro__}
-    return (import_module(ours) for theirs, ours in FAMILIES.items() if theirs in sources)
+    for theirs, ours in FAMILIES.items():
+        if theirs in sources:
+            try:
+                yield import_module(ours)
+            except (AttributeError, ImportError) as error:
+                raise UsageError(f"patch knows {KNOWN}, and the one here differs: {error}") from error
 
 
 def _ours(model: nn.Module) -> Counter[str]:

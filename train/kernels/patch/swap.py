@@ -68,6 +68,11 @@ class Swap:
         return sum(isinstance(module.get_submodule(path), nn.LayerNorm) for path in self.bypassed)
 
 
+def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module], ...]]:
+    """An adaptive norm of diffusers and the layer norm inside it, as `Swap.bypassed` wants them."""
+    return {path: (kind,), f"{path}.norm": (nn.LayerNorm,)}
+
+
 def digest(classes: list[type[nn.Module]]) -> str:
     """Of the source of their ``forward``, in this order; empty where one has none."""
     whole = hashlib.sha256()
