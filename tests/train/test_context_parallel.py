@@ -39,7 +39,7 @@ def findings(tmp_path_factory) -> list[dict[str, dict[str, float]]]:
         for rank in range(4)
     ]
     try:
-        told = [member.communicate(timeout=150)[1] for member in members]
+        told = [member.communicate(timeout=240)[1] for member in members]
     finally:
         for member in members:
             member.kill()

@@ -58,12 +58,11 @@ def test_fewer_tokens_than_ranks_are_refused(monkeypatch):
         ContextParallel(2, 2).cut(3)
 
 
-def test_ulysses_sends_less_than_a_ring_from_three_ranks_on():
+def test_even_parts_send_what_the_page_on_layouts_says():
     size = AttentionSize(batch=1, heads=24, width=128, value_bytes=2)
     activation = 36_000 * size.token * size.value_bytes
     for ranks in (1, 2, 3, 4, 8):
         cut = Cut.even(36_000, ranks)
-        # As docs/parallel.md has it, in activations of the whole sequence.
         share = (ranks - 1) / ranks
         assert ulysses_bytes(size, cut, 0) == pytest.approx([4 * activation * share / ranks] * 2)
         assert ring_bytes(size, cut, 0) == pytest.approx([2 * activation * share, 6 * activation * share])

@@ -44,6 +44,8 @@ def gather(x: torch.Tensor, lengths: Sequence[int], group: dist.ProcessGroup, di
         dim: the dimension that is cut.
     """
     size = dist.get_world_size(group)
+    if size == 1:
+        return x
     rows = x.movedim(dim, 0)
     # An all-gather of parts of any lengths, whose adjoint is a reduce-scatter summed in the order of the ranks.
     copies = rows.expand(size, *rows.shape).flatten(0, 1)

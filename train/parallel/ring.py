@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from train.models.precision import at_least_float32
-from train.parallel.exchange import Hop, hop
+from train.parallel.exchange import hop
 from train.parallel.local_attention import local_attention
 from train.parallel.lse import merge_
 
@@ -53,6 +52,8 @@ class Ring:
     queries: Sequence[int]
     keys: Sequence[Sequence[int]]
 
+    # Compiled, hops would break the graph in many places; so they break it in one.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         """The outputs of this rank's queries, [B, H, L, D].
 
@@ -98,8 +99,9 @@ class _RingAttention(torch.autograd.Function):
         ctx: Any, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, ring: Ring
     ) -> torch.Tensor:
         local = local_attention(q_BHLD)
-        out_BHLD = torch.zeros_like(at_least_float32(q_BHLD), memory_format=torch.contiguous_format)
-        lse_BHL = out_BHLD.new_full(out_BHLD.shape[:3], -torch.inf)
+        wide = torch.promote_types(q_BHLD.dtype, torch.float32)
+        out_BHLD = q_BHLD.new_zeros(q_BHLD.shape, dtype=wide)
+        lse_BHL = q_BHLD.new_full(q_BHLD.shape[:3], -torch.inf, dtype=wide)
         kv_2BHMD = torch.stack([k_BHMD, v_BHMD])
         for (k, v), seen in ring.blocks(kv_2BHMD):
             for rows, keys in seen:
@@ -121,10 +123,10 @@ class _RingAttention(torch.autograd.Function):
         ring, dout_BHLD = ctx.ring, gradients[0].contiguous()
         q_BHLD, kv_2BHMD, y_BHLD, lse_BHL = ctx.saved_tensors
         local = local_attention(q_BHLD)
-        dq_BHLD = torch.zeros_like(at_least_float32(q_BHLD))
+        dq_BHLD = q_BHLD.new_zeros(q_BHLD.shape, dtype=lse_BHL.dtype)
         own, travelling = None, None
         for steps, ((k, v), seen) in enumerate(ring.blocks(kv_2BHMD)):
-            dkv_2BHMD = torch.zeros(ring.shape(kv_2BHMD, steps), dtype=dq_BHLD.dtype, device=k.device)
+            dkv_2BHMD = torch.zeros(ring.shape(kv_2BHMD, steps), dtype=lse_BHL.dtype, device=k.device)
             for rows, keys in seen:
                 dq, dk, dv = local.backward(
                     dout_BHLD[:, :, rows],
@@ -143,9 +145,7 @@ class _RingAttention(torch.autograd.Function):
             if travelling is not None:
                 dkv_2BHMD += travelling.wait()
             travelling = hop(dkv_2BHMD, ring.shape(kv_2BHMD, steps + 1), ring.group)
-        return dq_BHLD.to(q_BHLD.dtype), *_total(own, travelling).to(q_BHLD.dtype), None
-
-
-def _total(own: torch.Tensor | None, travelling: Hop | None) -> torch.Tensor:
-    assert own is not None  # a ring has one rank at least
-    return own if travelling is None else own + travelling.wait()
+        assert own is not None  # a ring has one rank at least
+        if travelling is not None:
+            own += travelling.wait()
+        return dq_BHLD.to(q_BHLD.dtype), *own.to(q_BHLD.dtype), None
