@@ -45,7 +45,7 @@ MESHES = {
     "ring 2 x ulysses 2": [[0, 2], [1, 3]],
 }
 # Text and video tokens of a joint sequence, where each stream is cut by itself.
-TEXT, VIDEO = 7, 19
+TEXT, VIDEO = 3, 19
 UNEVEN = {2: (9, 1), 3: (1, 9, 4), 4: (6, 0, 1, 8)}
 SAMPLES = {"short and long": [3, 1, 14, 2, 5], "one": [23], "long": [11, 12]}
 Case = Callable[[ContextParallel], dict[str, float]]
@@ -96,11 +96,11 @@ def uneven(ranks: ContextParallel) -> dict[str, float]:
 
 
 def joint(ranks: ContextParallel) -> dict[str, float]:
-    """Captions of other lengths, padded behind; holes in one, as after a dropped word."""
-    text, video = ranks.cut(TEXT), ranks.cut(VIDEO)
+    """Captions of other lengths, padded behind or before; of four ranks one has no text."""
+    text, video = Cut.even(TEXT, ranks.size), ranks.cut(VIDEO)
     cut, order_L = Cut.beside(text, video), joint_order(text, video)
     mask_BM = torch.ones(3, TEXT + VIDEO, dtype=torch.bool)
-    mask_BM[0, 4:TEXT] = mask_BM[1, 1:TEXT] = mask_BM[2, [0, 3]] = False
+    mask_BM[0, 2:TEXT] = mask_BM[1, 1:TEXT] = mask_BM[2, :2] = False
     attend = ranks.attend_dense(cut, mask_BM[:, order_L])
     part = order_L[cut.part(ranks.rank)]
     return compared(attend, part, 3, TEXT + VIDEO, mask_BM[:, None, None, :])
