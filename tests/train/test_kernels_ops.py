@@ -217,20 +217,3 @@ def test_kept_bytes_are_those_of_the_kept_tensors(op, rms):
             gate_residual_norm_modulate(*leaves(x, y, *rows), rms=rms)
     module = plain if op == "plain" else gated
     assert bytes_of(kept) == module.saved_bytes(Size(24, 16, torch.bfloat16, 6, torch.bfloat16, rms))
-
-
-def test_gradients_of_shards_of_a_sequence_add_up():
-    """What sequence parallelism rests on: of the modulation, a rank has the sums of its own tokens."""
-    (x, y), rows, _, _ = case(L=12, dtype=torch.float64)
-    whole = leaves(x, y, *rows)
-    h, out = gate_residual_norm_modulate(*whole)
-    upstream = torch.randn_like(h), torch.randn_like(out)
-    expected = gradients((h, out), upstream, whole)
-    shards = []
-    for tokens in (slice(0, 5), slice(5, 12)):
-        part = leaves(x[:, tokens], y[:, tokens], *rows)
-        outs = gate_residual_norm_modulate(*part)
-        shards.append(gradients(outs, [up[:, tokens] for up in upstream], part))
-    for number, exact in enumerate(expected):
-        pieces = [shard[number] for shard in shards]
-        torch.testing.assert_close(torch.cat(pieces, dim=1) if number < 2 else sum(pieces), exact)

@@ -1,0 +1,283 @@
+"""Models of diffusers with our operators in their blocks: the same model, with less kept for the backward."""
+
+import copy
+import functools
+import importlib
+import pickle
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from loader.errors import UsageError
+from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
+from train.config import DiTConfig
+from train.kernels.patch.patcher import patch, unpatch
+from train.models.dit import DiT
+
+NORMS = {
+    "wan": 6,
+    "wan, a time per token": 6,
+    "wan, two norms": 4,
+    "cogvideox": 5,
+    "hunyuan": 6,
+    "hunyuan, first frame given": 6,
+    "cosmos": 7,
+    "cosmos, a time per frame": 7,
+}
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+ONE_OF_EACH = pytest.mark.parametrize("family", ["wan", "cogvideox", "hunyuan, first frame given", "cosmos"])
+
+
+def pair(family, dtype=torch.float32):
+    """The model as it is and patched, and inputs."""
+    model = model_of(family, dtype)
+    patched = copy.deepcopy(model)
+    patch(patched)
+    return model, patched, inputs_of(family, dtype)
+
+
+def shares(found, expected):
+    """By name, the largest error in units of the largest value; some gradients are zero but for rounding."""
+    scale = max(float(x.abs().max()) for name, x in expected.items() if name != "output")
+    assert found.keys() == expected.keys()
+    return {
+        name: float((found[name].double() - exact.double()).abs().max())
+        / max(float(exact.abs().max()), 1e-3 * scale)
+        for name, exact in expected.items()
+    }
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_outputs_and_all_gradients_are_those_of_the_model(family, dtype):
+    if family == "cosmos" and dtype == torch.float64:
+        pytest.skip("its learned positions take no float64")
+    model, patched, inputs = pair(family, dtype)
+    # Wan takes its norms in float32 even then.
+    bound = 1e-5 if dtype == torch.float32 or family.startswith("wan") else 1e-10
+    errors = shares(outcome(patched, inputs), outcome(model, inputs))
+    assert len(errors) > 45
+    assert {name: error for name, error in errors.items() if error > bound} == {}
+
+
+@pytest.mark.parametrize("family", ["wan", "cogvideox", "cosmos"])
+def test_one_time_serves_all_samples(family):
+    model, patched, inputs = pair(family)
+    inputs["timestep"] = inputs["timestep"][:1]
+    errors = shares(outcome(patched, inputs), outcome(model, inputs))
+    assert max(errors.values()) < 1e-5
+
+
+@EVERY
+@pytest.mark.parametrize("autocast", [False, True], ids=["bfloat16", "autocast"])
+def test_in_bfloat16_it_is_as_near_to_the_exact_model_as_before(family, autocast):
+    exact_dtype = torch.float32 if family == "cosmos" else torch.float64
+    exact = outcome(model_of(family, exact_dtype), inputs_of(family, exact_dtype))
+    model, patched, inputs = pair(family, torch.float32 if autocast else torch.bfloat16)
+
+    def errors(model):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = outcome(model, inputs)
+        scale = max(float(x.norm()) for name, x in exact.items() if name != "output")
+        return {
+            name: float((found[name].double() - x.double()).norm() / max(float(x.norm()), 1e-3 * scale))
+            for name, x in exact.items()
+        }
+
+    before, after = errors(model), errors(patched)
+    assert 0 < after["output"] <= 1.2 * before["output"]
+    assert sum(after.values()) <= 1.2 * sum(before.values())
+
+
+@EVERY
+def test_every_norm_is_one_operator(family):
+    """Counted where the registered operators run: on tensors without data."""
+    model, inputs, calls = model_of(family), inputs_of(family), Counter()
+    assert patch(model).norms == NORMS[family]
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls[function.namespace] += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counting(), torch.no_grad():
+        model.to("meta")(**{name: x.to("meta") for name, x in inputs.items()})
+    # The norms of a CogVideoX block serve video and text.
+    assert calls["reelweave"] == NORMS[family] + (4 if family == "cogvideox" else 0)
+
+
+def kept(block, args, kwargs):
+    """Bytes that autograd keeps, each storage once; weights are there anyway."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+    storages = {}
+
+    def pack(x):
+        storage = x.untyped_storage()
+        storages[storage.data_ptr()] = (storage.nbytes(), x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        block(*args, **kwargs)
+    return sum(size for place, (size, _) in storages.items() if place not in own)
+
+
+@pytest.mark.parametrize(
+    ("family", "saved"),
+    [("wan", 16), ("wan, a time per token", 24), ("cogvideox", 4), ("hunyuan", 4), ("cosmos", 6)],
+)
+def test_what_a_block_keeps_less_per_token_and_channel(family, saved):
+    """Bytes, as the table of docs/patch.md says; means and deviations of the norms come to a few percent."""
+    model, inputs = model_of(family, torch.bfloat16, heads=16), inputs_of(family, torch.bfloat16, H=32, W=32)
+    block, args, kwargs = first_block(model, inputs)
+    before = kept(block, args, kwargs)
+    patch(model)
+    tokens = 2 * (2 * 16 * 16 + (5 if family in ("cogvideox", "hunyuan") else 0))
+    assert (before - kept(block, args, kwargs)) / (tokens * 256) == pytest.approx(saved, rel=0.05)
+
+
+@EVERY
+def test_patching_changes_no_name_and_no_value_and_can_be_undone(family):
+    model, patched, inputs = pair(family)
+    before, after = model.state_dict(), patched.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [name for name, _ in patched.named_modules()] == [name for name, _ in model.named_modules()]
+    assert repr(patched) == repr(model)
+    again = patch(patched)
+    assert (again.swapped, again.norms) == (Counter(), 0)
+    assert sum(again.already.values()) == unpatch(patched) > 0
+    assert [type(module) for module in patched.modules()] == [type(module) for module in model.modules()]
+    expected = outcome(model, inputs)
+    assert all(torch.equal(found, expected[name]) for name, found in outcome(patched, inputs).items())
+
+
+@ONE_OF_EACH
+def test_a_saved_copied_or_pickled_model_is_the_same_model(family, tmp_path):
+    model, patched, inputs = pair(family)
+    expected = outcome(patched, inputs)
+    patched.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    copies = [copy.deepcopy(patched), pickle.loads(pickle.dumps(patched))]
+    assert patch(loaded).norms == NORMS[family]
+    for one in [loaded, *copies]:
+        found = outcome(one, inputs)
+        assert all(torch.equal(found[name], x) for name, x in expected.items())
+    assert all(unpatch(one) for one in copies)
+
+
+@ONE_OF_EACH
+def test_checkpointed_blocks_give_the_same_gradients(family):
+    _, patched, inputs = pair(family)
+    expected = outcome(patched.train(), inputs)
+    patched.enable_gradient_checkpointing()
+    found = outcome(patched, inputs)
+    assert all(torch.equal(found[name], x) for name, x in expected.items())
+
+
+@ONE_OF_EACH
+def test_a_block_compiles_without_a_break(family):
+    _, patched, inputs = pair(family)
+    block, args, kwargs = first_block(patched, inputs)
+    torch._dynamo.reset()
+    found = torch.compile(block, backend="aot_eager", fullgraph=True)(*args, **kwargs)
+    expected = block(*args, **kwargs)
+    pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    for a, b in pairs:
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-5)
+    sums = [sum(x.sum() for x in (out if isinstance(out, tuple) else (out,))) for out in (found, expected)]
+    mine, theirs = (torch.autograd.grad(one, list(block.parameters()), retain_graph=True) for one in sums)
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_what_is_not_the_code_that_is_known_is_left_alone(monkeypatch):
+    from diffusers.models.transformers import transformer_wan as wan
+
+    original = wan.WanTransformerBlock.forward
+
+    @functools.wraps(original)
+    def forward(self, *args, **kwargs):
+        return 2 * original(self, *args, **kwargs)
+
+    model = model_of("wan")
+    with monkeypatch.context() as changed:
+        changed.setattr(wan.WanTransformerBlock, "forward", forward)
+        report = patch(model)
+        assert (report.norms, list(report.left)) == (0, ["blocks.0", "blocks.1", ""])
+        assert "0.38" in report.left["blocks.0"]
+    assert patch(model).norms == 6
+
+
+def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
+    from diffusers.models.transformers import transformer_cosmos
+
+    model = model_of("cosmos")
+    monkeypatch.delattr(transformer_cosmos, "CosmosAdaLayerNorm")
+    monkeypatch.delitem(sys.modules, "train.kernels.patch.cosmos", raising=False)
+    with pytest.raises(UsageError, match=r"0\.38 .*CosmosAdaLayerNorm"):
+        patch(model)
+
+
+def derive(block):
+    block.__class__ = type("Derived", (type(block),), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (derive, "is a Derived"),
+        (lambda block: setattr(block, "forward", block.forward), "its forward is replaced"),
+        (lambda block: setattr(block, "norm2", torch.nn.LayerNorm(32)), "norm2 is a LayerNorm"),
+        (lambda block: block.norm3.register_forward_hook(lambda *_: None), "norm3 has hooks"),
+        (lambda block: delattr(block, "norm3"), "has no norm3"),
+    ],
+    ids=["class", "forward", "norm", "hook", "missing"],
+)
+def test_a_block_that_differs_is_left_alone(change, reason):
+    model = model_of("wan")
+    change(model.blocks[1])
+    report = patch(model)
+    assert (report.norms, report.swapped) == (3, Counter(WanTransformerBlock=1))
+    assert reason in report.left["blocks.1"]
+    assert f"blocks.1: {report.left['blocks.1']}" in str(report)
+
+
+def test_our_own_model_has_them_already():
+    report = patch(DiT(DiTConfig(hidden=48, heads=2, layers=3), channels=6, text_width=5))
+    assert (report.swapped, report.already) == (Counter(), Counter(Block=3))
+
+
+def test_a_model_of_no_known_family_is_refused(monkeypatch):
+    from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+
+    for model in (torch.nn.Linear(2, 2), WanRotaryPosEmbed(16, (1, 2, 2), 8)):
+        with pytest.raises(UsageError, match="Wan, CogVideoX, HunyuanVideo or Cosmos"):
+            patch(model)
+        assert unpatch(model) == 0
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(UsageError, match=r"reelweave\[diffusers\]"):
+        patch(torch.nn.Linear(2, 2))
+
+
+def test_blocks_are_sharded_after_they_are_patched():
+    model, patched, inputs = pair("wan")
+    expected = outcome(patched, inputs)
+    # First imported while there is a group, it would keep that group to the end of the process.
+    importlib.import_module("torch.distributed.nn.functional")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        for sharded in (patched, model):
+            for block in sharded.blocks:
+                torch.distributed.fsdp.fully_shard(block, mesh=mesh)
+        out = patched(**inputs, return_dict=False)[0]
+        assert torch.allclose(out, expected["output"], rtol=1e-5, atol=1e-5)
+        assert patch(patched).already == Counter(WanTransformerBlock=2)
+        with pytest.raises(UsageError, match="unpatch before"):
+            unpatch(patched)
+        assert "before it is sharded" in patch(model).left["blocks.0"]
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,250 @@
+"""HunyuanVideo of diffusers, and FramePack, which is made of its blocks."""
+
+from typing import Any, NamedTuple
+
+import torch
+from diffusers.models import normalization as norms
+from diffusers.models.transformers import transformer_hunyuan_video as theirs
+from torch import nn
+
+from train.kernels.patch import sites
+from train.kernels.patch.swap import Swap, adaptive
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+Streams = tuple[torch.Tensor, torch.Tensor]
+
+
+class Conditions(NamedTuple):
+    """What a stream's tokens are conditioned by: their sample, except a first frame that has conditions of its own.
+
+    The two kinds of tokens are groups of one pack, each of B samples making two.
+
+    Attributes:
+        per_sample: of each sample, [B, D].
+        per_first: of the first frame of each, [B, D]; None: there is no such frame.
+        tokens: of the first frame.
+    """
+
+    per_sample: torch.Tensor
+    per_first: torch.Tensor | None = None
+    tokens: int = 0
+
+    def vectors(self, norm: Any, x_BLD: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """By the layer of an adaptive norm: rows [B, D], or [2 B, D] with the first frame's before its sample's."""
+        made = norm.linear(norm.silu(self.per_sample))
+        if self.per_first is not None:
+            pairs = torch.stack([norm.linear(norm.silu(self.per_first)), made], dim=1)
+            made = pairs.expand(x_BLD.shape[0], -1, -1).flatten(0, 1)
+        return tuple(made.split(norm.norm.normalized_shape[0], dim=1))
+
+    def modulate(
+        self, norm: nn.LayerNorm, x_BLD: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+    ) -> torch.Tensor:
+        """As of `sites`, with rows of `vectors`."""
+        return sites.modulate(norm, self._joined(x_BLD), scale, shift, self._ends(x_BLD)).view(x_BLD.shape)
+
+    def gate_modulate(
+        self,
+        norm: nn.LayerNorm,
+        residual_BLD: torch.Tensor,
+        y_BLD: torch.Tensor,
+        gate: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of `sites`, with rows of `vectors`."""
+        residual, y, ends = self._joined(residual_BLD), self._joined(y_BLD), self._ends(y_BLD)
+        h, out = sites.gate_modulate(norm, residual, y, gate, scale, shift, ends)
+        return h.view(y_BLD.shape), out.view(y_BLD.shape)
+
+    def gated(self, residual_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """``residual + gate * y``, with rows of `vectors`."""
+        if self.per_first is None:
+            return residual_BLD + sites.over_tokens(gate) * y_BLD
+        n, (first, others) = self.tokens, gate.view(-1, 2, 1, gate.shape[-1]).unbind(1)
+        return residual_BLD + torch.cat([first * y_BLD[:, :n], others * y_BLD[:, n:]], dim=1)
+
+    def _joined(self, x_BLD: torch.Tensor) -> torch.Tensor:
+        return x_BLD if self.per_first is None else x_BLD.reshape(1, -1, x_BLD.shape[-1])
+
+    def _ends(self, x_BLD: torch.Tensor) -> torch.Tensor | None:
+        if self.per_first is None:
+            return None
+        B, L, _ = x_BLD.shape
+        # Computed on the device: a list would have to be copied there, and waited for.
+        ends = torch.arange(2 * B + 1, device=x_BLD.device, dtype=torch.int32)
+        return ends // 2 * L + ends % 2 * self.tokens
+
+
+def _dual(
+    block: Any,
+    streams: Streams,
+    video: Conditions,
+    text: Conditions,
+    mask: torch.Tensor | None,
+    rotation: Rotation | None,
+) -> Streams:
+    """A block with weights of its own for video and text."""
+    x_BLD, text_BMD = streams
+    shift, scale, gate, next_shift, next_scale, last_gate = video.vectors(block.norm1, x_BLD)
+    h_BLD = video.modulate(block.norm1.norm, x_BLD, scale, shift)
+    shift, scale, t_gate, t_shift, t_scale, last_t_gate = text.vectors(block.norm1_context, text_BMD)
+    text_h_BMD = text.modulate(block.norm1_context.norm, text_BMD, scale, shift)
+    y_BLD, text_y_BMD = block.attn(
+        hidden_states=h_BLD,
+        encoder_hidden_states=text_h_BMD,
+        attention_mask=mask,
+        image_rotary_emb=rotation,
+    )
+    x_BLD, h_BLD = video.gate_modulate(block.norm2, x_BLD, y_BLD, gate, next_scale, next_shift)
+    text_BMD, text_h_BMD = text.gate_modulate(
+        block.norm2_context, text_BMD, text_y_BMD, t_gate, t_scale, t_shift
+    )
+    x_BLD = video.gated(x_BLD, block.ff(h_BLD), last_gate)
+    return x_BLD, text.gated(text_BMD, block.ff_context(text_h_BMD), last_t_gate)
+
+
+def _single(
+    block: Any, streams: Streams, both: Conditions, mask: torch.Tensor | None, rotation: Rotation | None
+) -> Streams:
+    """A block with the same weights for video and text, attention and MLP side by side."""
+    lengths = [stream.shape[1] for stream in streams]
+    x_BND = torch.cat(streams, dim=1)
+    shift, scale, gate = both.vectors(block.norm, x_BND)
+    h_BND = both.modulate(block.norm.norm, x_BND, scale, shift)
+    mlp = block.act_mlp(block.proj_mlp(h_BND))
+    h_BLD, text_h_BMD = torch.split(h_BND, lengths, dim=1)
+    attended = block.attn(
+        hidden_states=h_BLD,
+        encoder_hidden_states=text_h_BMD,
+        attention_mask=mask,
+        image_rotary_emb=rotation,
+    )
+    y_BND = block.proj_out(torch.cat([torch.cat(attended, dim=1), mlp], dim=2))
+    x_BLD, text_BMD = torch.split(both.gated(x_BND, y_BND, gate), lengths, dim=1)
+    return x_BLD, text_BMD
+
+
+class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type: ignore[misc]
+    """Two norms for the video and two for the text."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        freqs_cis: Rotation | None = None,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> Streams:
+        """As theirs."""
+        own = Conditions(temb)
+        return _dual(self, (hidden_states, encoder_hidden_states), own, own, attention_mask, freqs_cis)
+
+
+class HunyuanVideoTokenReplaceTransformerBlock(
+    theirs.HunyuanVideoTokenReplaceTransformerBlock  # type: ignore[misc]
+):
+    """The same, with a first frame that is given."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        freqs_cis: Rotation | None = None,
+        token_replace_emb: torch.Tensor | None = None,
+        num_tokens: int = 0,
+    ) -> Streams:
+        """As theirs."""
+        video = Conditions(temb, token_replace_emb, num_tokens)
+        streams = hidden_states, encoder_hidden_states
+        return _dual(self, streams, video, Conditions(temb), attention_mask, freqs_cis)
+
+
+class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlock):  # type: ignore[misc]
+    """One norm for video and text in one row."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: Rotation | None = None,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> Streams:
+        """As theirs."""
+        streams = hidden_states, encoder_hidden_states
+        return _single(self, streams, Conditions(temb), attention_mask, image_rotary_emb)
+
+
+class HunyuanVideoTokenReplaceSingleTransformerBlock(
+    theirs.HunyuanVideoTokenReplaceSingleTransformerBlock  # type: ignore[misc]
+):
+    """The same, with a first frame that is given."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: Rotation | None = None,
+        token_replace_emb: torch.Tensor | None = None,
+        num_tokens: int = 0,
+    ) -> Streams:
+        """As theirs."""
+        both = Conditions(temb, token_replace_emb, num_tokens)
+        return _single(self, (hidden_states, encoder_hidden_states), both, attention_mask, image_rotary_emb)
+
+
+class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc]
+    """The norm before the output."""
+
+    def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
+        """As theirs."""
+        scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)
+        return sites.modulate(self.norm, x, scale, shift)
+
+
+_SECOND = {"norm2": (nn.LayerNorm,), "norm2_context": (nn.LayerNorm,)}
+_CONTEXT = adaptive("norm1_context", norms.AdaLayerNormZero)
+SWAPS = (
+    Swap(
+        theirs.HunyuanVideoTransformerBlock,
+        HunyuanVideoTransformerBlock,
+        adaptive("norm1", norms.AdaLayerNormZero) | _CONTEXT | _SECOND,
+        "5ac6adba990b0109d05319422c3d3f7314a334135fd3ee1eb42dee71f3ea7b0c",
+    ),
+    Swap(
+        theirs.HunyuanVideoTokenReplaceTransformerBlock,
+        HunyuanVideoTokenReplaceTransformerBlock,
+        adaptive("norm1", theirs.HunyuanVideoTokenReplaceAdaLayerNormZero) | _CONTEXT | _SECOND,
+        "f99560b785cfa180b5d861daba25ab59668803ee9d37854c591cd305a44f1ed4",
+    ),
+    Swap(
+        theirs.HunyuanVideoSingleTransformerBlock,
+        HunyuanVideoSingleTransformerBlock,
+        adaptive("norm", norms.AdaLayerNormZeroSingle),
+        "1c26ae4a6b9e8fb0cb7e850c381bfd6450dbb6860436c5aab0e7df9b443332dc",
+    ),
+    Swap(
+        theirs.HunyuanVideoTokenReplaceSingleTransformerBlock,
+        HunyuanVideoTokenReplaceSingleTransformerBlock,
+        adaptive("norm", theirs.HunyuanVideoTokenReplaceAdaLayerNormZeroSingle),
+        "80edfee1c31134a565a482fe07e99aabf9fc334a9bf6d91473bbd9db02fef7de",
+    ),
+    Swap(
+        norms.AdaLayerNormContinuous,
+        AdaLayerNormContinuous,
+        {"norm": (nn.LayerNorm,)},
+        "da3e50ebcd024fc2040e7e4afc211c8717142198b743486e507c0770fa4b2909",
+    ),
+)
+LEFT = {
+    theirs.HunyuanVideoIndividualTokenRefinerBlock: "its norms have no modulation and see the text alone",
+}

@@ -1,0 +1,148 @@
+"""Puts the operators into a transformer of diffusers, in place, and takes them out again."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from torch import nn
+
+from loader.errors import UsageError
+from train.kernels.patch.swap import KNOWN
+
+FAMILIES = {
+    "diffusers.models.transformers.transformer_wan": "train.kernels.patch.wan",
+    "diffusers.models.transformers.cogvideox_transformer_3d": "train.kernels.patch.cogvideox",
+    "diffusers.models.transformers.transformer_hunyuan_video": "train.kernels.patch.hunyuan",
+    "diffusers.models.transformers.transformer_cosmos": "train.kernels.patch.cosmos",
+}
+"""Where diffusers has a family, and where its swaps are."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `patch` did; its text says so in sentences.
+
+    Attributes:
+        swapped: how many modules of each class.
+        already: how many were ours before; of our own DiT, whose blocks always are, too.
+        norms: how many norms within them are now fused with what surrounds them.
+        left: modules left alone, by path, and why.
+    """
+
+    swapped: Counter[str]
+    already: Counter[str]
+    norms: int
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        """In sentences."""
+        lines = [f"{n} {name} now use the fused operators" for name, n in self.swapped.items()]
+        lines += [f"{self.norms} norms in all"] if self.swapped else []
+        lines += [f"{n} {name} used them before" for name, n in self.already.items()]
+        by_reason: dict[str, list[str]] = {}
+        for path, reason in self.left.items():
+            by_reason.setdefault(reason, []).append(path or "the model")
+        lines += [f"left alone: {_some(paths)}: {reason}" for reason, paths in by_reason.items()]
+        return "; ".join(lines)
+
+
+def patch(model: nn.Module) -> Report:
+    """Makes a model's blocks and last norm use the fused operators; in place, weights and names untouched.
+
+    A module whose code is not the code known is left alone, and so is a block whose norms have hooks: norms inside a
+    block are read, not called any more.
+
+    Args:
+        model: of diffusers' Wan, CogVideoX, HunyuanVideo or Cosmos, or what holds one. Before it is sharded.
+
+    Raises:
+        UsageError: nothing in it is of these families, or diffusers is not installed or of another time.
+    """
+    swapped, already, norms, left = Counter[str](), Counter[str](), 0, dict[str, str]()
+    for family in _families(model):
+        for swap in family.SWAPS:
+            strange = swap.found != swap.digest
+            for path, module in model.named_modules():
+                if isinstance(module, swap.fused):
+                    already[swap.original.__name__] += 1
+                elif isinstance(module, swap.original):
+                    reason = f"its code is not that of {KNOWN}" if strange else swap.obstacle(module)
+                    if reason is None:
+                        module.__class__ = swap.fused
+                        swapped[swap.original.__name__] += 1
+                        norms += swap.norms(module)
+                    else:
+                        left[path] = reason
+        for kind, reason in family.LEFT.items():
+            left |= {path: reason for path, module in model.named_modules() if isinstance(module, kind)}
+    if not (swapped or already or left):
+        already = _ours(model)
+    return Report(swapped, already, norms, left)
+
+
+def unpatch(model: nn.Module) -> int:
+    """Undoes `patch`, in place.
+
+    Returns:
+        How many modules.
+
+    Raises:
+        UsageError: a module was sharded since; nothing is changed.
+    """
+    swapped = [
+        (module, swap, path)
+        for family in _families(model)
+        for swap in family.SWAPS
+        for path, module in model.named_modules()
+        if isinstance(module, swap.fused)
+    ]
+    for module, swap, path in swapped:
+        if type(module) is not swap.fused:
+            raise UsageError(
+                f"{path} is a {type(module).__name__} since it was patched; unpatch before sharding"
+            )
+    for module, swap, _ in swapped:
+        module.__class__ = swap.original
+    return len(swapped)
+
+
+def _families(model: nn.Module) -> Iterator[ModuleType]:
+    """The families that modules of this model belong to, by where their classes or the bases of these come from.
+
+    Raises:
+        UsageError: a diffusers without the classes of such a family.
+    """
+    sources = {base.__module__ for module in model.modules() for base in type(module).__mro__}
+    for theirs, ours in FAMILIES.items():
+        if theirs in sources:
+            try:
+                yield import_module(ours)
+            except (AttributeError, ImportError) as error:
+                raise UsageError(f"patch knows {KNOWN}, and the one here differs: {error}") from error
+
+
+def _ours(model: nn.Module) -> Counter[str]:
+    """Blocks of our own DiT.
+
+    Raises:
+        UsageError: there are none.
+    """
+    from train.models.dit import Block
+
+    blocks = sum(isinstance(module, Block) for module in model.modules())
+    if blocks:
+        return Counter({"Block": blocks})
+    try:
+        import_module("diffusers")
+    except ImportError as error:
+        raise UsageError("patch changes models of diffusers: pip install reelweave[diffusers]") from error
+    raise UsageError(
+        f"{type(model).__name__} has no block that patch knows; it may be a Wan, CogVideoX, HunyuanVideo or Cosmos"
+        " transformer of diffusers"
+    )
+
+
+def _some(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
