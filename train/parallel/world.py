@@ -65,7 +65,7 @@ class World:
     def _together(
         self, tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object]
     ) -> None:
-        if self.size == 1:
+        if self.size == 1 or not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         collective(flat)
