@@ -74,6 +74,25 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
 
 
 @dataclass(frozen=True)
+class EmulatedLauncher:
+    """The processor in place of a GPU, for `train.kernels.host`; `libraries` by the stem of their source."""
+
+    libraries: dict[str, ctypes.CDLL]
+    blocks: int = 5
+    limit: int = 227 << 10
+
+    def shared_limit(self, device: torch.device) -> int:
+        return self.limit
+
+    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
+        return self.blocks
+
+    def run(self, kernel, device, args, grid, block, shared_bytes=0) -> None:
+        stem = next(stem for stem in self.libraries if kernel.startswith(stem))
+        run(self.libraries[stem], kernel, args, grid, block, shared_bytes)
+
+
+@dataclass(frozen=True)
 class Problem:
     """What an operator takes; `branch` decides the family."""
 

@@ -88,7 +88,7 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
 def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     """The operators for these tokens."""
     kernels = _chosen()
-    return kernels if kernels.serves(x, numerics) else _eager()
+    return kernels if kernels.serves(x, numerics) else eager()
 
 
 def traced(x: torch.Tensor) -> bool:
@@ -111,7 +111,8 @@ def _chosen() -> Kernels:
 
 
 @cache
-def _eager() -> Kernels:
+def eager() -> Kernels:
+    """The references; a provider begins with them (`dataclasses.replace`), so what it does not have is theirs."""
     from train.kernels import gate_norm_modulate, norm_modulate
 
     return Kernels(
@@ -143,8 +144,21 @@ def _triton() -> Kernels:
     return KERNELS
 
 
+def _nvrtc_lacks() -> str | None:
+    from train.kernels import nvrtc, sources
+
+    return sources.gpus_lack() or nvrtc.lacks()
+
+
+def _nvrtc() -> Kernels:
+    from train.kernels.nvrtc_provider import KERNELS
+
+    return KERNELS
+
+
 PROVIDERS = (
+    Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
     Provider("triton", _triton_lacks, _triton, on_request=True),
-    Provider("eager", lambda: None, _eager),
+    Provider("eager", lambda: None, eager),
 )
 """The best first."""
