@@ -59,14 +59,15 @@ def build(source: Path, into: Path) -> ctypes.CDLL:
 def run(
     library: ctypes.CDLL,
     name: str,
-    args: ctypes.Structure,
+    args: ctypes.Structure | int,
     grid: tuple[int, int] = (1, 1),
     block: tuple[int, int] = (1, 1),
     shared_bytes: int = 0,
     seed: int = 0,
 ) -> None:
     if grid[0] * grid[1]:
-        library.emulate(library[name], ctypes.byref(args), *grid, *block, shared_bytes, seed)
+        at = ctypes.c_void_p(args if isinstance(args, int) else ctypes.addressof(args))
+        library.emulate(library[name], at, *grid, *block, shared_bytes, seed)
 
 
 def pointer(tensor: torch.Tensor | None) -> int | None:

@@ -60,7 +60,8 @@ class Driver:
             function, count = self._function(kernel, device), ctypes.c_int()
             with self._current(device):
                 if shared_bytes > _WITHOUT_ASKING:
-                    self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared_bytes)
+                    # The limit, not these bytes: asking for less at another width would take them back.
+                    self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, self.shared_limit(device))
                 query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
                 self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
             if count.value == 0:

@@ -60,11 +60,11 @@ def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
     Raises:
         RunError: it does not compile.
     """
-    target = _target(architecture)
-    path = (folder or cache_folder()) / f"{unit.name}-{target}-{digest(unit.source, target, _version())}.bin"
+    wanted = target(architecture)
+    path = (folder or cache_folder()) / f"{unit.name}-{wanted}-{digest(unit.source, wanted, _version())}.bin"
     if path.exists():
         return path.read_bytes()
-    made = compile_unit(unit, target)
+    made = compile_unit(unit, wanted)
     try:
         with written(path) as aside:
             aside.write_bytes(made)
@@ -93,6 +93,18 @@ def compile_unit(unit: Unit, target: str) -> bytes:
         return _output(getattr(library, f"nvrtcGet{kind}Size"), getattr(library, f"nvrtcGet{kind}"), program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def target(architecture: int) -> str:
+    """What to compile for: the architecture itself, or the newest that NVRTC knows, as PTX for the GPU's driver."""
+    count = ctypes.c_int()
+    _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    known = (ctypes.c_int * count.value)()
+    _checked(_library().nvrtcGetSupportedArchs(known))
+    if architecture in known:
+        return f"sm_{architecture}"
+    return f"compute_{max(older for older in known if older < architecture)}"
 
 
 def lacks() -> str | None:
@@ -135,17 +147,6 @@ def _version() -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _checked(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"
-
-
-@cache
-def _target(architecture: int) -> str:
-    count = ctypes.c_int()
-    _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
-    known = (ctypes.c_int * count.value)()
-    _checked(_library().nvrtcGetSupportedArchs(known))
-    if architecture in known:
-        return f"sm_{architecture}"
-    return f"compute_{max(older for older in known if older < architecture)}"
 
 
 def _output(size_of: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:

@@ -85,6 +85,11 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
     raise AssertionError("the last provider can always work")
 
 
+def chosen() -> tuple[Provider, str]:
+    """The provider that is used here, and why."""
+    return choose(PROVIDERS, os.environ.get(VARIABLE))
+
+
 def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     """The operators for these tokens."""
     kernels = _chosen()
@@ -105,7 +110,7 @@ def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 
 @cache
 def _chosen() -> Kernels:
-    provider, reason = choose(PROVIDERS, os.environ.get(VARIABLE))
+    provider, reason = chosen()
     _log.info("kernels: %s (%s)", provider.name, reason)
     return provider.load()
 
@@ -144,10 +149,22 @@ def _triton() -> Kernels:
     return KERNELS
 
 
+def _library_lacks() -> str | None:
+    from train.kernels import library
+
+    return library.lacks()
+
+
+def _library() -> Kernels:
+    from train.kernels import library
+
+    return library.load()
+
+
 def _nvrtc_lacks() -> str | None:
     from train.kernels import nvrtc, sources
 
-    return sources.gpus_lack() or nvrtc.lacks()
+    return sources.lacks() or nvrtc.lacks()
 
 
 def _nvrtc() -> Kernels:
@@ -157,8 +174,9 @@ def _nvrtc() -> Kernels:
 
 
 PROVIDERS = (
+    Provider("library", _library_lacks, _library),
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
     Provider("triton", _triton_lacks, _triton, on_request=True),
     Provider("eager", lambda: None, eager),
 )
-"""The best first."""
+"""The best first. A library is somebody's own request: it is there only where it was built."""

@@ -58,14 +58,14 @@ def architectures() -> list[int]:
     return sorted({10 * major + minor for major, minor in capabilities})
 
 
-def gpus_lack() -> str | None:
+def lacks() -> str | None:
     """What keeps the kernels of csrc/ from the GPUs here, in words; None: nothing."""
     found = architectures()
     if not found:
         return "no NVIDIA GPU that this PyTorch can use"
     if found[0] < OLDEST:
         return f"a GPU here is sm_{found[0]}, and they need sm_{OLDEST} or newer"
-    return None
+    return None if CSRC.is_dir() else f"their sources are missing: {CSRC}"
 
 
 def serves(x_BLD: torch.Tensor, numerics: str) -> bool:
