@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,6 +59,8 @@ int constants(int i) {
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not on PATH")
     source = tmp_path_factory.mktemp("rules") / "rules.cpp"
     source.write_text(RULES)
     built = source.with_suffix(".so")
