@@ -75,7 +75,10 @@ def test_what_the_driver_refuses_is_said(cuda, folder):
 
 @pytest.mark.parametrize(
     "kernel",
-    ["layer_norm_modulate_forward_f16_f16_e8_t256", "gate_residual_norm_modulate_backward_token_f32_f32_e16_t512"],
+    [
+        "layer_norm_modulate_forward_f16_f16_e8_t256",
+        "gate_residual_norm_modulate_backward_token_f32_f32_e16_t512",
+    ],
 )
 def test_the_unit_of_a_kernel_has_it(kernel):
     if lack := nvrtc.lacks():
