@@ -2,27 +2,28 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 
-from loader.batch import Batch, Microbatch, Pack
+from loader.batch import Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
 from train import checkpoint
 from train.config import TrainConfig
 from train.log import MetricLog
+from train.losses import losses
 from train.metrics import StepMetrics
 from train.models.bundle import Bundle
-from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
-from train.packed import packed_losses
 from train.parallel.world import World, join
 from train.schedule import learning_rate
+from train.step import StepLosses
 from train.timings import MicrobatchClock
 
 
@@ -66,10 +67,10 @@ class TrainResult:
 
 
 class Trainer:
-    """Trains a DiT with flow matching, alone or as one of torchrun's processes.
+    """Trains a DiT with one of the objectives, alone or as one of torchrun's processes.
 
-    A sample's loss is the mean squared error of its velocity; a step's loss is the mean over the samples of
-    all ranks. Each microbatch is weighed by its share of the step and gradients are summed, so the update does not
+    A sample's loss is the weighted mean squared error of its prediction; a step's loss is the mean over the samples
+    of all ranks. Each microbatch is weighed by its share of the step and gradients are summed, so the update does not
     depend on how the samples lie on the ranks, nor on how many microbatches each rank has.
 
     Args:
@@ -116,30 +117,26 @@ class Trainer:
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=False)
-                data_s, own = 0.0, _Own()
+                data_s, own = 0.0, StepLosses(config.denominator)
                 for batch, waited_s in self._batches(batches, step):
                     with clock.measure(batch):
-                        if isinstance(batch, Pack):
-                            losses_B, tokens = packed_losses(bundle, config, batch, world.device)
-                        else:
-                            losses_B, tokens = self._sample_losses(bundle, batch, world.device)
-                        (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                        loss = own.add(batch, losses(bundle, config, batch, world.device))
+                        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
                     data_s += waited_s
                     log.bad_samples(batch.bad)
-                    own.add(batch, losses_B, tokens)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = own.totals(world)
+                mean_loss, step_tokens = own.totals(world)
+                own.normalise_(weights.values())
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
-                finite = math.isfinite(loss) and math.isfinite(norm)
+                finite = math.isfinite(mean_loss) and math.isfinite(norm)
                 if finite:
-                    if config.denominator == "epoch":
-                        own.spread_(weights.values())
+                    own.spread_(weights.values())
                     optimizer.step()
                 log.add(
                     StepMetrics(
                         step=step,
-                        loss=loss if math.isfinite(loss) else None,
+                        loss=mean_loss if math.isfinite(mean_loss) else None,
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
@@ -169,23 +166,6 @@ class Trainer:
         steps = max(done, total_steps)
         return TrainResult(steps, summary.first_mean, summary.last_mean, summary.samples_per_s, folder)
 
-    def _sample_losses(
-        self, bundle: Bundle, batch: Microbatch, device: torch.device
-    ) -> tuple[torch.Tensor, int]:
-        """The loss of each sample, float32 [B], and the text and video tokens that went into them."""
-        config = self.config
-        with torch.no_grad():
-            clean_BCTHW = bundle.tokenizer.encode(batch.video_BCTHW.to(device))
-        drawn = draw(config.objective, config.seed, batch.keys, batch.passes, clean_BCTHW.shape[1:])
-        t_B, noise_BCTHW = drawn.times.to(device), drawn.noise.to(device)
-        noisy_BCTHW, velocity_BCTHW = interpolate(clean_BCTHW, noise_BCTHW, t_B)
-        captions = ["" if drop else text for drop, text in zip(drawn.dropped, batch.captions, strict=True)]
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-            context_BMD, mask_BM = bundle.text(captions)
-            prediction_BCTHW = bundle.dit(noisy_BCTHW, t_B, context_BMD, mask_BM)
-        video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
-        return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
-
     def _batches(
         self, batches: Iterator[Microbatch | Pack], step: int
     ) -> Iterator[tuple[Microbatch | Pack, float]]:
@@ -206,7 +186,7 @@ class Trainer:
         if folder is None:
             return 0
         state = checkpoint.read_state(folder)
-        saved, own = _bound(state.config), _bound(self.config.model_dump(mode="json"))
+        saved, own = _bound(_completed(state.config)), _bound(self.config.model_dump(mode="json"))
         if difference := checkpoint.first_difference(saved, own):
             raise UsageError(
                 f"{folder} was made with another configuration: {difference}; "
@@ -227,6 +207,14 @@ class Trainer:
         checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
 
 
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """A saved configuration with the keys that came later at their defaults; as it is where it fits no more."""
+    try:
+        return TrainConfig.model_validate(config).model_dump(mode="json")
+    except ValidationError:
+        return config
+
+
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that a resumed run shares with the run before."""
     schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
@@ -234,55 +222,7 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "schedule": schedule}
 
 
-class _Own:
-    """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait."""
-
-    def __init__(self) -> None:
-        self._done: list[tuple[Batch, torch.Tensor, int]] = []
-
-    @property
-    def step_samples(self) -> int:
-        """Samples of the step on all ranks."""
-        return self._done[0][0].step_samples
-
-    def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """Makes gradients that were means over the step's samples sums over them, in units of a mean step."""
-        batch = self._done[0][0]
-        for weight in weights:
-            if weight.grad is not None:
-                weight.grad.mul_(batch.step_samples / batch.mean_samples)
-
-    def add(self, batch: Batch, losses_B: torch.Tensor, tokens: int) -> None:
-        """Takes a microbatch that went through the model."""
-        self._done.append((batch, losses_B.detach(), tokens))
-
-    def totals(self, world: World) -> tuple[float, int]:
-        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
-
-        Raises:
-            UsageError: the weights of the step's microbatches do not add up to 1.
-        """
-        loss = sum(batch.weight * losses_B.mean().item() for batch, losses_B, _ in self._done)
-        weight = sum(batch.weight for batch, _, _ in self._done)
-        tokens = sum(tokens for batch, _, tokens in self._done if batch.weight)
-        totals = torch.tensor([loss, weight, tokens], dtype=torch.float64, device=world.device)
-        world.sum_([totals])
-        loss, weight, tokens = totals.tolist()
-        if abs(weight - 1) > 1e-6:
-            raise UsageError(
-                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
-                "open each rank's stream with its own rank and this world size"
-            )
-        return loss, int(tokens)
-
-    def suspects(self) -> list[str]:
-        """Keys of the samples whose loss is not finite; of all, where every loss is."""
-        keys = [key for batch, _, _ in self._done for key in batch.keys]
-        finite = [good for _, losses_B, _ in self._done for good in losses_B.isfinite().tolist()]
-        return [key for key, good in zip(keys, finite, strict=True) if not good] or keys
-
-
-def _nonfinite(step: int, count: int, own: _Own, rank: int) -> str:
+def _nonfinite(step: int, count: int, own: StepLosses, rank: int) -> str:
     return (
         f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
         f"(samples on rank {rank}: {', '.join(own.suspects()[:8])}); "
