@@ -73,6 +73,17 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
 
 
+class EmaConfig(BaseModel, frozen=True, extra="forbid"):
+    """An average of the weights over the steps, for sampling (`train.ema`)."""
+
+    decay: float = Field(
+        0.9999,
+        ge=0,
+        lt=1,
+        description="share of the average that stays at a step; early steps keep less of it",
+    )
+
+
 class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
     """When checkpoints are written and how many stay; the last step always writes one."""
 
@@ -83,7 +94,7 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
 class LogConfig(BaseModel, frozen=True, extra="forbid"):
     """What is told while training; metrics.jsonl gets a line at every step."""
 
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console")
+    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
 
 
@@ -96,6 +107,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     recalibrate: RecalibrateConfig | None = Field(

@@ -15,7 +15,10 @@ from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
 from train import checkpoint
+from train.breakdown import LossRows
 from train.config import TrainConfig
+from train.ema import Ema
+from train.held_out import HeldOut
 from train.log import MetricLog
 from train.losses import losses
 from train.metrics import StepMetrics
@@ -25,6 +28,8 @@ from train.parallel.world import World, join
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.timings import MicrobatchClock
+
+Weights = dict[str, torch.nn.Parameter]
 
 
 class Stream(Protocol):
@@ -78,12 +83,16 @@ class Trainer:
         stream: this rank's microbatches.
         out: folder of the run, on a file system that all ranks see. When it holds a checkpoint, the run
             goes on from there.
+        held_out: clips that are not trained on, to look at now and then.
     """
 
-    def __init__(self, config: TrainConfig, stream: Stream, out: Path) -> None:
+    def __init__(
+        self, config: TrainConfig, stream: Stream, out: Path, held_out: HeldOut | None = None
+    ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
+        self.held_out = held_out
 
     def run(self) -> TrainResult:
         """Trains up to ``schedule.total_steps``.
@@ -100,9 +109,9 @@ class Trainer:
         config, total_steps = self.config, self.config.schedule.total_steps
         bundle = Bundle(config).to(world.device)
         weights = bundle.trained()
-        optimizer = build_optimizer(config.optimizer, weights)
-        done = self._resume(weights, optimizer)
-        world.broadcast_(list(weights.values()))
+        optimizer, ema = build_optimizer(config.optimizer, weights), Ema(config.ema, weights)
+        done = self._resume(weights, optimizer, ema)
+        world.broadcast_([*weights.values(), *ema.tensors.values()])
         self.out.mkdir(parents=True, exist_ok=True)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             count = sum(weight.numel() for weight in weights.values())
@@ -110,7 +119,7 @@ class Trainer:
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             batches, clock = iter(self.stream), MicrobatchClock(world.device)
-            nonfinite_steps = 0
+            rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
@@ -120,8 +129,9 @@ class Trainer:
                 data_s, own = 0.0, StepLosses(config.denominator)
                 for batch, waited_s in self._batches(batches, step):
                     with clock.measure(batch):
-                        loss = own.add(batch, losses(bundle, config, batch, world.device))
-                        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                        found = losses(bundle, config, batch, world.device)
+                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                    rows.add(batch, found)
                     data_s += waited_s
                     log.bad_samples(batch.bad)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
@@ -133,6 +143,7 @@ class Trainer:
                 if finite:
                     own.spread_(weights.values())
                     optimizer.step()
+                    ema.update_(weights.values(), step)
                 log.add(
                     StepMetrics(
                         step=step,
@@ -149,13 +160,17 @@ class Trainer:
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
+                if step % config.log.every_steps == 0:
+                    log.add_losses(step, "train", rows.take(world))
+                if self.held_out and step % self.held_out.every_steps == 0:
+                    log.add_losses(step, "held_out", self.held_out.losses(bundle, config, world))
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    found = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
-                    log.say(f"step {step}: {found.reason}")
-                    if found.changed and self.stream.recalibrate(found.cost):
+                    fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
+                    log.say(f"step {step}: {fit.reason}")
+                    if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
                 if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
-                    self._save(step, weights, optimizer)
+                    self._save(step, weights, optimizer, ema)
             world.barrier()
             summary = log.summary
         folder = checkpoint.latest(self.out)
@@ -180,7 +195,7 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
+    def _resume(self, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> int:
         """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
         folder = checkpoint.latest(self.out)
         if folder is None:
@@ -194,17 +209,17 @@ class Trainer:
             )
         checkpoint.load_(folder / checkpoint.MODEL, weights)
         checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        if ema.tensors:
+            checkpoint.load_(folder / checkpoint.EMA, ema.tensors)
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(
-        self, step: int, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-    ) -> None:
+    def _save(self, step: int, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> None:
         state = checkpoint.CheckpointState(
             step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
         )
         tensors = state_tensors(optimizer, weights)
-        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
+        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last, ema.tensors)
 
 
 def _completed(config: dict[str, Any]) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
         Trainer(config, ClipStream(), tmp_path).run()
 
 
-@pytest.mark.parametrize("more", [(), ("uneven",)])
+@pytest.mark.parametrize("more", [(), ("uneven",), ("tokens",)])  # a step's samples have equally many tokens
 def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, more):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     run(*torchrun, "-m", "tests.train.worker", tmp_path, 12, *more)

@@ -38,6 +38,10 @@ class Level:
         """The same levels elsewhere."""
         return Level(*(getattr(self, field.name).to(device, dtype) for field in fields(self)))
 
+    def __getitem__(self, number: int) -> "Level":
+        """One of them, [1] each."""
+        return Level(*(getattr(self, field.name)[number : number + 1] for field in fields(self)))
+
 
 class Objective(Protocol):
     """What distinguishes one objective from another; its unit of time is its own."""

@@ -6,14 +6,13 @@ Euler step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 
+from train.sampling.config import Solver
+
 Estimate = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 """The clean latent and the noise that are seen in x at a point of the schedule."""
-
-Solver = Literal["euler", "heun"]
 
 
 def sample(
