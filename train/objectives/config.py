@@ -105,7 +105,9 @@ class DDPMConfig(ObjectiveConfig, frozen=True, extra="forbid"):
         False, description="rescale the schedule so that the last level is noise alone; needs prediction v"
     )
     min_snr_gamma: float | None = Field(
-        None, gt=0, description="no level counts more than this times its noise (5 is usual); null: all alike"
+        None,
+        gt=0,
+        description="weigh errors of the clean latent by min(SNR, this), often 5; null weighs predictions alike",
     )
 
     @model_validator(mode="after")
