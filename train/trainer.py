@@ -111,7 +111,7 @@ class Trainer:
         weights = bundle.trained()
         optimizer, ema = build_optimizer(config.optimizer, weights), Ema(config.ema, weights)
         done = self._resume(weights, optimizer, ema)
-        world.broadcast_([*weights.values(), *ema.tensors.values()])
+        world.broadcast_(list(weights.values()))
         self.out.mkdir(parents=True, exist_ok=True)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             count = sum(weight.numel() for weight in weights.values())

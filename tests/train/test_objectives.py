@@ -1,5 +1,7 @@
 """What holds for every objective; their own numbers are in test_flow, test_edm and test_ddpm."""
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -107,6 +109,31 @@ def test_a_fixed_quantile_is_the_time_of_that_share_of_draws():
     torch.testing.assert_close(quantile(found.normals), torch.full((4,), 0.25, dtype=torch.float64))
     # The head is zero at first, so the loss is the mean square of the velocity: of the same noise at any time.
     assert torch.equal(found.each, losses(bundle, config, batch, device, quantile=0.75).each)
+
+
+def test_a_loss_is_weighed_by_its_time():
+    batch, device = ClipStream().microbatch(0), torch.device("cpu")
+    plain, weighed = (
+        tiny_config().model_copy(update={"objective": FlowConfig(weighting=weighting, time="uniform")})
+        for weighting in ("none", "cosmap")
+    )
+    ratio = [losses(Bundle(one), one, batch, device, quantile=0.25).each for one in (weighed, plain)]
+    expected = 2 / (math.pi * (1 - 2 * 0.25 + 2 * 0.25**2))
+    torch.testing.assert_close(ratio[0] / ratio[1], torch.full((4,), expected))
+
+
+def test_at_a_fixed_quantile_no_caption_is_dropped():
+    config, batch, device = tiny_config(), ClipStream().microbatch(0), torch.device("cpu")
+    never, always = (
+        config.model_copy(update={"objective": FlowConfig(caption_dropout=share)}) for share in (0.0, 1.0)
+    )
+    bundle = Bundle(config)
+    for parameter in bundle.dit.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    fixed = [losses(bundle, one, batch, device, quantile=0.5) for one in (never, always)]
+    drawn = [losses(bundle, one, batch, device) for one in (never, always)]
+    assert torch.equal(fixed[0].each, fixed[1].each)
+    assert not torch.equal(drawn[0].each, drawn[1].each)
 
 
 def test_the_name_decides_the_objective_and_flow_needs_none():

@@ -159,6 +159,15 @@ def test_resuming_with_another_configuration_names_the_key(tmp_path):
         Trainer(tiny_config(4, lr=0.01), ClipStream(), tmp_path).run()
 
 
+def test_a_checkpoint_from_before_a_key_came_goes_on(tmp_path):
+    state = Trainer(tiny_config(4), ClipStream(), tmp_path).run().checkpoint / checkpoint.STATE
+    values = json.loads(state.read_text())
+    del values["config"]["ema"]
+    values["config"]["objective"] = {"time_mean": 0.0, "time_std": 1.0, "caption_dropout": 0.1}
+    state.write_text(json.dumps(values))
+    assert Trainer(tiny_config(6), ClipStream(), tmp_path).run().steps == 6
+
+
 class Poisoned(ClipStream):
     """A clip stream whose second sample is not a number in some steps."""
 
