@@ -1,4 +1,4 @@
-"""Run a benchmark: shots (against cuts written down), curate (a bare floor), loader (a bare read, decord)."""
+"""Run a benchmark: shots (against cuts written down), curate (a bare floor), loader (a bare read), kernels (a copy)."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from loader.errors import UsageError
 from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
 
-BENCHMARKS = ("curate", "loader", "shots")
+BENCHMARKS = ("curate", "kernels", "loader", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs it and prints a table, or everything as JSON."""
-    if options.name == "loader":
-        return _loader(options)
+    if options.name in ("kernels", "loader"):
+        return _kernels(options) if options.name == "kernels" else _loader(options)
     if options.videos is None:
         raise UsageError(f"the benchmark {options.name} needs --videos DIR")
     if not options.videos.is_dir():
@@ -52,6 +52,26 @@ def _curate(options: argparse.Namespace) -> int:
         if one["ratio"] is not None
     ]
     stdout().print(table("CPU seconds against the floor", ["source", "ours", "floor", "ratio"], rows))
+    return 0
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    from pipelines.bench_kernels import bench_kernels
+
+    with stderr().status("measuring the fused operators and their peers"):
+        result = bench_kernels()
+    if options.json:
+        print_json(result)
+        return 0
+    columns = ("operator", "case", "direction", "by", "milliseconds", "of_copy")
+    rows = [[row[name] for name in columns] for row in result["rows"]]
+    title = f"{result['device']}, torch {result['torch']}; a copy moves {result['copy_gb_per_s']:.0f} GB/s"
+    stdout().print(table(title, ["operator", "N x D", "pass", "by", "ms", "of a copy"], rows))
+    rows = [[goal[name] for name in ("aim", "least", "reached", "where")] for goal in result["goals"]]
+    stdout().print(
+        table("aims, of the provider that training chooses", ["aim", "least", "reached", "where"], rows)
+    )
+    stdout().print(table("host, a call and its gradient", ["", "us"], list(result["host_us"].items())))
     return 0
 
 

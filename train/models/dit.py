@@ -15,14 +15,16 @@ from torch.nn import functional as F
 
 from loader.errors import UsageError
 from train.config import DiTConfig
+from train.kernels.qk_norm import qk_norm
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
-from train.models.positions import rotary_angles, rotate, time_features
-from train.models.precision import at_least_float32
+from train.models.positions import rotary_angles, time_features
+from train.models.precision import numerics_on
 from train.models.segments import Segments
 
 TIME_WIDTH = 256
+EPS = 1e-6
 
 
 class Pack(NamedTuple):
@@ -51,8 +53,8 @@ class Attention(nn.Module):
         self.query = nn.Linear(hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
-        self.query_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
-        self.key_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
+        self.query_norm = nn.RMSNorm(hidden // heads, eps=EPS)
+        self.key_norm = nn.RMSNorm(hidden // heads, eps=EPS)
         self.out = nn.Linear(hidden, hidden)
 
     def forward(
@@ -72,13 +74,12 @@ class Attention(nn.Module):
             mask_BM: which source tokens count; at least one per sample. None: all.
             blocks: of packed samples, whose tokens see their own sample alone.
         """
-        v_BHMD = self._split(self.value(source_BMD))
-        # Norms and angles are taken in float32 whatever the type of the activations.
-        q_BHLD = self.query_norm(at_least_float32(self._split(self.query(x_BLD))))
-        k_BHMD = self.key_norm(at_least_float32(self._split(self.key(source_BMD))))
-        if rotation is not None:
-            q_BHLD, k_BHMD = rotate(q_BHLD, *rotation), rotate(k_BHMD, *rotation)
-        q_BHLD, k_BHMD = q_BHLD.to(v_BHMD.dtype), k_BHMD.to(v_BHMD.dtype)
+        q_BLHD, k_BMHD, v_BMHD = map(
+            self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
+        )
+        weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
+        q_BLHD, k_BMHD = qk_norm(q_BLHD, k_BMHD, *weights, EPS, rotation, numerics=numerics)
+        q_BHLD, k_BHMD, v_BHMD = (t.transpose(1, 2) for t in (q_BLHD, k_BMHD, v_BMHD))
         if blocks is None:
             mask = None if mask_BM is None else mask_BM[:, None, None, :]
             y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
@@ -88,8 +89,8 @@ class Attention(nn.Module):
         return y_BLD
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        B, L, _ = x_BLD.shape
-        return x_BLD.view(B, L, self.heads, -1).transpose(1, 2)
+        """By head, [B, L, heads, head width]; a view."""
+        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1)
 
 
 class Block(nn.Module):

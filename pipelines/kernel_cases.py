@@ -1,0 +1,295 @@
+"""The operators of `train.kernels` as the benchmark runs them: inputs, one pass of a provider, PyTorch's own chains.
+
+The chains are what people write without fused operators: ``bf16`` in the type of the activations, ``fp32`` as Wan's
+block does (norm and modulation in float32, then the type of the activations again).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch.nn import functional as F
+
+from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
+from train.kernels.providers import Kernels
+from train.kernels.rotary import rotate
+from train.kernels.traffic import PairSize, Size
+
+EPS = 1e-6
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+Form = Literal["sample", "frame", "token", "packed"]
+Outputs = Sequence[torch.Tensor]
+
+
+class Sized(Protocol):
+    """A size as tables and aims count it."""
+
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the activations."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tokens N, columns D, and rows of the modulation."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tokens and what modulates them.
+
+    Attributes:
+        batch: samples; of ``packed``, 1.
+        tokens: of each sample, L.
+        width: D.
+        form: what shares a row of the modulation.
+        rows: rows of the modulation for each sample: frames, groups, or L.
+        dtype: of the activations; the modulation is float32.
+    """
+
+    batch: int
+    tokens: int
+    width: int
+    form: Form = "sample"
+    rows: int = 1
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """As of `Sized`."""
+        return self.batch * self.tokens, self.width, self.batch * self.rows
+
+    @property
+    def size(self) -> Size:
+        """What the operators' byte counts take."""
+        tokens, width, rows = self.shape
+        return Size(tokens, width, self.dtype, rows, torch.float32)
+
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+        shared = {"sample": "", "token": ", per token"}.get(self.form, f", {self.rows} {self.form} rows")
+        return f"{self.batch} x {self.tokens} x {self.width} {NAMES[self.dtype]}{shared}"
+
+    def activation(self, device: torch.device) -> torch.Tensor:
+        """Random tokens, [B, L, D]."""
+        return torch.randn(self.batch, self.tokens, self.width, device=device, dtype=self.dtype)
+
+    def modulation(self, parts: int, device: torch.device) -> list[torch.Tensor]:
+        """Rows as a model's layer gives them, views of one tensor; and the groups' ends where there are groups."""
+        shape = {
+            "sample": (self.batch,),
+            "frame": (self.batch, self.rows),
+            "token": (self.batch, self.tokens),
+            "packed": (self.rows,),
+        }[self.form]
+        rows = torch.randn(*shape, parts * self.width, device=device) / 4
+        return list(rows.chunk(parts, dim=-1))
+
+    def cu_seqlens(self, device: torch.device) -> torch.Tensor | None:
+        """Ragged groups that fill the pack; None unless the form is ``packed``."""
+        if self.form != "packed":
+            return None
+        draw = torch.Generator().manual_seed(0)
+        ends = torch.randint(1, self.tokens, (self.rows - 1,), generator=draw).sort().values
+        return torch.cat([torch.tensor([0]), ends, torch.tensor([self.tokens])]).to(device, torch.int32)
+
+    def over_tokens(self, rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
+        """The modulation as the chains take it: by broadcasting where that is possible."""
+        if cu_seqlens is not None:
+            return rows.repeat_interleave(cu_seqlens.diff(), dim=0, output_size=self.tokens)[None]
+        if self.form == "frame":
+            return rows.repeat_interleave(self.tokens // self.rows, dim=1, output_size=self.tokens)
+        return rows if self.form == "token" else rows[:, None]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Queries and keys of one length, as thirds of a packed qkv.
+
+    Attributes:
+        tokens: of the only sample, L.
+        heads: H.
+        head_width: d.
+        across_heads: the heads of a token are normed together.
+        rotated: whether positions are turned.
+        dtype: of the activations.
+    """
+
+    tokens: int
+    heads: int
+    head_width: int = 128
+    across_heads: bool = False
+    rotated: bool = True
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """As of `Sized`."""
+        return self.tokens, self.heads * self.head_width, 1
+
+    @property
+    def size(self) -> PairSize:
+        """What the operator's byte counts take."""
+        tokens, heads = (self.tokens,) * 2, (self.heads,) * 2
+        angles = self.tokens if self.rotated else 0
+        return PairSize(*tokens, *heads, self.head_width, self.dtype, self.across_heads, angles)
+
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+        kind = "across heads" if self.across_heads else "per head"
+        rope = ", rotated" if self.rotated else ""
+        return f"{self.tokens} x {self.heads} x {self.head_width} {NAMES[self.dtype]}, {kind}{rope}"
+
+
+class Operator(Protocol):
+    """One operator with one set of buffers.
+
+    Attributes:
+        name: of the operator.
+        outputs: how many of its outputs are tokens; the first.
+        inputs: that have gradients.
+    """
+
+    name: str
+    outputs: int
+    inputs: list[torch.Tensor]
+
+    @property
+    def case(self) -> Sized:
+        """Its size."""
+
+    def forward(self, kernels: Kernels) -> Outputs:
+        """What a provider gives."""
+
+    def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
+        """The gradients of a provider, from what its forward gave."""
+
+    def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
+        """The same by PyTorch's own operations, ``wide`` in float32; differentiable."""
+
+    def moved(self, backward: bool) -> int:
+        """Bytes that one pass over memory moves."""
+
+
+class NormModulate:
+    """``layer_norm_modulate``."""
+
+    name = "layer_norm_modulate"
+    outputs = 1
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.case: Case = case
+        self.inputs = [case.activation(device), *case.modulation(2, device)]
+        self.cu_seqlens = case.cu_seqlens(device)
+
+    def forward(self, kernels: Kernels) -> Outputs:
+        """Out, mean, rstd."""
+        how = (None, None, self.cu_seqlens, EPS, False, "fp32")
+        return list(kernels.norm_modulate(*self.inputs, *how))
+
+    def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
+        """As `Operator.backward`."""
+        x, scale, _ = self.inputs
+        _, mean, rstd = outputs
+        how = (None, None, self.cu_seqlens, EPS, False, "fp32")
+        return list(kernels.norm_modulate_backward(upstream[0], x, mean, rstd, scale, *how))
+
+    def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
+        """As `Operator.chain`."""
+        x, *rows = inputs
+        scale, shift = (self.case.over_tokens(row, self.cu_seqlens) for row in rows)
+        return [_norm_modulate(x, scale, shift, wide)]
+
+    def moved(self, backward: bool) -> int:
+        """As `Operator.moved`."""
+        return norm_modulate.bytes_moved(self.case.size, backward)
+
+
+class GateNormModulate:
+    """``gate_residual_norm_modulate``."""
+
+    name = "gate_residual_norm_modulate"
+    outputs = 2
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.case: Case = case
+        self.inputs = [case.activation(device), case.activation(device), *case.modulation(3, device)]
+        self.cu_seqlens = case.cu_seqlens(device)
+
+    def forward(self, kernels: Kernels) -> Outputs:
+        """H, out, mean, rstd."""
+        how = (None, None, self.cu_seqlens, EPS, False, "fp32")
+        return list(kernels.gate_norm_modulate(*self.inputs, *how))
+
+    def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
+        """As `Operator.backward`."""
+        _, y, gate, scale, _ = self.inputs
+        h, _, mean, rstd = outputs
+        how = (None, None, self.cu_seqlens, EPS, False, "fp32")
+        return list(kernels.gate_norm_modulate_backward(*upstream, h, y, mean, rstd, gate, scale, *how))
+
+    def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
+        """As `Operator.chain`."""
+        residual, y, *rows = inputs
+        gate, scale, shift = (self.case.over_tokens(row, self.cu_seqlens) for row in rows)
+        h = (residual.float() + gate * y.float()).to(y.dtype) if wide else residual + gate.to(y.dtype) * y
+        return [h, _norm_modulate(h, scale, shift, wide)]
+
+    def moved(self, backward: bool) -> int:
+        """As `Operator.moved`."""
+        return gate_norm_modulate.bytes_moved(self.case.size, backward)
+
+
+class QkNorm:
+    """``qk_norm``."""
+
+    name = "qk_norm"
+    outputs = 2
+
+    def __init__(self, case: Pair, device: torch.device) -> None:
+        self.case: Pair = case
+        qkv = torch.randn(1, case.tokens, 3, case.heads, case.head_width, device=device, dtype=case.dtype)
+        width = case.heads * case.head_width if case.across_heads else case.head_width
+        self.inputs = [*qkv.unbind(2)[:2], *(1 + torch.randn(2, width, device=device) / 4).unbind()]
+        angles = torch.rand(2, case.tokens, case.head_width // 2, device=device)
+        self.rotation = (angles[0].cos(), angles[1].sin()) if case.rotated else (None, None)
+
+    def forward(self, kernels: Kernels) -> Outputs:
+        """Q, k, and their statistics."""
+        how = (*self.rotation, EPS, self.case.across_heads, False, "fp32")
+        return list(kernels.qk_norm(*self.inputs, *how))
+
+    def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
+        """As `Operator.backward`."""
+        q, k, *weights = self.inputs
+        how = (*weights, *self.rotation, EPS, self.case.across_heads, False, "fp32")
+        return list(kernels.qk_norm_backward(*upstream, q, k, *outputs[2:], *how))
+
+    def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
+        """As `Operator.chain`."""
+        return [self._half(x, weight, wide) for x, weight in zip(inputs[:2], inputs[2:], strict=True)]
+
+    def moved(self, backward: bool) -> int:
+        """As `Operator.moved`."""
+        return qk_norm.bytes_moved(self.case.size, backward)
+
+    def _half(self, x_BLHd: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:
+        x = x_BLHd.flatten(2) if self.case.across_heads else x_BLHd
+        x = x.float() if wide else x
+        n_BLHd = F.rms_norm(x, x.shape[-1:], weight, EPS).view(x_BLHd.shape)
+        cos, sin = self.rotation
+        if cos is not None and sin is not None:
+            n_BLHd = rotate(n_BLHd, cos[:, None].to(n_BLHd.dtype), sin[:, None].to(n_BLHd.dtype))
+        return n_BLHd.to(x_BLHd.dtype)
+
+
+def _norm_modulate(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, wide: bool) -> torch.Tensor:
+    if wide:
+        return (F.layer_norm(x.float(), x.shape[-1:], eps=EPS) * (1 + scale) + shift).to(x.dtype)
+    return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale.to(x.dtype)) + shift.to(x.dtype)

@@ -1,0 +1,119 @@
+"""What the fused operators shall reach on an H200, and whether they did: a pure function of what was measured."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Direction = Literal["forward", "backward"]
+Reached = tuple[float, str]
+LARGE = 50_000_000
+"""Elements, N x D, from which the share of a copy is that of a kernel alone."""
+
+
+class Row(NamedTuple):
+    """One pass of one operator at one size, by one of those who compute it.
+
+    Attributes:
+        operator: its name.
+        case: the size, in words.
+        direction: of the pass.
+        by: a provider or a peer.
+        ours: whether it is the provider that training would choose.
+        tokens: N.
+        width: D.
+        rows: of the modulation, or 1.
+        milliseconds: the median.
+        of_copy: bytes that one pass must move, over the time, over the bandwidth of a copy.
+        same_bits: whether repeated runs gave equal bits; None: not tried.
+    """
+
+    operator: str
+    case: str
+    direction: Direction
+    by: str
+    ours: bool
+    tokens: int
+    width: int
+    rows: int
+    milliseconds: float
+    of_copy: float
+    same_bits: bool | None = None
+
+
+class Goal(NamedTuple):
+    """An aim.
+
+    Attributes:
+        aim: in words.
+        least: that is enough.
+        reached: by the worst of the rows it is about; None: there are none.
+        where: that row's size.
+    """
+
+    aim: str
+    least: float
+    reached: float | None
+    where: str | None
+
+    @property
+    def met(self) -> bool | None:
+        """None where nothing was measured."""
+        return None if self.reached is None else self.reached >= self.least
+
+
+SHARES: dict[tuple[str, Direction], tuple[float, float | None]] = {
+    ("layer_norm_modulate", "forward"): (0.92, 0.80),
+    ("layer_norm_modulate", "backward"): (0.85, 0.70),
+    ("gate_residual_norm_modulate", "forward"): (0.90, None),
+    ("gate_residual_norm_modulate", "backward"): (0.82, None),
+    ("qk_norm", "forward"): (0.90, None),
+    ("qk_norm", "backward"): (0.82, None),
+}
+"""Of a copy, of large tensors and of 8k x 1536."""
+FP32, BF16, COMPILED = "fp32 chain", "bf16 chain", "torch.compile"
+
+
+def goals(rows: Sequence[Row], paper_case: str) -> list[Goal]:
+    """Every aim of the kernels, with what the worst of its rows reached.
+
+    Args:
+        rows: all of a run.
+        paper_case: `Row.case` of AdaptiveLoad's largest shape, in float32.
+    """
+    theirs = {(row.operator, row.case, row.direction, row.by): row.milliseconds for row in rows}
+    ours = [row for row in rows if row.ours]
+    large = [row for row in ours if row.tokens * row.width >= LARGE and row.case != paper_case]
+    small = [row for row in ours if (row.tokens, row.width) == (8192, 1536)]
+    paper = [row for row in ours if row.case == paper_case and row.operator == "layer_norm_modulate"]
+    forward, backward = ([row for row in ours if row.direction == way] for way in ("forward", "backward"))
+
+    def faster_than(peer: str, among: Iterable[Row]) -> list[Reached]:
+        pairs = ((theirs.get((row.operator, row.case, row.direction, peer)), row) for row in among)
+        return [(time / row.milliseconds, row.case) for time, row in pairs if time is not None]
+
+    found = []
+    for (operator, direction), (at_large, at_small) in SHARES.items():
+        about = f"{operator} {direction}: of a copy"
+        for least, where, among in ((at_large, "N D >= 50 M", large), (at_small, "8k x 1536", small)):
+            mine = [row for row in among if (row.operator, row.direction) == (operator, direction)]
+            if least is not None:
+                found.append(_goal(f"{about}, {where}", least, [(row.of_copy, row.case) for row in mine]))
+    for direction, least in (("forward", 7), ("backward", 4)):
+        among = [row for row in large if row.direction == direction]
+        words = f"{direction}: times as fast as the fp32 chain, N D >= 50 M"
+        found.append(_goal(words, least, faster_than(FP32, among)))
+    among = [row for row in ours if row.tokens >= 1000]
+    found.append(_goal("times as fast as the bf16 chain, N >= 1k", 1, faster_than(BF16, among)))
+    found.append(_goal("forward: times as fast as torch.compile", 1, faster_than(COMPILED, forward)))
+    words = "backward: times as fast as torch.compile, several rows of modulation"
+    among = [row for row in backward if row.rows > 1]
+    found.append(_goal(words, 1.4, faster_than(COMPILED, among)))
+    for direction, limit in (("forward", 0.40), ("backward", 0.66)):
+        times = [(limit / row.milliseconds, row.case) for row in paper if row.direction == direction]
+        found.append(_goal(f"{direction}, the paper's shape: {limit} ms over its time", 1, times))
+    alike = [(float(row.same_bits), row.case) for row in backward if row.same_bits is not None]
+    return [*found, _goal("backward: equal bits on every run", 1, alike)]
+
+
+def _goal(aim: str, least: float, reached: list[Reached]) -> Goal:
+    worst, where = min(reached, default=(None, None))
+    return Goal(aim, least, worst, where)
