@@ -79,7 +79,7 @@ def test_the_exponential_shift_is_that_of_flux(tokens):
 
 
 def test_the_root_shift_keeps_the_uncertainty_of_a_mean_over_tokens():
-    """SD3, section 5.3.2: noise over signal of the mean of n equal tokens falls with sqrt(n); the shift undoes it."""
+    """SD3, on resolutions: noise over signal of the mean of n equal tokens falls with sqrt(n); the shift undoes it."""
     t, shift = torch.tensor(0.4, dtype=torch.float64), RootShift(base_tokens=256)
     uncertain = {
         n: (lambda s: s / (1 - s) / math.sqrt(n))(shifted(t, shift_factor(shift, n))) for n in (256, 4096)

@@ -76,7 +76,7 @@ def zero_terminal(products: torch.Tensor) -> torch.Tensor:
 
 
 def min_snr(product: torch.Tensor, gamma: float, prediction: str) -> torch.Tensor:
-    """The weight that counts errors of x_0 by min(SNR, gamma) (Hang et al., "Min-SNR Weighting", 2023, section 3.4).
+    """The weight that counts errors of x_0 by min(SNR, gamma) (Hang et al., "Min-SNR Weighting", 2023).
 
     Noise alone (SNR 0) would never be trained on; it counts 1, as in diffusers' training scripts.
     """

@@ -2,8 +2,8 @@
 
 A noisy latent is x = signal * x_0 + noise * eps. The model gets ``scale * x``, is told ``told``, and answers with an
 estimate of ``target_signal * x_0 + target_noise * eps``; the squared error counts ``weight``. Flow matching, EDM and
-DDPM differ in nothing but these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023,
-appendix D), so training and sampling are written once.
+DDPM differ in nothing but these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023), so
+training and sampling are written once.
 """
 
 from dataclasses import dataclass, fields
