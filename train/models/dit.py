@@ -17,6 +17,7 @@ from loader.errors import UsageError
 from train.config import DiTConfig
 from train.kernels.qk_norm import qk_norm
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
+from train.models.attend import Attend
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
 from train.models.positions import rotary_angles, time_features
@@ -28,17 +29,19 @@ EPS = 1e-6
 
 
 class Pack(NamedTuple):
-    """How samples of different shapes lie in one sequence; all None where they do not.
+    """How the tokens lie where they are not a batch of whole samples of one shape.
 
     Attributes:
-        samples: their tokens.
-        own: which tokens see which.
-        text: which see which tokens of the captions, packed alike.
+        samples: the tokens of samples of different shapes in one sequence; None: each row is a sample.
+        own: how tokens see each other; None: all of a sample.
+        text: which see which tokens of the captions, packed alike; None: all of a sample's.
+        here: the part of the sequence that is present, where the rest lies elsewhere.
     """
 
     samples: Segments | None = None
-    own: BlockDiagonal | None = None
-    text: BlockDiagonal | None = None
+    own: Attend | None = None
+    text: Attend | None = None
+    here: slice = slice(None)
 
 
 NOT_PACKED = Pack()
@@ -63,7 +66,7 @@ class Attention(nn.Module):
         source_BMD: torch.Tensor,
         rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
         mask_BM: torch.Tensor | None = None,
-        blocks: BlockDiagonal | None = None,
+        blocks: Attend | None = None,
     ) -> torch.Tensor:
         """Attends from ``x`` to ``source`` where ``mask`` is true, or within ``blocks``; [B, L, D].
 
@@ -72,7 +75,7 @@ class Attention(nn.Module):
             source_BMD: the tokens that answer; ``x_BLD`` itself for self-attention.
             rotation: cosines and sines [L, head width / 2] of the rotary positions of both.
             mask_BM: which source tokens count; at least one per sample. None: all.
-            blocks: of packed samples, whose tokens see their own sample alone.
+            blocks: who sees whom, instead of the mask.
         """
         q_BLHD, k_BMHD, v_BMHD = map(
             self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
@@ -176,7 +179,7 @@ class DiT(nn.Module):
             mask_BM: which of them count, bool; at least one per sample.
         """
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
-        values_BLV = self._denoise(_tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
+        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
         return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
 
     def forward_packed(
@@ -200,15 +203,15 @@ class DiT(nn.Module):
         samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
         text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)
         pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text))
-        values_1LV = torch.cat([_tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
-        values_1LV = self._denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
+        values_1LV = torch.cat([tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
+        values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
         return [
             join(part_1LV.reshape(1, *grid, len(x_CTHW), -1), patch)[0]
             for part_1LV, grid, x_CTHW in zip(parts, grids, latents, strict=True)
         ]
 
-    def _denoise(
+    def denoise(
         self,
         values_BLV: torch.Tensor,
         t_B: torch.Tensor,
@@ -217,12 +220,21 @@ class DiT(nn.Module):
         grids: Sequence[tuple[int, int, int]],
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
-        """The values of each token's patch, [B, L, V]; the tokens lie in one grid after the other."""
+        """The prediction for each token's patch, [B, L, V], for the tokens that are present.
+
+        Args:
+            values_BLV: noisy values of each patch, `tokens` of the latents.
+            t_B: as of `forward`.
+            context_BMD: as of `forward`, or packed.
+            mask_BM: as of `forward`; None where the context is packed.
+            grids: of the whole sequence, one after the other.
+            pack: how the tokens lie.
+        """
         x_BLD = self.embed(values_BLV)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
         context_BMD = self.embed_text(context_BMD)
         head_width = self.config.hidden // self.config.heads
-        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])
+        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
         rotation = (angles_LR.cos(), angles_LR.sin())
         for block in self.blocks:
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
@@ -231,7 +243,7 @@ class DiT(nn.Module):
         return out_BLV
 
 
-def _tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
+def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
     """The values of each patch, a token each, [B, L, V]."""
     return cut(x_BCTHW, patch).flatten(4).flatten(1, 3)
 
