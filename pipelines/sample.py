@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _config(options: argparse.Namespace) -> SampleConfig:
     height, cross, width = options.size.partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal()):
+    if not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
         raise UsageError(f"--size {options.size} is no HEIGHTxWIDTH; write it as --size 64x112")
     if int(height) % 2 or int(width) % 2:
         raise UsageError(f"--size {options.size}: an MP4 in 4:2:0 needs an even height and width")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError
 from tests.train.clips import BUCKETS, clip, tiny_config
 from train.config import TrainConfig
 from train.models.bundle import Bundle
@@ -119,6 +119,14 @@ def test_guiding_a_model_that_knows_no_empty_caption_is_refused():
     with pytest.raises(UsageError, match="caption_dropout=0"):
         generate(bundle, config, SampleConfig(**SIZE), ["up"])
     generate(bundle, config, SampleConfig(**SIZE, guidance=1.0, steps=1), ["up"])
+
+
+def test_a_model_that_predicts_nonsense_is_told():
+    config = tiny_config()
+    bundle = Bundle(config)
+    torch.nn.init.constant_(bundle.dit.head.bias, torch.nan)
+    with pytest.raises(RunError, match="not finite"):
+        generate(bundle, config, SampleConfig(**SIZE, steps=1), ["up"])
 
 
 @pytest.mark.parametrize("size", [(4, 16, 16), (5, 15, 16), (5, 18, 16)])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.level import solve
@@ -36,6 +36,7 @@ def generate(
     Raises:
         UsageError: the size does not fit the model, the objective has fewer levels than steps, or the model was never
             trained without captions and so cannot be guided.
+        RunError: what the model predicts is not finite.
     """
     if config.guidance != 1 and train.objective.caption_dropout == 0:
         raise UsageError(
@@ -57,6 +58,8 @@ def generate(
     points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
     start_BCTHW = points[0][1] * noise_BCTHW
     latents_BCTHW = sample(estimate, start_BCTHW, points, config.solver, progress)
+    if not latents_BCTHW.isfinite().all():
+        raise RunError("the model's predictions are not finite; take an earlier checkpoint, or less guidance")
     video_BCTHW = bundle.tokenizer.decode(latents_BCTHW)
     return ((video_BCTHW + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
