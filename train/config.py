@@ -1,12 +1,13 @@
 """The configuration of a training run; importing it loads no torch."""
 
 import operator
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -54,14 +55,6 @@ class TransformersTextConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
 
 
-class FlowConfig(BaseModel, frozen=True, extra="forbid"):
-    """Rectified flow (`train.objectives.flow`)."""
-
-    time_mean: float = Field(0.0, description="mean of logit(t); above 0 trains more on noisy inputs")
-    time_std: float = Field(1.0, gt=0, description="standard deviation of logit(t)")
-    caption_dropout: float = Field(0.1, ge=0, le=1, description="share of samples trained without a caption")
-
-
 class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
     """AdamW; weight decay acts on matrices only."""
 
@@ -80,6 +73,17 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
 
 
+class EmaConfig(BaseModel, frozen=True, extra="forbid"):
+    """An average of the weights over the steps, for sampling (`train.ema`)."""
+
+    decay: float = Field(
+        0.9999,
+        ge=0,
+        lt=1,
+        description="share of the average that stays at a step; early steps keep less of it",
+    )
+
+
 class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
     """When checkpoints are written and how many stay; the last step always writes one."""
 
@@ -90,7 +94,7 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
 class LogConfig(BaseModel, frozen=True, extra="forbid"):
     """What is told while training; metrics.jsonl gets a line at every step."""
 
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console")
+    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
 
 
@@ -100,9 +104,10 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     model: DiTConfig = DiTConfig()
     tokenizer: PatchTransformConfig = PatchTransformConfig()
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
-    objective: FlowConfig = FlowConfig()
+    objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     recalibrate: RecalibrateConfig | None = Field(
@@ -111,12 +116,18 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
-    denominator: Literal["step", "epoch"] = Field(
+    denominator: Literal["step", "epoch", "step_tokens"] = Field(
         "step",
         description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
-        " which samples of small steps count no more than others",
+        " which samples of small steps count no more than others; step_tokens: a sample counts by its video tokens,"
+        " divided by those of its step",
     )
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _flow_where_no_name_is_given(cls, value: Any) -> Any:
+        return {"name": "flow", **value} if isinstance(value, dict) else value
 
     @property
     def compression(self) -> Compression:

@@ -1,24 +1,26 @@
-"""Where a run's numbers go: metrics.jsonl, bad_samples.jsonl, TensorBoard events and the console (stderr)."""
+"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, TensorBoard events, the console (stderr)."""
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
 
 from loader.batch import BadSample
+from train.breakdown import Breakdown
 from train.config import LogConfig
 from train.metrics import StepMetrics, Summary
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-FILE, BAD_SAMPLES = "metrics.jsonl", "bad_samples.jsonl"
+FILE, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
 
 
 class MetricLog:
@@ -51,6 +53,7 @@ class MetricLog:
             return
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         _truncate(out, start_step)
+        _truncate_losses(out, start_step)
         self._file = (out / FILE).open("a", encoding="utf-8")
         self._events = _open_events(out, start_step) if config.tensorboard else None
 
@@ -90,6 +93,22 @@ class MetricLog:
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
             self.say(self._describe(metrics))
 
+    def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
+        """Adds losses by quantile and bucket to ``losses.jsonl``."""
+        if not self._writes:
+            return
+        with (self._out / LOSSES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
+        if of == "held_out" and found.whole.loss is not None:
+            self.say(f"step {step}: held-out loss {found.whole.loss:.4f} over {found.whole.samples} samples")
+        if self._events:
+            parts = {"loss": found.whole}
+            parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
+            parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
+            for name, part in parts.items():
+                if part.loss is not None:
+                    self._events.add_scalar(f"losses_{of}/{name}", part.loss, step)
+
     def _describe(self, metrics: StepMetrics) -> str:
         if metrics.loss is None or metrics.grad_norm is None:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
@@ -125,6 +144,23 @@ def _truncate(out: Path, last_step: int) -> None:
     with aside.open("w", encoding="utf-8") as file:
         file.writelines(map(_line, read_metrics(out, last_step)))
     aside.replace(out / FILE)
+
+
+def _truncate_losses(out: Path, last_step: int) -> None:
+    path, aside = out / LOSSES, out / f".{LOSSES}"
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
+        file.writelines(line for line in lines if _step(line) <= last_step)
+    aside.replace(path)
+
+
+def _step(line: str) -> float:
+    """The step of a line; of one cut short by a kill, never."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _line(metrics: StepMetrics) -> str:

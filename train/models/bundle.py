@@ -1,4 +1,4 @@
-"""The modules of a run: the tokenizer, the text encoder and the denoiser."""
+"""The parts of a run: the tokenizer, the text encoder, the denoiser and its objective."""
 
 import torch
 from torch import nn
@@ -7,6 +7,7 @@ from train.config import TrainConfig
 from train.models.dit import DiT
 from train.models.text import build_text_encoder
 from train.models.tokenizer import PatchTransform
+from train.objectives.build import build_objective
 
 
 class Bundle(nn.Module):
@@ -15,11 +16,13 @@ class Bundle(nn.Module):
     Attributes:
         tokenizer: video to latents and back; nothing in it is trained.
         text: captions to context.
-        dit: predicts velocities.
+        dit: predicts what the objective asks.
+        objective: what that is.
     """
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
+        self.objective = build_objective(config.objective)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.tokenizer = PatchTransform(config.tokenizer)
