@@ -1,12 +1,14 @@
 """The configuration of a training run; importing it loads no torch."""
 
 import operator
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.models.config import DiTConfig, ModelConfig
+from train.models.presets import PRESETS
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -15,25 +17,6 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
-
-
-class DiTConfig(BaseModel, frozen=True, extra="forbid"):
-    """The diffusion transformer (`train.models.dit`)."""
-
-    hidden: int = Field(384, ge=2, description="width of a token; at least the values in one patch")
-    heads: int = Field(6, ge=1, description="attention heads; hidden / heads is even and at least 6")
-    layers: int = Field(4, ge=1, description="transformer blocks")
-    mlp_ratio: float = Field(4.0, gt=0, description="width of the MLP in units of hidden")
-    patch: tuple[int, int, int] = Field((1, 2, 2), description="latent frames, rows and columns per token")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "DiTConfig":
-        head_width, rest = divmod(self.hidden, self.heads)
-        if rest or head_width % 2 or head_width < 6:
-            raise ValueError(f"hidden ({self.hidden}) / heads ({self.heads}) must be even and at least 6")
-        if min(self.patch) < 1:
-            raise ValueError(f"patch {self.patch} must be positive")
-        return self
 
 
 class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -97,7 +80,9 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run; the data come as a stream beside it."""
 
-    model: DiTConfig = DiTConfig()
+    model: ModelConfig = Field(
+        DiTConfig(), discriminator="kind", description="an architecture, or the name of a preset"
+    )
     tokenizer: PatchTransformConfig = PatchTransformConfig()
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig = FlowConfig()
@@ -117,6 +102,15 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         " which samples of small steps count no more than others",
     )
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset_or_kind(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in PRESETS:
+                raise ValueError(f"there are the presets {', '.join(PRESETS)}")
+            return PRESETS[value]
+        return {"kind": "dit", **value} if isinstance(value, dict) else value
 
     @property
     def compression(self) -> Compression:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 
 from loader.batch import Batch, Microbatch, Pack
 from loader.cost import Cost
@@ -206,7 +207,7 @@ class Trainer:
         if folder is None:
             return 0
         state = checkpoint.read_state(folder)
-        saved, own = _bound(state.config), _bound(self.config.model_dump(mode="json"))
+        saved, own = _bound(_completed(state.config)), _bound(self.config.model_dump(mode="json"))
         if difference := checkpoint.first_difference(saved, own):
             raise UsageError(
                 f"{folder} was made with another configuration: {difference}; "
@@ -225,6 +226,14 @@ class Trainer:
         )
         tensors = state_tensors(optimizer, weights)
         checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
+
+
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """An older run's configuration with the keys that came later at their defaults; as it is where it is no longer one."""
+    try:
+        return TrainConfig.model_validate(config).model_dump(mode="json")
+    except ValidationError:
+        return config
 
 
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
