@@ -3,7 +3,7 @@
 import operator
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, PositiveFloat, field_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
@@ -75,6 +75,10 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
 
     every_steps: int = Field(10, ge=1, description="steps between lines on the console")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
+    peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
+        None,
+        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
+    )
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):

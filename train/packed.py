@@ -1,19 +1,18 @@
 """A microbatch of samples of different shapes, trained as one packed sequence."""
 
-import math
-
 import torch
 
 from loader.batch import Pack
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Work
 from train.objectives.flow import draw, interpolate, sample_losses
 
 
 def packed_losses(
     bundle: Bundle, config: TrainConfig, pack: Pack, device: torch.device
-) -> tuple[torch.Tensor, int]:
-    """The loss of each sample, float32 [B], and the text and video tokens that went into them.
+) -> tuple[torch.Tensor, Work]:
+    """The loss of each sample, float32 [B], and what the samples came to.
 
     A sample's loss is the mean over its own values, however long it is, and the same as in a microbatch of its own
     shape: noise, time and caption dropout belong to the sample. Weigh the pack's mean by B over the step's samples.
@@ -36,5 +35,4 @@ def packed_losses(
         sample_losses(prediction_CTHW[None], velocity_1CTHW)
         for prediction_CTHW, velocity_1CTHW in zip(predictions, velocities, strict=True)
     ]
-    video_tokens = sum(math.prod(bundle.dit.grid(latent_CTHW.shape[1:])) for latent_CTHW in noisy)
-    return torch.cat(losses), video_tokens + int(mask_BM.sum())
+    return torch.cat(losses), bundle.dit.work([latent_CTHW.shape[1:] for latent_CTHW in noisy], mask_BM)

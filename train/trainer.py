@@ -16,13 +16,16 @@ from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
 from train import checkpoint
 from train.config import TrainConfig
+from train.flops import utilisation
 from train.log import MetricLog
 from train.metrics import StepMetrics
 from train.models.bundle import Bundle
+from train.models.denoiser import Work
 from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
 from train.packed import packed_losses
 from train.parallel.world import World, join
+from train.peak import peak_flops_per_s
 from train.schedule import learning_rate
 from train.timings import MicrobatchClock
 
@@ -104,6 +107,7 @@ class Trainer:
         done = self._resume(weights, optimizer)
         world.broadcast_(list(weights.values()))
         self.out.mkdir(parents=True, exist_ok=True)
+        peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             count = sum(weight.numel() for weight in weights.values())
             log.say(
@@ -121,15 +125,15 @@ class Trainer:
                 for batch, waited_s in self._batches(batches, step):
                     with clock.measure(batch):
                         if isinstance(batch, Pack):
-                            losses_B, tokens = packed_losses(bundle, config, batch, world.device)
+                            losses_B, work = packed_losses(bundle, config, batch, world.device)
                         else:
-                            losses_B, tokens = self._sample_losses(bundle, batch, world.device)
+                            losses_B, work = self._sample_losses(bundle, batch, world.device)
                         (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
                     data_s += waited_s
                     log.bad_samples(batch.bad)
-                    own.add(batch, losses_B, tokens)
+                    own.add(batch, losses_B, work)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = own.totals(world)
+                loss, step_work = own.totals(world)
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
                 finite = math.isfinite(loss) and math.isfinite(norm)
@@ -137,6 +141,7 @@ class Trainer:
                     if config.denominator == "epoch":
                         own.spread_(weights.values())
                     optimizer.step()
+                step_s = time.perf_counter() - began
                 log.add(
                     StepMetrics(
                         step=step,
@@ -144,10 +149,12 @@ class Trainer:
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=time.perf_counter() - began,
+                        step_s=step_s,
                         data_s=data_s,
                         samples=own.step_samples,
-                        tokens=step_tokens,
+                        tokens=step_work.tokens,
+                        flops=step_work.flops,
+                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
@@ -172,8 +179,8 @@ class Trainer:
 
     def _sample_losses(
         self, bundle: Bundle, batch: Microbatch, device: torch.device
-    ) -> tuple[torch.Tensor, int]:
-        """The loss of each sample, float32 [B], and the text and video tokens that went into them."""
+    ) -> tuple[torch.Tensor, Work]:
+        """The loss of each sample, float32 [B], and what the samples came to."""
         config = self.config
         with torch.no_grad():
             clean_BCTHW = bundle.tokenizer.encode(batch.video_BCTHW.to(device))
@@ -184,8 +191,8 @@ class Trainer:
         with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
             context_BMD, mask_BM = bundle.text(captions)
             prediction_BCTHW = bundle.dit(noisy_BCTHW, t_B, context_BMD, mask_BM)
-        video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
-        return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
+        work = bundle.dit.work([clean_BCTHW.shape[2:]] * len(captions), mask_BM)
+        return sample_losses(prediction_BCTHW, velocity_BCTHW), work
 
     def _batches(
         self, batches: Iterator[Microbatch | Pack], step: int
@@ -229,7 +236,7 @@ class Trainer:
 
 
 def _completed(config: dict[str, Any]) -> dict[str, Any]:
-    """An older run's configuration with the keys that came later at their defaults; as it is where it is no longer one."""
+    """A saved configuration with the keys that came later at their defaults; as it is where it fits no more."""
     try:
         return TrainConfig.model_validate(config).model_dump(mode="json")
     except ValidationError:
@@ -247,7 +254,7 @@ class _Own:
     """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Batch, torch.Tensor, int]] = []
+        self._done: list[tuple[Batch, torch.Tensor, Work]] = []
 
     @property
     def step_samples(self) -> int:
@@ -261,28 +268,29 @@ class _Own:
             if weight.grad is not None:
                 weight.grad.mul_(batch.step_samples / batch.mean_samples)
 
-    def add(self, batch: Batch, losses_B: torch.Tensor, tokens: int) -> None:
+    def add(self, batch: Batch, losses_B: torch.Tensor, work: Work) -> None:
         """Takes a microbatch that went through the model."""
-        self._done.append((batch, losses_B.detach(), tokens))
+        self._done.append((batch, losses_B.detach(), work))
 
-    def totals(self, world: World) -> tuple[float, int]:
-        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+    def totals(self, world: World) -> tuple[float, Work]:
+        """Loss and work of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
 
         Raises:
             UsageError: the weights of the step's microbatches do not add up to 1.
         """
         loss = sum(batch.weight * losses_B.mean().item() for batch, losses_B, _ in self._done)
         weight = sum(batch.weight for batch, _, _ in self._done)
-        tokens = sum(tokens for batch, _, tokens in self._done if batch.weight)
-        totals = torch.tensor([loss, weight, tokens], dtype=torch.float64, device=world.device)
+        done = [work for batch, _, work in self._done if batch.weight]
+        tokens, flops = sum(work.tokens for work in done), sum(work.flops for work in done)
+        totals = torch.tensor([loss, weight, tokens, flops], dtype=torch.float64, device=world.device)
         world.sum_([totals])
-        loss, weight, tokens = totals.tolist()
+        loss, weight, tokens, flops = totals.tolist()
         if abs(weight - 1) > 1e-6:
             raise UsageError(
                 f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
                 "open each rank's stream with its own rank and this world size"
             )
-        return loss, int(tokens)
+        return loss, Work(int(tokens), int(flops))
 
     def suspects(self) -> list[str]:
         """Keys of the samples whose loss is not finite; of all, where every loss is."""

@@ -198,10 +198,10 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(tmp_path):
     for parameter in packed.dit.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     alone = copy.deepcopy(packed)
-    losses_B, tokens = packed_losses(packed, config, pack, CPU)
+    losses_B, work = packed_losses(packed, config, pack, CPU)
     losses_B.mean().backward()
 
-    trainer, single, single_tokens = Trainer(config, None, tmp_path), [], 0
+    trainer, single, single_work = Trainer(config, None, tmp_path), [], []
     for i, shape in enumerate(shapes):
         batch = Microbatch(
             bucket=shape,
@@ -219,12 +219,12 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(tmp_path):
             slots=1,
             after=Position(1, 2, ()),
         )
-        loss_1, count = trainer._sample_losses(alone, batch, CPU)
+        loss_1, one = trainer._sample_losses(alone, batch, CPU)
         (batch.weight * loss_1.mean()).backward()
         single.append(loss_1.detach())
-        single_tokens += count
+        single_work.append(one)
     torch.testing.assert_close(losses_B, torch.cat(single), rtol=1e-5, atol=0)
-    assert tokens == single_tokens
+    assert work == tuple(map(sum, zip(*single_work, strict=True)))
     for (name, found), wanted in zip(packed.trained().items(), alone.trained().values(), strict=True):
         assert relative(found.grad, wanted.grad) <= 1e-5, name
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -9,6 +10,18 @@ from torch import nn
 from loader.errors import UsageError
 from train.flops import Flops
 from train.models.patches import Patch
+
+
+class Work(NamedTuple):
+    """What samples came to.
+
+    Attributes:
+        tokens: text and video tokens that count.
+        flops: operations of forward and backward.
+    """
+
+    tokens: int
+    flops: int
 
 
 class Denoiser(nn.Module):
@@ -82,3 +95,14 @@ class Denoiser(nn.Module):
     def tokens(self, latent_size: Sequence[int]) -> int:
         """Tokens of one sample's video."""
         return math.prod(self.grid(latent_size))
+
+    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Work:
+        """What a step on these samples comes to, without padding; waits for the mask's device.
+
+        Args:
+            latent_sizes: frames, rows and columns of each sample's latents.
+            mask_BM: which tokens of their text count.
+        """
+        samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
+        tokens = sum(self.tokens(size) + text for size, text in samples)
+        return Work(tokens, sum(self.flops(size, text).training for size, text in samples))
