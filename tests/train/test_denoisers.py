@@ -12,8 +12,9 @@ from train.models.apart import Apart
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.dit import NOT_PACKED
+from train.models.dit import NOT_PACKED, through
 from train.models.mmdit import Joint, JointBlock
+from train.models.modulation import ZeroLinear
 from train.models.positions import rotary_angles
 from train.models.segments import Segments
 
@@ -177,6 +178,48 @@ def test_a_low_rank_modulation_is_the_full_one_of_its_product(config):
     full.load_state_dict(weights)
     sample = inputs(dtype=torch.float64)
     assert relative(low(*sample), full(*sample)) <= 1e-12
+
+
+def test_branches_are_gated_residuals_of_modulated_norms():
+    torch.manual_seed(0)
+    x, vectors = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 3, 3, 8, dtype=torch.float64)
+    branches = (torch.sin, torch.cos, torch.tanh)
+    expected = x
+    for number, branch in enumerate(branches):
+        shift, scale, gate = vectors[:, number, :, None].unbind(1)
+        h = F.layer_norm(expected, (8,), eps=1e-6) * (1 + scale) + shift
+        expected = expected + gate * branch(h)
+    found = through(x, branches, vectors.flatten(1), None)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_block_attends_to_all_then_to_its_frame_then_through_time():
+    denoiser, order = model(KINDS["st_dit, full, low rank"]), []
+    for name, module in denoiser.blocks[0].named_children():
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+    denoiser(*inputs())
+    assert order == ["modulation", "full", "spatial", "temporal", "cross_attend", "mlp"]
+
+
+@pytest.mark.parametrize("kind", ["st_dit", "mmdit"])
+def test_each_block_compiles_whole(kind):
+    denoiser = model(KINDS[kind].model_copy(update={"layers": 1}))
+    expected = denoiser(*inputs())
+    torch._dynamo.reset()
+    for block in denoiser.repeated():
+        block.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(denoiser(*inputs()), expected)
+
+
+def test_a_layer_of_zeros_draws_what_another_layer_draws():
+    states = []
+    for kind in (torch.nn.Linear, ZeroLinear):
+        torch.manual_seed(0)
+        layer = kind(3, 4)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+    assert not layer.weight.any()
+    assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("axis", ["frame", "place"])
