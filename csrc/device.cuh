@@ -103,11 +103,24 @@ __device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+// One instruction, where the compiler may make four of an assignment.
+__device__ __forceinline__ void store_vector(void* to, const uint4& value) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
 template <int PENDING>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 #endif
+
+// Rows of a ring. Two where a row is wide in bytes, so that 8192 columns fit the shared memory of an A100.
+template <typename X, int STREAMS>
+__device__ constexpr int stages() {
+    return sizeof(X) * STREAMS > 4 ? 2 : 3;
+}
 
 // Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.
 __device__ __forceinline__ float warp_sum(float value) {

@@ -74,12 +74,6 @@ __device__ __forceinline__ const M* mod_row(const void* base, i64 stride, i64 gr
     return static_cast<const M*>(base) + group * stride;
 }
 
-// Rows in flight. Two where a row is wide in bytes, so that 8192 columns fit the shared memory of an A100.
-template <typename X, int STREAMS>
-__device__ constexpr int stages() {
-    return sizeof(X) * STREAMS > 4 ? 2 : 3;
-}
-
 template <typename X, int VECS, int STREAMS>
 struct Ring {
     static constexpr int kStages = stages<X, STREAMS>();

@@ -99,6 +99,11 @@ class DiskCache:
         except OSError as error:
             self._pause(error)
 
+    def drop(self, name: str) -> None:
+        """Forgets the entry, if there is one and the disk allows."""
+        with suppress(OSError):
+            self._space.remove(self._path(name))
+
     def _path(self, name: str) -> str:
         return self._space.path(hashlib.blake2b(_encoded(name), digest_size=20).digest())
 

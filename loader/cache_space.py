@@ -68,6 +68,17 @@ class CacheSpace:
             os.pwrite(state, f"{self._boot} {used + on_disk(size):020}\n".encode(), 0)
             self._publish(path, fill)
 
+    def remove(self, path: str) -> None:
+        """Removes the entry at ``path``, if there is one.
+
+        Raises:
+            OSError: as of `place`.
+        """
+        with self._alone() as state:
+            used, freed = self._used(state), _remove(path)
+            if used is not None:
+                os.pwrite(state, f"{self._boot} {used - freed:020}\n".encode(), 0)
+
     def _publish(self, path: str, fill: Callable[[BinaryIO], object]) -> None:
         unfinished = self.folder / _UNFINISHED
         unfinished.unlink(missing_ok=True)

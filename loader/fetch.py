@@ -60,9 +60,17 @@ def ranges(places: Sequence[Place], waste: float = _WASTE, most: int = MAX_RANGE
 
 
 class Fetched(NamedTuple):
-    """The bytes of one place, once they are there."""
+    """The bytes of one place, once they are there.
+
+    Attributes:
+        request: that brings them, perhaps with others.
+        asked: what it reads.
+        start: where they begin in what it brings.
+        size: of them.
+    """
 
     request: Future[bytes]
+    asked: Place
     start: int
     size: int
 
@@ -101,7 +109,7 @@ class Fetcher:
             future = self._pool.submit(self._read, *request.place)
             for number in request.wanted:
                 start = places[number].offset - request.place.offset
-                found[number] = Fetched(future, start, places[number].size)
+                found[number] = Fetched(future, request.place, start, places[number].size)
         return [found[number] for number in range(len(places))]
 
     def close(self) -> None:

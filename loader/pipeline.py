@@ -184,6 +184,7 @@ class Pipeline:
                 frames_T = self._frames(row, clip, passed, bucket)
                 size = _taken(contents, place, clip, frames_T)
             except BadSampleError as error:
+                self._samples.forget(fetched)
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
             frames = [] if self._config.decode else frames_T.tolist()

@@ -28,7 +28,7 @@ class Samples:
         """Bytes of a shard, from the cache where they are in it."""
         if self._cache is None:
             return self._source.read_range(shard, offset, size)
-        name = f"{self._source.shard_uri(shard)} {self._source.fingerprint} {offset}+{size}"
+        name = self._cached_as(Place(shard, offset, size))
         return self._cache.get(name, lambda: self._source.read_range(shard, offset, size))
 
     def place(self, row: int) -> Place:
@@ -61,3 +61,11 @@ class Samples:
             return self._source.clip(row, region)
         except RunError as error:
             raise BadSampleError(str(error)) from error
+
+    def forget(self, fetched: Fetched) -> None:
+        """Drops from the cache what held bytes that cannot be used: they may have been damaged on their way."""
+        if self._cache is not None:
+            self._cache.drop(self._cached_as(fetched.asked))
+
+    def _cached_as(self, place: Place) -> str:
+        return f"{self._source.shard_uri(place.shard)} {self._source.fingerprint} {place.offset}+{place.size}"

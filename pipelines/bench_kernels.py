@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from loader.errors import UsageError
 from pipelines.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
-from pipelines.kernel_cases import EPS, Case, GateNormModulate, NormModulate, Operator, Outputs
+from pipelines.kernel_cases import EPS, Case, GateNormModulate, NormModulate, Operator, Outputs, Pair, QkNorm
 from pipelines.kernel_goals import BF16, COMPILED, FP32, Direction, Row, goals
 from train.kernels.norm_modulate import layer_norm_modulate
 from train.kernels.providers import PROVIDERS, Kernels
@@ -34,10 +34,24 @@ CASES = (
     PAPER,
 )
 """The widths of public models, the shapes that training meets, and the paper's."""
+PAIRS = (
+    Pair(8 * K, 12),
+    *(Pair(32 * K, heads) for heads in (12, 24, 40)),
+    Pair(32 * K, 24, rotated=False),
+    *(Pair(32 * K, heads, across_heads=True) for heads in (12, 40)),
+)
+"""Heads of 128 channels: per head as in our DiT, HunyuanVideo and Cosmos, across heads as in Wan."""
 RUNS = 100
 
-Make = Callable[[Case, torch.device], Operator]
+Make = Callable[[torch.device], Operator]
 Chain = Callable[[Sequence[torch.Tensor]], Outputs]
+
+
+OPERATORS: tuple[Make, ...] = (
+    *(partial(NormModulate, case) for case in CASES),
+    *(partial(GateNormModulate, case) for case in CASES if case != PAPER),
+    *(partial(QkNorm, pair) for pair in PAIRS),
+)
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,12 @@ class Plan:
     """What a run measures.
 
     Attributes:
-        operators: each at every case.
-        cases: the sizes.
+        operators: each makes one operator with buffers of one size.
         compiled: whether `torch.compile` is a peer; it takes seconds for each case.
         runs: of a backward pass, of which all must give the same bits.
     """
 
-    operators: Sequence[Make] = (NormModulate, GateNormModulate)
-    cases: Sequence[Case] = CASES
+    operators: Sequence[Make] = OPERATORS
     compiled: bool = True
     runs: int = RUNS
 
@@ -83,10 +95,7 @@ def bench_kernels(
     with own_stream(device):
         copy = copy_gb_per_s(device)
         rows = [
-            row
-            for make in plan.operators
-            for case in plan.cases
-            for row in _Measuring(make, case, plan, device, copy).rows(providers)
+            row for make in plan.operators for row in _Measuring(make, plan, device, copy).rows(providers)
         ]
     aims = goals(rows, PAPER.name)
     return {
@@ -102,11 +111,12 @@ def bench_kernels(
 class _Measuring:
     """One operator at one size."""
 
-    def __init__(self, make: Make, case: Case, plan: Plan, device: torch.device, copy: float) -> None:
-        self.case, self.plan, self.device, self.copy = case, plan, device, copy
-        first = make(case, device)
+    def __init__(self, make: Make, plan: Plan, device: torch.device, copy: float) -> None:
+        self.plan, self.device, self.copy = plan, device, copy
+        first = make(device)
+        self.case = first.case
         sets = rotation(first.moved(backward=True), device)
-        self.sets = [first, *(make(case, device) for _ in range(sets - 1))]
+        self.sets = [first, *(make(device) for _ in range(sets - 1))]
 
     def rows(self, providers: Mapping[str, Kernels]) -> Iterator[Row]:
         """Both passes of each provider and of each chain."""
@@ -134,7 +144,7 @@ class _Measuring:
         if self.plan.compiled:
             torch.compiler.reset()
             yield COMPILED, torch.compile(wide, fullgraph=True, dynamic=False)
-        one_row = self.case.size.rows == 1 and isinstance(first, NormModulate)
+        one_row = isinstance(first, NormModulate) and first.case.shape[2] == 1
         if one_row and self.device.type == "cuda" and find_spec("liger_kernel"):
             yield "Liger, as LN with a weight", _liger
 
@@ -160,10 +170,8 @@ class _Measuring:
         milliseconds = median_ms(calls, self.device)
         operator, case = self.sets[0], self.case
         rate = operator.moved(direction == "backward") / milliseconds / 1e6
-        size = (case.batch * case.tokens, case.width, case.size.rows)
-        return Row(
-            operator.name, case.name, direction, by, ours, *size, milliseconds, rate / self.copy, same_bits
-        )
+        share = rate / self.copy
+        return Row(operator.name, case.name, direction, by, ours, *case.shape, milliseconds, share, same_bits)
 
 
 def _upstream(operator: Operator, outputs: Outputs) -> list[torch.Tensor]:

@@ -11,18 +11,36 @@ from typing import Literal, Protocol
 import torch
 from torch.nn import functional as F
 
-from train.kernels import gate_norm_modulate, norm_modulate
+from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 from train.kernels.providers import Kernels
-from train.kernels.traffic import Size
+from train.kernels.rotary import rotate
+from train.kernels.traffic import PairSize, Size
 
 EPS = 1e-6
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 Form = Literal["sample", "frame", "token", "packed"]
 Outputs = Sequence[torch.Tensor]
 
 
+class Sized(Protocol):
+    """A size as tables and aims count it."""
+
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the activations."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tokens N, columns D, and rows of the modulation."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """One size of one operator.
+    """Tokens and what modulates them.
 
     Attributes:
         batch: samples; of ``packed``, 1.
@@ -41,21 +59,21 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
 
     @property
-    def elements(self) -> int:
-        """N x D."""
-        return self.batch * self.tokens * self.width
+    def shape(self) -> tuple[int, int, int]:
+        """As of `Sized`."""
+        return self.batch * self.tokens, self.width, self.batch * self.rows
 
     @property
     def size(self) -> Size:
         """What the operators' byte counts take."""
-        return Size(self.batch * self.tokens, self.width, self.dtype, self.batch * self.rows, torch.float32)
+        tokens, width, rows = self.shape
+        return Size(tokens, width, self.dtype, rows, torch.float32)
 
     @property
     def name(self) -> str:
         """As tables show it."""
         shared = {"sample": "", "token": ", per token"}.get(self.form, f", {self.rows} {self.form} rows")
-        dtype = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[self.dtype]
-        return f"{self.batch} x {self.tokens} x {self.width} {dtype}{shared}"
+        return f"{self.batch} x {self.tokens} x {self.width} {NAMES[self.dtype]}{shared}"
 
     def activation(self, device: torch.device) -> torch.Tensor:
         """Random tokens, [B, L, D]."""
@@ -89,6 +107,46 @@ class Case:
         return rows if self.form == "token" else rows[:, None]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Queries and keys of one length, as thirds of a packed qkv.
+
+    Attributes:
+        tokens: of the only sample, L.
+        heads: H.
+        head_width: d.
+        across_heads: the heads of a token are normed together.
+        rotated: whether positions are turned.
+        dtype: of the activations.
+    """
+
+    tokens: int
+    heads: int
+    head_width: int = 128
+    across_heads: bool = False
+    rotated: bool = True
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """As of `Sized`."""
+        return self.tokens, self.heads * self.head_width, 1
+
+    @property
+    def size(self) -> PairSize:
+        """What the operator's byte counts take."""
+        tokens, heads = (self.tokens,) * 2, (self.heads,) * 2
+        angles = self.tokens if self.rotated else 0
+        return PairSize(*tokens, *heads, self.head_width, self.dtype, self.across_heads, angles)
+
+    @property
+    def name(self) -> str:
+        """As tables show it."""
+        kind = "across heads" if self.across_heads else "per head"
+        rope = ", rotated" if self.rotated else ""
+        return f"{self.tokens} x {self.heads} x {self.head_width} {NAMES[self.dtype]}, {kind}{rope}"
+
+
 class Operator(Protocol):
     """One operator with one set of buffers.
 
@@ -101,6 +159,10 @@ class Operator(Protocol):
     name: str
     outputs: int
     inputs: list[torch.Tensor]
+
+    @property
+    def case(self) -> Sized:
+        """Its size."""
 
     def forward(self, kernels: Kernels) -> Outputs:
         """What a provider gives."""
@@ -122,7 +184,7 @@ class NormModulate:
     outputs = 1
 
     def __init__(self, case: Case, device: torch.device) -> None:
-        self.case = case
+        self.case: Case = case
         self.inputs = [case.activation(device), *case.modulation(2, device)]
         self.cu_seqlens = case.cu_seqlens(device)
 
@@ -156,7 +218,7 @@ class GateNormModulate:
     outputs = 2
 
     def __init__(self, case: Case, device: torch.device) -> None:
-        self.case = case
+        self.case: Case = case
         self.inputs = [case.activation(device), case.activation(device), *case.modulation(3, device)]
         self.cu_seqlens = case.cu_seqlens(device)
 
@@ -182,6 +244,49 @@ class GateNormModulate:
     def moved(self, backward: bool) -> int:
         """As `Operator.moved`."""
         return gate_norm_modulate.bytes_moved(self.case.size, backward)
+
+
+class QkNorm:
+    """``qk_norm``."""
+
+    name = "qk_norm"
+    outputs = 2
+
+    def __init__(self, case: Pair, device: torch.device) -> None:
+        self.case: Pair = case
+        qkv = torch.randn(1, case.tokens, 3, case.heads, case.head_width, device=device, dtype=case.dtype)
+        width = case.heads * case.head_width if case.across_heads else case.head_width
+        self.inputs = [*qkv.unbind(2)[:2], *(1 + torch.randn(2, width, device=device) / 4).unbind()]
+        angles = torch.rand(2, case.tokens, case.head_width // 2, device=device)
+        self.rotation = (angles[0].cos(), angles[1].sin()) if case.rotated else (None, None)
+
+    def forward(self, kernels: Kernels) -> Outputs:
+        """Q, k, and their statistics."""
+        how = (*self.rotation, EPS, self.case.across_heads, False, "fp32")
+        return list(kernels.qk_norm(*self.inputs, *how))
+
+    def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
+        """As `Operator.backward`."""
+        q, k, *weights = self.inputs
+        how = (*weights, *self.rotation, EPS, self.case.across_heads, False, "fp32")
+        return list(kernels.qk_norm_backward(*upstream, q, k, *outputs[2:], *how))
+
+    def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
+        """As `Operator.chain`."""
+        return [self._half(x, weight, wide) for x, weight in zip(inputs[:2], inputs[2:], strict=True)]
+
+    def moved(self, backward: bool) -> int:
+        """As `Operator.moved`."""
+        return qk_norm.bytes_moved(self.case.size, backward)
+
+    def _half(self, x_BLHd: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:
+        x = x_BLHd.flatten(2) if self.case.across_heads else x_BLHd
+        x = x.float() if wide else x
+        n_BLHd = F.rms_norm(x, x.shape[-1:], weight, EPS).view(x_BLHd.shape)
+        cos, sin = self.rotation
+        if cos is not None and sin is not None:
+            n_BLHd = rotate(n_BLHd, cos[:, None].to(n_BLHd.dtype), sin[:, None].to(n_BLHd.dtype))
+        return n_BLHd.to(x_BLHd.dtype)
 
 
 def _norm_modulate(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, wide: bool) -> torch.Tensor:

@@ -114,6 +114,19 @@ def test_a_replaced_entry_gives_its_space_back(tmp_path: Path) -> None:
     assert all(cache.find(name) for name in "abcd")
 
 
+def test_a_dropped_entry_is_gone_and_gives_its_space_back(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 4 * BLOCK)
+    for name in "abc":
+        cache.keep(name, b"x")
+    for turn in range(20):
+        cache.keep("d", b"x")
+        cache.drop("d")
+        cache.drop(f"never there {turn}")
+    assert cache.find("d") is None
+    assert all(cache.find(name) for name in "abc")
+    DiskCache(tmp_path / "nobody made it", BLOCK).drop("a")
+
+
 def test_what_is_larger_than_the_cache_is_not_kept_and_drives_nobody_out(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 4 * BLOCK)
     cache.keep("small", b"x")

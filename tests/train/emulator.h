@@ -124,6 +124,7 @@ inline float rsqrtf(float value) { return 1.f / std::sqrt(value); }
 
 namespace reel {
 inline void copy_async(uint4* to, const uint4* from) { emulated::fibers[emulated::current].open.push_back({to, from}); }
+inline void store_vector(void* to, const uint4& value) { std::memcpy(to, &value, 16); }
 inline void commit_copies() {
     emulated::Fiber& fiber = emulated::fibers[emulated::current];
     fiber.groups.push_back(std::move(fiber.open));

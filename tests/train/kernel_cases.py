@@ -77,5 +77,22 @@ def gate_residual_before(x_BLD, branch_BLD, gate_BD, segments=None):
     return x_BLD + _over(gate_BD, segments) * branch_BLD
 
 
+def qk_norm_before(q_BLHd, k_BMHd, weight_q, weight_k, eps, rotation=None, *, numerics=None):
+    """What the attention of the DiT did to queries and keys."""
+    return tuple(
+        _normed_before(x, weight, eps, rotation) for x, weight in ((q_BLHd, weight_q), (k_BMHd, weight_k))
+    )
+
+
+def _normed_before(x_BLHd, weight_d, eps, rotation):
+    x_BHLd = x_BLHd.transpose(1, 2)
+    wide_BHLd = x_BHLd.to(torch.promote_types(x_BHLd.dtype, torch.float32))
+    n_BHLd = F.rms_norm(wide_BHLd, weight_d.shape, weight_d, eps)
+    if rotation is not None:
+        (a, b), (cos, sin) = n_BHLd.chunk(2, dim=-1), rotation
+        n_BHLd = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return n_BHLd.to(x_BLHd.dtype).transpose(1, 2)
+
+
 def _over(rows_BD, segments):
     return rows_BD[:, None] if segments is None else segments.spread(rows_BD)[None]

@@ -17,6 +17,7 @@ from train.models.mmdit import Joint, JointBlock
 from train.models.modulation import ZeroLinear
 from train.models.positions import rotary_angles
 from train.models.segments import Segments
+from train.parallel.denoise import denoise_packed_part, denoise_part
 
 SHAPE = {"hidden": 32, "heads": 2, "layers": 2}
 KINDS = {
@@ -248,39 +249,49 @@ def test_a_joint_block_is_what_the_paper_draws(last):
         torch.nn.init.normal_(parameter, std=0.3)
     x, text, condition = (torch.randn(2, *shape, 24, dtype=torch.float64) for shape in [(6,), (5,), ()])
     mask = torch.tensor([[True, True, True, True, True], [True, False, True, False, False]])
-    angles = rotary_angles((1, 2, 3), 12, torch.device("cpu")).double()
+    angles = rotary_angles((1, 2, 3), 12, torch.device("cpu"))
     rotation = (angles.cos(), angles.sin())
     found = block(x, text, condition, rotation, Joint.padded(6, mask), NOT_PACKED)
 
-    def heads(stream, kind, h, positions):
-        y = getattr(stream, kind)(h).unflatten(1, (2, 12))
+    turns = torch.complex(*(part.double() for part in rotation))[:, None]
+
+    def heads(stream, kind, h, turns):
+        layers = getattr(stream, "attend", stream)
+        y = getattr(layers, kind)(h).unflatten(1, (2, 12))
         if kind == "value":
             return y
-        y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * getattr(stream, f"{kind}_norm").weight
+        y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * getattr(layers, f"{kind}_norm").weight
         turned = torch.view_as_complex(torch.stack(y.chunk(2, dim=-1), dim=-1))
-        if positions is not None:
-            turned = turned * torch.polar(torch.ones_like(positions), positions)[:, None]
+        turned = turned * turns
         return torch.cat([turned.real, turned.imag], dim=-1)
 
     def normed(x, shift, scale):
         return F.layer_norm(x, (24,), eps=1e-6) * (1 + scale) + shift
 
     for i in range(2):
-        streams = [(block.video, x[i], angles), (block.text, text[i][mask[i]], None)]
+        streams = [(block.video, x[i], turns), (block.text, text[i][mask[i]], 1)]
         vectors = [stream.modulation(condition[i]).view(-1, 24) for stream, _, _ in streams]
         h = [normed(x, v[0], v[1]) for (_, x, _), v in zip(streams, vectors, strict=True)]
         k, v = (
             torch.cat([heads(stream, kind, h_, at) for (stream, _, at), h_ in zip(streams, h, strict=True)])
             for kind in ("key", "value")
         )
-        for number, (stream, tokens, positions) in enumerate(streams[: 1 if last else 2]):
+        for number, (stream, tokens, at) in enumerate(streams[: 1 if last else 2]):
             _, _, gate, shift, scale, last_gate = vectors[number]
-            q = heads(stream, "query", h[number], positions)
+            q = heads(stream, "query", h[number], at)
             weights = torch.einsum("lhd,mhd->hlm", q, k).div(12**0.5).softmax(-1)
-            tokens = tokens + gate * stream.out(torch.einsum("hlm,mhd->lhd", weights, v).flatten(1))
+            tokens = tokens + gate * stream.attend.out(torch.einsum("hlm,mhd->lhd", weights, v).flatten(1))
             tokens = tokens + last_gate * stream.mlp(normed(tokens, shift, scale))
             mine = found[0][i] if number == 0 else found[1][i][mask[i]]
             torch.testing.assert_close(mine, tokens, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["st_dit", "mmdit"])
+def test_a_kind_whose_sequence_cannot_be_cut_over_ranks_is_refused(kind):
+    latents, *conditions = pack(torch.float32)
+    for part, x in ((denoise_part, latents[0][None]), (denoise_packed_part, latents)):
+        with pytest.raises(UsageError, match=kind):
+            part(model(KINDS[kind]), x, *conditions, ranks=None)
 
 
 def test_joint_streams_come_apart_as_they_were_joined():

@@ -3,9 +3,10 @@ import torch
 
 from loader.errors import UsageError
 from train.config import DiTConfig
+from train.kernels.rotary import rotate
 from train.models.dit import DiT
 from train.models.patches import cut, join
-from train.models.positions import rotary_angles, rotate
+from train.models.positions import rotary_angles
 
 CONFIG = DiTConfig(hidden=32, heads=2, layers=2, patch=(1, 2, 2))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.train.kernel_cases import gate_residual_before, modulate_before
+from tests.train.kernel_cases import gate_residual_before, modulate_before, qk_norm_before
 from train.config import DiTConfig
 from train.models import dit as dit_module
 from train.models.dit import DiT
@@ -43,6 +43,7 @@ def test_outputs_and_gradients_keep_their_bits(packed, dtype, autocast, monkeypa
     monkeypatch.setattr(dit_module, "modulate", modulate_before)
     monkeypatch.setattr(dit_module, "gate_residual", gate_residual_before)
     monkeypatch.setattr(dit_module, "gate_residual_modulate", gate_residual_modulate_before)
+    monkeypatch.setattr(dit_module, "qk_norm", qk_norm_before)
     expected = outcome(packed, dtype, autocast)
     assert all(x.any() for x in expected)
     assert [i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if not torch.equal(a, b)] == []

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from loader.errors import RunError
 
 ARCHITECTURES = (80, 90, 100)
-SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "reduce.cu")
+SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu", "reduce.cu")
 # -Werror in this place is ptxas's own; nvcc 13 has no spelling of its own for it.
 SPILL_GATE = ("-Xptxas", "-v,-warn-spills,-warn-lmem-usage,-Werror")
 
@@ -152,9 +152,11 @@ def wide(opcodes: Sequence[str]) -> bool:
 def narrow(opcodes: Sequence[str]) -> list[str]:
     """Those that move less than 16 bytes of a row.
 
-    A row's statistics, the group offsets (plain 4-byte words, eight at most in a kernel) are no part of this.
+    A row's statistics, the group offsets (plain 4-byte words, eight at most in a kernel) and the angles of a float32
+    rotation (8 bytes, read-only: of all heads and samples) are no part of this.
     """
     narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
+    narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]
     words = [code for code in narrow if code in {"LDG.E", "STG.E", "LDG.E.CONSTANT"}]
     return narrow if len(words) < len(narrow) or len(words) > 8 else []
 

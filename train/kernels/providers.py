@@ -1,8 +1,8 @@
 """Who computes the operators: decided once, told once, and forced by one environment variable.
 
-A provider takes the place of the references in `train.kernels.norm_modulate` and `train.kernels.gate_norm_modulate`;
-signatures are theirs. The first in `PROVIDERS` that can work here is taken. Tensors that it does not serve, such as
-those on another device, go to ``eager``, the references themselves, which serve all.
+A provider takes the place of the references in `train.kernels.norm_modulate`, `train.kernels.gate_norm_modulate` and
+`train.kernels.qk_norm`; signatures are theirs. The first in `PROVIDERS` that can work here is taken. Tensors that it
+does not serve, such as those on another device, go to ``eager``, the references themselves, which serve all.
 """
 
 import logging
@@ -33,6 +33,8 @@ class Kernels:
         norm_modulate_backward: as `train.kernels.norm_modulate.reference_backward`.
         gate_norm_modulate: as `train.kernels.gate_norm_modulate.reference`.
         gate_norm_modulate_backward: as `train.kernels.gate_norm_modulate.reference_backward`.
+        qk_norm: as `train.kernels.qk_norm.reference`.
+        qk_norm_backward: as `train.kernels.qk_norm.reference_backward`.
     """
 
     serves: Callable[[torch.Tensor, str], bool]
@@ -40,6 +42,8 @@ class Kernels:
     norm_modulate_backward: Callable[..., Any]
     gate_norm_modulate: Callable[..., Any]
     gate_norm_modulate_backward: Callable[..., Any]
+    qk_norm: Callable[..., Any]
+    qk_norm_backward: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _chosen() -> Kernels:
 
 @cache
 def _eager() -> Kernels:
-    from train.kernels import gate_norm_modulate, norm_modulate
+    from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 
     return Kernels(
         serves=lambda _x, _numerics: True,
@@ -120,6 +124,8 @@ def _eager() -> Kernels:
         norm_modulate_backward=norm_modulate.reference_backward,
         gate_norm_modulate=gate_norm_modulate.reference,
         gate_norm_modulate_backward=gate_norm_modulate.reference_backward,
+        qk_norm=qk_norm.reference,
+        qk_norm_backward=qk_norm.reference_backward,
     )
 
 

@@ -40,3 +40,45 @@ class Size(NamedTuple):
     def statistics(self) -> int:
         """Bytes of the tokens' means and deviations."""
         return self.tokens * accumulator(self.dtype).itemsize * (1 if self.rms else 2)
+
+
+class PairSize(NamedTuple):
+    """Queries and keys. Their weights do not count.
+
+    Attributes:
+        q_tokens: B L.
+        k_tokens: B M.
+        q_heads: H.
+        k_heads: G.
+        head_width: d.
+        dtype: of the activations.
+        across_heads: the heads of a token share their statistics.
+        rotated: positions that have angles of their own, L or B L; 0: no rotation.
+    """
+
+    q_tokens: int
+    k_tokens: int
+    q_heads: int
+    k_heads: int
+    head_width: int
+    dtype: torch.dtype
+    across_heads: bool = False
+    rotated: int = 0
+
+    @property
+    def activation(self) -> int:
+        """Bytes of q and k."""
+        heads = self.q_tokens * self.q_heads + self.k_tokens * self.k_heads
+        return heads * self.head_width * self.dtype.itemsize
+
+    @property
+    def statistics(self) -> int:
+        """Bytes of what is kept of each norm."""
+        heads = (1, 1) if self.across_heads else (self.q_heads, self.k_heads)
+        norms = self.q_tokens * heads[0] + self.k_tokens * heads[1]
+        return norms * accumulator(self.dtype).itemsize
+
+    @property
+    def rotation(self) -> int:
+        """Bytes of cosines and sines, float32."""
+        return self.rotated * self.head_width * 4

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import triton
 
+from train.kernels import qk_norm
 from train.kernels.providers import Kernels
 from train.kernels.rows import accumulator, owner
 from train.kernels.triton_kernels import backward_kernel, forward_kernel
@@ -150,4 +151,6 @@ KERNELS = Kernels(
     norm_modulate_backward=_norm_modulate_backward,
     gate_norm_modulate=_forward,
     gate_norm_modulate_backward=_backward,
+    qk_norm=qk_norm.reference,
+    qk_norm_backward=qk_norm.reference_backward,
 )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
-from train.kernels.norm import Numerics
 from train.kernels.norm_modulate import layer_norm_modulate
+from train.models.precision import numerics_on
 from train.models.segments import Segments
 
 EPS = 1e-6
@@ -52,6 +52,5 @@ def gate_residual_modulate(
 
 
 def _how(x_BLD: torch.Tensor, segments: Segments | None) -> dict[str, Any]:
-    # What the chain of operations does under autocast: on a GPU it norms in float32, on a CPU it does not.
-    numerics: Numerics = "fp32" if x_BLD.is_cuda else "eager"
-    return {"cu_seqlens": None if segments is None else segments.cu_seqlens, "numerics": numerics}
+    cu_seqlens = None if segments is None else segments.cu_seqlens
+    return {"cu_seqlens": cu_seqlens, "numerics": numerics_on(x_BLD)}

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from train.flops import TIME_WIDTH, Flops, sample_flops
+from train.kernels.qk_norm import qk_norm
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend
 from train.models.config import ModelConfig
@@ -21,30 +22,34 @@ from train.models.denoiser import Denoiser
 from train.models.modulation import ZeroLinear, modulation
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
-from train.models.positions import rotary_angles, rotate, time_features
-from train.models.precision import at_least_float32
+from train.models.positions import rotary_angles, time_features
+from train.models.precision import numerics_on
 from train.models.segments import Segments
+
+EPS = 1e-6
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of each token's rotary angles, [L, head width / 2]."""
 
 
 class Pack(NamedTuple):
-    """How samples of different shapes lie in one sequence; None, but for ``grids``, where they do not.
+    """How the tokens lie where they are not a batch of whole samples of one shape.
 
     Attributes:
+        samples: the tokens of samples of different shapes in one sequence; None: each row is a sample.
+        own: how tokens see each other; None: all of a sample.
+        text: which see which tokens of the captions, packed alike; None: all of a sample's.
+        here: the part of the sequence that is present, where the rest lies elsewhere.
+        captions: the tokens of captions that are packed.
         grids: tokens of each sample along time, rows and columns; of all samples, where there is one.
-        samples: their tokens.
-        own: which tokens see which.
-        text: which see which tokens of the captions, packed alike.
-        captions: the tokens of those.
     """
 
-    grids: Sequence[tuple[int, int, int]] = ()
     samples: Segments | None = None
     own: Attend | None = None
     text: Attend | None = None
+    here: slice = slice(None)
     captions: Segments | None = None
+    grids: Sequence[tuple[int, int, int]] = ()
 
 
 NOT_PACKED = Pack()
@@ -59,15 +64,15 @@ class Attention(nn.Module):
         self.query = nn.Linear(hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
-        self.query_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
-        self.key_norm = nn.RMSNorm(hidden // heads, eps=1e-6)
+        self.query_norm = nn.RMSNorm(hidden // heads, eps=EPS)
+        self.key_norm = nn.RMSNorm(hidden // heads, eps=EPS)
         self.out = nn.Linear(hidden, hidden)
 
     def forward(
         self,
         x_BLD: torch.Tensor,
         source_BMD: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rotation: Rotation | None = None,
         mask_BM: torch.Tensor | None = None,
         blocks: Attend | None = None,
     ) -> torch.Tensor:
@@ -80,13 +85,7 @@ class Attention(nn.Module):
             mask_BM: which source tokens count; at least one per sample. None: all.
             blocks: who sees whom, instead of the mask.
         """
-        v_BHMD = self._split(self.value(source_BMD))
-        # Norms and angles are taken in float32 whatever the type of the activations.
-        q_BHLD = self.query_norm(at_least_float32(self._split(self.query(x_BLD))))
-        k_BHMD = self.key_norm(at_least_float32(self._split(self.key(source_BMD))))
-        if rotation is not None:
-            q_BHLD, k_BHMD = rotate(q_BHLD, *rotation), rotate(k_BHMD, *rotation)
-        q_BHLD, k_BHMD = q_BHLD.to(v_BHMD.dtype), k_BHMD.to(v_BHMD.dtype)
+        q_BHLD, k_BHMD, v_BHMD = self.project(x_BLD, source_BMD, rotation)
         if blocks is None:
             mask = None if mask_BM is None else mask_BM[:, None, None, :]
             y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
@@ -95,9 +94,20 @@ class Attention(nn.Module):
         y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
         return y_BLD
 
+    def project(
+        self, x_BLD: torch.Tensor, source_BMD: torch.Tensor, rotation: Rotation | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries [B, H, L, head width] of ``x``, keys and values [B, H, M, head width] of ``source``."""
+        q_BLHD, k_BMHD, v_BMHD = map(
+            self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
+        )
+        weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
+        q_BLHD, k_BMHD = qk_norm(q_BLHD, k_BMHD, *weights, EPS, rotation, numerics=numerics)
+        return q_BLHD.transpose(1, 2), k_BMHD.transpose(1, 2), v_BMHD.transpose(1, 2)
+
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        B, L, _ = x_BLD.shape
-        return x_BLD.view(B, L, self.heads, -1).transpose(1, 2)
+        """By head, [B, L, heads, head width]; a view."""
+        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1)
 
 
 class Block(nn.Module):
@@ -194,7 +204,7 @@ class DiT(Denoiser):
     ) -> torch.Tensor:
         """See `Denoiser`."""
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
-        values_BLV = self._denoise(_tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
+        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
         return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
 
     def forward_packed(
@@ -208,16 +218,16 @@ class DiT(Denoiser):
         grids, patch = [self.grid(x_CTHW.shape[1:]) for x_CTHW in latents], self.config.patch
         samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
         text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)
-        pack = Pack(grids, samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), text)
-        values_1LV = torch.cat([_tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
-        values_1LV = self._denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
+        pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), captions=text)
+        values_1LV = torch.cat([tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
+        values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
         return [
             join(part_1LV.reshape(1, *grid, len(x_CTHW), -1), patch)[0]
             for part_1LV, grid, x_CTHW in zip(parts, grids, latents, strict=True)
         ]
 
-    def _denoise(
+    def denoise(
         self,
         values_BLV: torch.Tensor,
         t_B: torch.Tensor,
@@ -226,12 +236,21 @@ class DiT(Denoiser):
         grids: Sequence[tuple[int, int, int]],
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
-        """The values of each token's patch, [B, L, V]; the tokens lie in one grid after the other."""
+        """The prediction for each token's patch, [B, L, V], for the tokens that are present.
+
+        Args:
+            values_BLV: noisy values of each patch, `tokens` of the latents.
+            t_B: as of `forward`.
+            context_BMD: as of `forward`, or packed.
+            mask_BM: as of `forward`; None where the context is packed.
+            grids: of the whole sequence, one after the other.
+            pack: how the tokens lie.
+        """
         x_BLD = self.embed(values_BLV)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
         context_BMD = self.embed_text(context_BMD)
         head_width = self.config.hidden // self.config.heads
-        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])
+        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
         rotation = (angles_LR.cos(), angles_LR.sin())
         pack = pack._replace(grids=grids)
         x_BLD = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
@@ -254,6 +273,6 @@ class DiT(Denoiser):
         return x_BLD
 
 
-def _tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
+def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
     """The values of each patch, a token each, [B, L, V]."""
     return cut(x_BCTHW, patch).flatten(4).flatten(1, 3)

@@ -14,10 +14,9 @@ from torch import nn
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend, Dense
 from train.models.config import MMDiTConfig
-from train.models.dit import DiT, Pack, Rotation
+from train.models.dit import EPS, Attention, DiT, Pack, Rotation
 from train.models.modulation import modulation
 from train.models.packed_attention import BlockDiagonal
-from train.models.positions import rotate
 from train.models.precision import at_least_float32
 from train.models.segments import Segments
 
@@ -69,46 +68,36 @@ class Joint:
 
 
 class Source(nn.Module):
-    """The keys and values of a stream, and what conditions it."""
+    """Text that answers and is not changed: keys, values, and what conditions them."""
 
-    def __init__(self, config: MMDiTConfig, vectors: int = 2) -> None:
+    def __init__(self, config: MMDiTConfig) -> None:
         super().__init__()
         self.heads = config.heads
         self.key = nn.Linear(config.hidden, config.hidden)
         self.value = nn.Linear(config.hidden, config.hidden)
-        self.key_norm = nn.RMSNorm(config.hidden // config.heads, eps=1e-6)
-        self.modulation = modulation(config.hidden, vectors, config.adaln_rank)
+        self.key_norm = nn.RMSNorm(config.hidden // config.heads, eps=EPS)
+        self.modulation = modulation(config.hidden, 2, config.adaln_rank)
 
-    def keys_values(
-        self, h_BLD: torch.Tensor, rotation: Rotation | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, [B, H, L, D] each."""
-        return self._normed(self.key(h_BLD), self.key_norm, rotation), self._split(self.value(h_BLD))
-
-    def _normed(self, x_BLD: torch.Tensor, norm: nn.Module, rotation: Rotation | None) -> torch.Tensor:
-        # As in `Attention`: norms and angles are taken in float32 whatever the type of the activations.
-        x_BHLD: torch.Tensor = norm(at_least_float32(self._split(x_BLD)))
-        return (x_BHLD if rotation is None else rotate(x_BHLD, *rotation)).to(x_BLD.dtype)
+    def project(self, h_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, [B, H, M, head width] each."""
+        v_BHMD = self._split(self.value(h_BMD))
+        # As in `Attention`, norms are taken in float32 whatever the type of the activations.
+        k_BHMD = self.key_norm(at_least_float32(self._split(self.key(h_BMD))))
+        return k_BHMD.to(v_BHMD.dtype), v_BHMD
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        return torch.unflatten(x_BLD, 2, (self.heads, -1)).transpose(1, 2)
+        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
 
 
-class Stream(Source):
-    """A stream that also asks, and goes on behind the attention."""
+class Stream(nn.Module):
+    """The weights of a stream in a block."""
 
     def __init__(self, config: MMDiTConfig) -> None:
-        super().__init__(config, vectors=6)
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.query_norm = nn.RMSNorm(config.hidden // config.heads, eps=1e-6)
-        self.out = nn.Linear(config.hidden, config.hidden)
-        self.mlp = nn.Sequential(
-            nn.Linear(config.hidden, config.inner), nn.GELU("tanh"), nn.Linear(config.inner, config.hidden)
-        )
-
-    def queries(self, h_BLD: torch.Tensor, rotation: Rotation | None) -> torch.Tensor:
-        """Queries, [B, H, L, D]."""
-        return self._normed(self.query(h_BLD), self.query_norm, rotation)
+        super().__init__()
+        hidden, inner = config.hidden, config.inner
+        self.attend = Attention(hidden, config.heads)
+        self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
+        self.modulation = modulation(hidden, 6, config.adaln_rank)
 
     def finish(
         self,
@@ -119,7 +108,7 @@ class Stream(Source):
     ) -> torch.Tensor:
         """The stream behind what it attended to and its MLP; ``vectors`` are gate, shift, scale and gate."""
         gate, shift, scale, last_gate = vectors
-        y_BLD = self.out(y_BHLD.transpose(1, 2).flatten(2))
+        y_BLD = self.attend.out(y_BHLD.transpose(1, 2).flatten(2))
         x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, gate, shift, scale, samples)
         return gate_residual(x_BLD, self.mlp(h_BLD), last_gate, samples)
 
@@ -135,7 +124,7 @@ class JointBlock(nn.Module):
     def __init__(self, config: MMDiTConfig, last: bool) -> None:
         super().__init__()
         self.video = Stream(config)
-        self.text: Source = Source(config) if last else Stream(config)
+        self.text: Stream | Source = Source(config) if last else Stream(config)
 
     def forward(
         self,
@@ -148,17 +137,18 @@ class JointBlock(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One block; both streams, [B, L, D] and [B, M, D]."""
         own = self.video.modulation(condition_BD).chunk(6, dim=1)
-        others = self.text.modulation(condition_BD).chunk(6 if isinstance(self.text, Stream) else 2, dim=1)
         h_BLD = modulate(x_BLD, own[0], own[1], pack.samples)
-        g_BMD = modulate(text_BMD, others[0], others[1], pack.captions)
-        video_kv, text_kv = self.video.keys_values(h_BLD, rotation), self.text.keys_values(g_BMD, None)
-        kv = [joint.join(*pair) for pair in zip(video_kv, text_kv, strict=True)]
-        q_BHLD = self.video.queries(h_BLD, rotation)
-        if not isinstance(self.text, Stream):
-            y_BHLD = joint.last.attend(q_BHLD, *kv)
+        q_BHLD, *kv = self.video.attend.project(h_BLD, h_BLD, rotation)
+        if isinstance(self.text, Source):
+            shift, scale = self.text.modulation(condition_BD).chunk(2, dim=1)
+            text_kv = self.text.project(modulate(text_BMD, shift, scale, pack.captions))
+            y_BHLD = joint.last.attend(q_BHLD, *map(joint.join, kv, text_kv))
             return self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples), text_BMD
-        q_BHND = joint.join(q_BHLD, self.text.queries(g_BMD, None))
-        y_BHLD, z_BHMD = joint.part(joint.both.attend(q_BHND, *kv))
+        others = self.text.modulation(condition_BD).chunk(6, dim=1)
+        g_BMD = modulate(text_BMD, others[0], others[1], pack.captions)
+        text_qkv = self.text.attend.project(g_BMD, g_BMD, None)
+        joint_qkv = map(joint.join, (q_BHLD, *kv), text_qkv)
+        y_BHLD, z_BHMD = joint.part(joint.both.attend(*joint_qkv))
         x_BLD = self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples)
         return x_BLD, self.text.finish(text_BMD, z_BHMD, others[2:], pack.captions)
 

@@ -28,12 +28,6 @@ def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.dev
     return torch.cat(angles, dim=1)
 
 
-def rotate(x_BHLD: torch.Tensor, cos_LR: torch.Tensor, sin_LR: torch.Tensor) -> torch.Tensor:
-    """Rotates the pairs (i, i + D / 2) of every head by its token's angles."""
-    a, b = x_BHLD.chunk(2, dim=-1)
-    return torch.cat([a * cos_LR - b * sin_LR, a * sin_LR + b * cos_LR], dim=-1)
-
-
 def time_features(t_B: torch.Tensor, width: int) -> torch.Tensor:
     """Sines and cosines of 1000 * t at geometric frequencies; at least float32 [B, width], width even.
 

@@ -1,0 +1,360 @@
+"""One of four processes that compute every context-parallel case, each on some of them.
+
+Findings go to OUT/RANK.json: relative errors of this rank's part, against one process with plain attention.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from train.config import DiTConfig
+from train.models.attend import Dense
+from train.models.dit import DiT, tokens
+from train.models.segments import Segments
+from train.parallel.context import ContextParallel
+from train.parallel.cut import Cut, joint_order
+from train.parallel.denoise import denoise_packed_part, denoise_part
+from train.parallel.exchange import gather
+from train.parallel.ring import Ring
+from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from train.parallel.ulysses import Ulysses
+
+CPU = torch.device("cpu")
+HEADS, WIDTH = 12, 8
+# Ranks of a group are not its first ones, nor the world's, wherever they could be confused. Rows are rings' blocks.
+MESHES = {
+    "ulysses 2": [[3, 1]],
+    "ulysses 3": [[0, 2, 3]],
+    "ulysses 4": [[0, 1, 2, 3]],
+    "ring 2": [[3], [1]],
+    "ring 3": [[0], [2], [3]],
+    "ring 4": [[0], [1], [2], [3]],
+    "ring 2 x ulysses 2": [[0, 2], [1, 3]],
+}
+# Text and video tokens of a joint sequence, where each stream is cut by itself.
+TEXT, VIDEO = 3, 19
+UNEVEN = {2: (9, 1), 3: (1, 9, 4), 4: (6, 0, 1, 8)}
+SAMPLES = {"short and long": [3, 1, 14, 2, 5], "one": [23], "long": [11, 12]}
+Case = Callable[[ContextParallel], dict[str, float]]
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    found, expected = found.detach().double(), expected.detach().double()
+    # A part without tokens has nothing to be wrong.
+    return float((found - expected).norm() / expected.norm()) if expected.numel() else 0.0
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def compared(attend, part, B: int, L: int, mask_LM=None, dtype=torch.float64) -> dict[str, float]:
+    """Errors of a rank's part of outputs and gradients; ``part`` indexes the whole sequence."""
+    whole = [random(B, HEADS, L, WIDTH, seed=seed).to(dtype).double().requires_grad_() for seed in range(3)]
+    dout_BHLD = random(B, HEADS, L, WIDTH, seed=3)
+    expected = F.scaled_dot_product_attention(*whole, attn_mask=mask_LM)
+    expected.backward(dout_BHLD)
+    parts = [x.detach()[:, :, part].to(dtype).requires_grad_() for x in whole]
+    found = attend.attend(*parts)
+    assert found.dtype == dtype
+    found.backward(dout_BHLD[:, :, part].to(dtype))
+    errors = {"out": relative(found, expected[:, :, part])}
+    for name, own, all_tokens in zip(("dq", "dk", "dv"), parts, whole, strict=True):
+        errors[name] = relative(own.grad, all_tokens.grad[:, :, part])
+    return errors
+
+
+def dense(ranks: ContextParallel, dtype=torch.float64) -> dict[str, float]:
+    cut = ranks.cut(23)
+    return compared(ranks.attend_dense(cut), cut.part(ranks.rank), 2, 23, dtype=dtype)
+
+
+def dense_float32(ranks: ContextParallel) -> dict[str, float]:
+    return dense(ranks, torch.float32)
+
+
+def dense_bfloat16(ranks: ContextParallel) -> dict[str, float]:
+    return dense(ranks, torch.bfloat16)
+
+
+def uneven(ranks: ContextParallel) -> dict[str, float]:
+    cut = Cut(UNEVEN[ranks.size])
+    return compared(ranks.attend_dense(cut), cut.part(ranks.rank), 2, cut.tokens)
+
+
+def joint(ranks: ContextParallel) -> dict[str, float]:
+    """Captions of other lengths, padded behind or before; of four ranks one has no text."""
+    text, video = Cut.even(TEXT, ranks.size), ranks.cut(VIDEO)
+    cut, order_L = Cut.beside(text, video), joint_order(text, video)
+    mask_BM = torch.ones(3, TEXT + VIDEO, dtype=torch.bool)
+    mask_BM[0, 2:TEXT] = mask_BM[1, 1:TEXT] = mask_BM[2, :2] = False
+    attend = ranks.attend_dense(cut, mask_BM[:, order_L])
+    part = order_L[cut.part(ranks.rank)]
+    return compared(attend, part, 3, TEXT + VIDEO, mask_BM[:, None, None, :])
+
+
+def packed(ranks: ContextParallel) -> dict[str, float]:
+    errors: dict[str, float] = {}
+    for name, lengths in SAMPLES.items():
+        L = sum(lengths)
+        mask_LM = torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool()
+        for cut in (ranks.cut(L), Cut((L - ranks.size + 1, *[1] * (ranks.size - 1)))):
+            attend = ranks.attend_packed(cut, Segments.of(lengths, CPU))
+            found = compared(attend, cut.part(ranks.rank), 1, L, mask_LM)
+            errors |= {f"{name} {cut.lengths} {what}": error for what, error in found.items()}
+    return errors
+
+
+def compiled(ranks: ContextParallel) -> dict[str, float]:
+    """Ulysses within a compiled block is part of its one graph; a ring breaks it."""
+    cut = ranks.cut(10)
+    one_graph = dist.get_world_size(ranks.ring) == 1
+    attend = torch.compile(ranks.attend_dense(cut).attend, fullgraph=one_graph, backend="aot_eager")
+    return compared(SimpleNamespace(attend=attend), cut.part(ranks.rank), 1, 10)
+
+
+def gathered(ranks: ContextParallel) -> dict[str, float]:
+    """Every rank weighs the whole by its own weights; the sum of their losses is differentiated."""
+    cut = Cut(UNEVEN[ranks.size])
+    whole_BLD = random(2, cut.tokens, 3, seed=0)
+    part_BLD = whole_BLD[:, cut.part(ranks.rank)].clone().requires_grad_()
+    found_BLD = ranks.gather(part_BLD, cut)
+    weights = [random(2, cut.tokens, 3, seed=1 + rank) for rank in range(ranks.size)]
+    (found_BLD * weights[ranks.rank]).sum().backward()
+    expected_BLD = sum(weights)[:, cut.part(ranks.rank)]
+    return {"out": relative(found_BLD, whole_BLD), "gradient": relative(part_BLD.grad, expected_BLD)}
+
+
+def traffic(ranks: ContextParallel) -> dict[str, float]:
+    """Bytes that went, per byte that the formulas foretell, less 1."""
+    cut = Cut(UNEVEN[ranks.size])
+    near, far = dist.get_world_size(ranks.ulysses), dist.get_world_size(ranks.ring)
+    ring_rank, ulysses_rank = dist.get_rank(ranks.ring), dist.get_rank(ranks.ulysses)
+    whole, share = AttentionSize(2, HEADS, WIDTH, 4), AttentionSize(2, HEADS // near, WIDTH, 4)
+    within = Cut(cut.lengths[ring_rank * near : (ring_rank + 1) * near])
+    foretold = [
+        a + b
+        for a, b in zip(
+            ulysses_bytes(whole, within, ulysses_rank),
+            ring_bytes(share, cut.joined(near), ring_rank),
+            strict=True,
+        )
+    ]
+    attend = ranks.attend_dense(cut)
+    x = [random(2, HEADS, cut.lengths[ranks.rank], WIDTH, seed=0).float().requires_grad_() for _ in range(3)]
+    errors = {}
+    with Sent(ulysses_rank) as forward:
+        y = attend.attend(*x)
+    with Sent(ulysses_rank) as backward:
+        y.backward(torch.ones_like(y))
+    for name, sent, bytes_ in zip(("forward", "backward"), (forward, backward), foretold, strict=True):
+        errors[f"{name} bytes"] = abs(sent.bytes - bytes_)
+        errors[f"{name} all-to-alls"] = abs(sent.events.count("exchange") - 2 * (near > 1))
+        hops = (far - 1) * (1 if name == "forward" else 2)
+        errors[f"{name} hops"] = abs(sent.events.count("hop") - hops)
+    return errors
+
+
+def overlap(ranks: ContextParallel) -> dict[str, float]:
+    """A block is sent on before attention is computed on it."""
+    cut = ranks.cut(12)
+    x = [random(1, HEADS, 4, WIDTH, seed=0).requires_grad_() for _ in range(3)]
+    with Sent(0) as forward:
+        y = ranks.attend_dense(cut).attend(*x)
+    with Sent(0) as backward:
+        y.backward(torch.ones_like(y))
+    steps = ["hop", "attend", "hop", "attend", "attend"]
+    # Gradients of a block that is not one's own leave once they are computed.
+    back = ["hop", "attend", "hop", "attend", "hop", "attend", "hop"]
+    return {"forward": float(forward.events != steps), "backward": float(backward.events != back)}
+
+
+class Sent(TorchDispatchMode):
+    """What goes to other ranks, in bytes, and the order of hops, exchanges and attention."""
+
+    def __init__(self, ulysses_rank: int) -> None:
+        super().__init__()
+        self.ulysses_rank, self.bytes, self.events = ulysses_rank, 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name()
+        if name == "c10d::alltoall_base_":
+            rows, splits = args[1], args[4]
+            self.events.append("exchange")
+            self.bytes += rows[: sum(splits) - splits[self.ulysses_rank]].nbytes
+        elif name == "c10d::send":
+            self.events.append("hop")
+            self.bytes += args[0][0].nbytes
+        elif name.startswith(("c10d::", "_c10d")) and name != "c10d::recv_":
+            self.events.append(name)
+        elif "flash_attention" in name:
+            self.events.append("attend")
+        return function(*args, **(kwargs or {}))
+
+
+def model() -> DiT:
+    torch.manual_seed(0)
+    dit = DiT(DiTConfig(hidden=24, heads=4, layers=2), channels=3, text_width=5)
+    for parameter in dit.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return dit.double()
+
+
+def whole_dit(ranks: ContextParallel) -> dict[str, float]:
+    latents, t_B = random(2, 3, 3, 6, 10, seed=0), torch.tensor([0.2, 0.9], dtype=torch.float64)
+    context_BMD, target = random(2, 6, 5, seed=1), random(2, 3, 3, 6, 10, seed=2)
+    mask_BM = torch.arange(6) < torch.tensor([[6], [2]])
+    conditions = (latents, t_B, context_BMD, mask_BM)
+
+    def one_process(dit: DiT, context) -> torch.Tensor:
+        return (dit(latents, t_B, context, mask_BM) - target).square().mean()
+
+    def shared(dit: DiT, context) -> torch.Tensor:
+        values_BLV = denoise_part(dit, latents, t_B, context, mask_BM, ranks)
+        wanted_BLV = tokens(target, dit.config.patch)
+        part = ranks.cut(wanted_BLV.shape[1]).part(ranks.rank)
+        return (values_BLV - wanted_BLV[:, part]).square().sum() / wanted_BLV.numel()
+
+    def from_the_whole(dit: DiT, context) -> torch.Tensor:
+        values_BLV = denoise_part(dit, latents, t_B, context, mask_BM, ranks)
+        wanted_BLV = tokens(target, dit.config.patch)
+        whole_BLV = ranks.gather(values_BLV, ranks.cut(wanted_BLV.shape[1]))
+        return (whole_BLV - wanted_BLV).square().mean() / ranks.size
+
+    found = trained(ranks, one_process, shared, context_BMD)
+    gathered = trained(ranks, one_process, from_the_whole, context_BMD)
+    with torch.no_grad(), Sent(0) as sent:
+        denoise_part(model(), *conditions, ranks)
+    # One all-to-all each way or one hop per other rank in each layer: cross-attention adds nothing.
+    near, far = dist.get_world_size(ranks.ulysses), dist.get_world_size(ranks.ring)
+    found["exchanges"] = abs(len([e for e in sent.events if e == "exchange"]) - 2 * 2 * (near > 1))
+    found["hops"] = abs(len([e for e in sent.events if e == "hop"]) - 2 * (far - 1))
+    found["others"] = len(set(sent.events) - {"exchange", "hop", "attend"})
+    return found | {f"gathered {name}": error for name, error in gathered.items()}
+
+
+def packed_dit(ranks: ContextParallel) -> dict[str, float]:
+    sizes = [(1, 4, 4), (3, 4, 6), (1, 2, 2), (2, 6, 6)]
+    latents = [random(3, *size, seed=seed) for seed, size in enumerate(sizes)]
+    targets = [random(3, *size, seed=9 + seed) for seed, size in enumerate(sizes)]
+    t_B, context_BMD = torch.linspace(0.1, 0.9, 4, dtype=torch.float64), random(4, 6, 5, seed=5)
+    mask_BM = torch.arange(6) < torch.tensor([[6], [2], [1], [4]])
+
+    def one_process(dit: DiT, context) -> torch.Tensor:
+        found = dit.forward_packed(latents, t_B, context, mask_BM)
+        return torch.stack([(x - y).square().mean() for x, y in zip(found, targets, strict=True)]).mean()
+
+    def shared(dit: DiT, context) -> torch.Tensor:
+        values_1LV = denoise_packed_part(dit, latents, t_B, context, mask_BM, ranks)
+        wanted = [tokens(target[None], dit.config.patch) for target in targets]
+        # The mean over samples of means within each: a token's share is known before, whichever rank has it.
+        shares_L = torch.cat(
+            [torch.full((x.shape[1],), 1 / (x.numel() * len(wanted)), dtype=x.dtype) for x in wanted]
+        )
+        wanted_1LV = torch.cat(wanted, dim=1)
+        part = ranks.cut(wanted_1LV.shape[1]).part(ranks.rank)
+        return ((values_1LV - wanted_1LV[:, part]).square() * shares_L[part, None]).sum()
+
+    return trained(ranks, one_process, shared, context_BMD)
+
+
+def trained(ranks: ContextParallel, one_process, shared, context_BMD: torch.Tensor) -> dict[str, float]:
+    """Errors of the loss and of all gradients, summed once over the ranks; of the text's too."""
+    alone, parallel = model(), model()
+    contexts = [context_BMD.clone().requires_grad_() for _ in range(2)]
+    expected = one_process(alone, contexts[0])
+    expected.backward()
+    loss = shared(parallel, contexts[1])
+    loss.backward()
+    errors, sums = {}, {}
+    for name, found, wanted in [
+        ("loss", loss.detach(), expected),
+        ("text", contexts[1].grad, contexts[0].grad),
+        *((name, parallel.get_parameter(name).grad, p.grad) for name, p in alone.named_parameters()),
+    ]:
+        assert wanted.any(), name
+        for group in (ranks.ulysses, ranks.ring):
+            dist.all_reduce(found, group=group)
+        errors[name], sums[name] = relative(found, wanted), found
+    # What a mean would make of it: the error that these checks must be able to see.
+    name = "blocks.0.attend.query.weight"
+    missed = relative(sums[name] / ranks.size, alone.get_parameter(name).grad)
+    errors["a mean goes unseen"] = abs(missed - (1 - 1 / ranks.size))
+    return errors
+
+
+def cases() -> Iterator[tuple[str, str, Case]]:
+    """Name of the mesh, of the case, and the case."""
+    for mesh in MESHES:
+        for case in (dense, dense_float32, uneven, joint, packed, gathered, traffic):
+            yield mesh, case.__name__, case
+    for mesh in ("ulysses 4", "ring 4", "ring 2 x ulysses 2"):
+        yield mesh, dense_bfloat16.__name__, dense_bfloat16
+    for mesh in ("ulysses 2", "ring 2"):
+        yield mesh, compiled.__name__, compiled
+    yield "ring 3", overlap.__name__, overlap
+    for mesh in ("ulysses 2", "ring 2", "ring 3", "ring 2 x ulysses 2"):
+        yield mesh, whole_dit.__name__, whole_dit
+        yield mesh, packed_dit.__name__, packed_dit
+
+
+def without_rank_1(folder: Path, found: dict[str, dict[str, float]]) -> None:
+    """Rank 1 dies; each of the others then waits for it in another way, for so many seconds before it raises."""
+    rank, cut = dist.get_rank(), Cut((2, 2))
+    pairs = {other: dist.new_group([1, other]) for other in (0, 2, 3)}
+    dist.barrier()
+    if rank != 1:
+        x = [random(1, 2, 2, WIDTH, seed=0) for _ in range(3)]
+        name, way = {
+            0: ("ring", lambda: Ring(pairs[0], [2], [[2], [2]]).attend(*x)),
+            2: ("ulysses", lambda: Ulysses(pairs[2], cut, Dense()).attend(*x)),
+            3: ("gather", lambda: gather(x[0], cut.lengths, pairs[3])),
+        }[rank]
+        began = time.monotonic()
+        try:
+            way()
+        except RuntimeError:
+            found[f"a lost rank in {name}"] = {"seconds": time.monotonic() - began}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    # The others cannot take leave of a rank that is no more.
+    os._exit(0)
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    rank = dist.get_rank()
+    groups = {}
+    for name, ranks in MESHES.items():
+        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("ring", "ulysses"))
+        if rank in chain(*ranks):
+            groups[name] = ContextParallel(mesh.get_group("ring"), mesh.get_group("ulysses"))
+    found: dict[str, dict[str, float]] = {}
+    for mesh_name, case_name, case in cases():
+        if mesh_name in groups:
+            found[f"{mesh_name}: {case_name}"] = case(groups[mesh_name])
+    without_rank_1(folder, found)
+
+
+def leave(*raised) -> None:
+    """Ends without taking leave of the others, who may wait for this rank as it would for them."""
+    traceback.print_exception(*raised)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.excepthook = leave
+    main(Path(sys.argv[1]))

@@ -1,0 +1,69 @@
+"""Sequences cut over ranks: outputs, gradients, bytes and hops of gloo processes against one process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from loader.errors import UsageError
+from tests.train.context_ranks import MESHES, cases
+from train.parallel.cut import Cut
+from train.parallel.ulysses import Ulysses
+
+ROOT = Path(__file__).parents[2]
+TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory) -> list[dict[str, dict[str, float]]]:
+    """What each rank found, by case; the processes start once for all cases."""
+    out = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = os.environ | {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    members = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.train.context_ranks", str(out)],
+            cwd=ROOT,
+            env=common | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        told = [member.communicate(timeout=240)[1] for member in members]
+    finally:
+        for member in members:
+            member.kill()
+    assert [member.returncode for member in members] == [0] * 4, told
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "case"), [(mesh, case) for mesh, case, _ in cases()], ids=lambda name: name.replace(" ", "-")
+)
+def test_each_rank_has_its_part_of_what_one_process_computes(findings, mesh, case):
+    for rank in chain(*MESHES[mesh]):
+        errors = findings[rank][f"{mesh}: {case}"]
+        wrong = {what: error for what, error in errors.items() if not error <= TOLERANCES.get(case, 1e-10)}
+        assert errors, rank
+        assert not wrong, rank
+
+
+@pytest.mark.parametrize(("rank", "way"), [(0, "ring"), (2, "ulysses"), (3, "gather")])
+def test_a_rank_that_is_lost_raises_on_those_that_wait_for_it(findings, rank, way):
+    assert findings[rank][f"a lost rank in {way}"]["seconds"] < 30
+
+
+def test_heads_that_do_not_divide_are_refused_before_anything_is_sent():
+    x = torch.zeros(1, 12, 2, 8)
+    with pytest.raises(UsageError, match=r"12 heads do not divide over 5 ranks.* 1, 2, 3, 4, 6, 12,"):
+        Ulysses(None, Cut.even(10, 5), None).attend(x, x, x)

@@ -1,0 +1,303 @@
+"""The RMS norm of queries and keys and their rotary positions, as one operator with its gradient.
+
+RMS norm: Zhang and Sennrich 2019, eq. 4. Norms of queries and keys: Dehghani et al. 2023, "Scaling Vision Transformers
+to 22 Billion Parameters", section 2. `qk_norm` is what models call. For its backward it keeps the queries and keys it
+is given and one number per head (or per token).
+
+All of it is taken in float32 (float64 for float64) and rounded once, as the chain of operations does that casts up,
+norms, rotates and casts down. So the reference has one arithmetic for both modes, the chain's: ``eager`` promises its
+bits on a CPU, ``fp32`` leaves the order of sums to whoever computes.
+"""
+
+from typing import Any
+
+import torch
+
+from loader.errors import UsageError
+from train.kernels.norm import Numerics, empty_like
+from train.kernels.providers import kernels_for, traced, without_autocast
+from train.kernels.rotary import check_rotation, rotate
+from train.kernels.rows import accumulator
+from train.kernels.traffic import PairSize
+
+
+def qk_norm(
+    q_BLHd: torch.Tensor,
+    k_BMGd: torch.Tensor,
+    weight_q: torch.Tensor | None = None,
+    weight_k: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+    *,
+    across_heads: bool | None = None,
+    interleaved: bool = False,
+    numerics: Numerics = "fp32",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys normed, weighted and rotated, in this order; contiguous, of the shapes and type given.
+
+    Args:
+        q_BLHd: queries. Views, such as a third of a packed [B, L, 3, H, d], are read where they lie.
+        k_BMGd: keys, of q's type; their tokens and heads may differ in number from those of the queries.
+        weight_q: [d], shared by the heads, each normed alone; or [H d], the heads of a token normed together as
+            in Wan. Of q's type or the accumulator's. None: 1.
+        weight_k: likewise [d] or [G d], of the kind and type of ``weight_q``.
+        eps: added to the mean square.
+        rotation: cosines and sines of the angles of q and k alike (M = L), float32; [L, d / 2] for all samples or
+            [B, L, d / 2]. Constants: they get no gradient.
+        across_heads: norm the heads of a token together. None: as the weights say, and without weights no.
+        interleaved: the rotation turns channels (2i, 2i + 1), as in Wan; otherwise (i, i + d / 2).
+        numerics: ``eager`` keeps the bits of the chain of operations on a CPU; ``fp32`` its accuracy.
+
+    Raises:
+        UsageError: shapes or types that do not fit each other.
+    """
+    across = _checked(q_BLHd, k_BMGd, weight_q, weight_k, across_heads, numerics)
+    if rotation is not None:
+        check_rotation(rotation, q_BLHd, k_BMGd)
+    cos, sin = rotation or (None, None)
+    call: Any = qk_norm_pair if traced(q_BLHd) else _Function.apply
+    q, k, _, _ = call(q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
+    return q, k
+
+
+def bytes_moved(size: PairSize, backward: bool = False) -> int:
+    """What one pass over memory reads and writes: 8 bytes for a channel of q and k in bfloat16, 12 in the backward."""
+    return (3 if backward else 2) * size.activation + size.statistics + size.rotation
+
+
+def saved_bytes(size: PairSize) -> int:
+    """What is kept for the backward: q and k as given, and the statistics; the rotation is all layers' own."""
+    return size.activation + size.statistics
+
+
+def reference(
+    q_BLHd: torch.Tensor,
+    k_BMGd: torch.Tensor,
+    weight_q: torch.Tensor | None,
+    weight_k: torch.Tensor | None,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    eps: float,
+    across_heads: bool,
+    interleaved: bool,
+    _numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`qk_norm` in plain PyTorch.
+
+    Returns:
+        q, k, and their 1 / root mean square in the accumulator's type, [B, L, H] and [B, M, G]; across heads
+        [B, L, 1] and [B, M, 1].
+    """
+    outs, statistics = [], []
+    for x_BLHd, weight in ((q_BLHd, weight_q), (k_BMGd, weight_k)):
+        x = _rows(x_BLHd, across_heads)
+        rstd = torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
+        n = x * rstd if weight is None else x * rstd * weight.to(x.dtype)
+        n_BHLd = _by_head(n, x_BLHd)
+        if cos is not None and sin is not None:
+            n_BHLd = rotate(n_BHLd, _over_heads(cos), _over_heads(sin), interleaved)
+        outs.append(n_BHLd.to(x_BLHd.dtype).transpose(1, 2).contiguous())
+        rstd_BLH = rstd if across_heads else rstd.squeeze(-1).transpose(1, 2)
+        statistics.append(rstd_BLH.contiguous())
+    return outs[0], outs[1], statistics[0], statistics[1]
+
+
+def reference_backward(
+    dq_BLHd: torch.Tensor,
+    dk_BMGd: torch.Tensor,
+    q_BLHd: torch.Tensor,
+    k_BMGd: torch.Tensor,
+    rstd_q: torch.Tensor,
+    rstd_k: torch.Tensor,
+    weight_q: torch.Tensor | None,
+    weight_k: torch.Tensor | None,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    _eps: float,
+    across_heads: bool,
+    interleaved: bool,
+    _numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and their weights (empty where there is none), in the order of autograd's own sums."""
+    gradients, of_weights = [], []
+    pairs = ((dq_BLHd, q_BLHd, rstd_q, weight_q), (dk_BMGd, k_BMGd, rstd_k, weight_k))
+    for dy_BLHd, x_BLHd, rstd_BLH, weight in pairs:
+        x = _rows(x_BLHd, across_heads)
+        rstd = rstd_BLH if across_heads else rstd_BLH.transpose(1, 2).unsqueeze(-1)
+        dy_BHLd = dy_BLHd.transpose(1, 2).to(x.dtype)
+        if cos is not None and sin is not None:
+            dy_BHLd = rotate(dy_BHLd, _over_heads(cos), -_over_heads(sin), interleaved)
+        dn = _rows(dy_BHLd.transpose(1, 2), across_heads)
+        if weight is None:
+            of_weights.append(x_BLHd.new_empty(0))
+        else:
+            of_weights.append((dn * (x * rstd)).sum(dim=list(range(dn.dim() - 1))).to(weight.dtype))
+            dn = dn * weight.to(x.dtype)
+        dsquare = (dn * x).sum(dim=-1, keepdim=True) * (-0.5 * rstd.pow(3)) / x.shape[-1]
+        dx_BHLd = _by_head(dn * rstd + dsquare * (2 * x), x_BLHd)
+        gradients.append(dx_BHLd.to(x_BLHd.dtype).transpose(1, 2).contiguous())
+    return gradients[0], gradients[1], of_weights[0], of_weights[1]
+
+
+def _rows(x_BLHd: torch.Tensor, across_heads: bool) -> torch.Tensor:
+    """What is normed over its last dimension, in the accumulator's type: [B, H, L, d], or across heads [B, L, H d]."""
+    x_BLHd = x_BLHd.to(accumulator(x_BLHd.dtype))
+    return x_BLHd.flatten(2) if across_heads else x_BLHd.transpose(1, 2)
+
+
+def _by_head(rows: torch.Tensor, x_BLHd: torch.Tensor) -> torch.Tensor:
+    """The inverse, [B, H, L, d]."""
+    return rows if rows.dim() == 4 else rows.view(x_BLHd.shape).transpose(1, 2)
+
+
+def _over_heads(angles: torch.Tensor) -> torch.Tensor:
+    return angles if angles.dim() == 2 else angles.unsqueeze(1)
+
+
+def _checked(
+    q_BLHd: torch.Tensor,
+    k_BMGd: torch.Tensor,
+    weight_q: torch.Tensor | None,
+    weight_k: torch.Tensor | None,
+    across_heads: bool | None,
+    numerics: str,
+) -> bool:
+    """Whether heads are normed together.
+
+    Raises:
+        UsageError: shapes or types that do not fit each other.
+    """
+    if numerics not in ("eager", "fp32"):
+        raise UsageError(f"numerics must be eager or fp32, not {numerics}")
+    shapes = [list(x.shape) for x in (q_BLHd, k_BMGd)]
+    if not all(len(shape) == 4 for shape in shapes) or any(shapes[0][i] != shapes[1][i] for i in (0, 3)):
+        raise UsageError(f"q must be [B, L, H, d] and k [B, M, G, d], not {shapes[0]} and {shapes[1]}")
+    if q_BLHd.dtype != k_BMGd.dtype:
+        raise UsageError(f"q and k must be of one type, not {q_BLHd.dtype} and {k_BMGd.dtype}")
+    known = (q_BLHd.dtype, accumulator(q_BLHd.dtype))
+    weights = {"weight_q": (weight_q, q_BLHd), "weight_k": (weight_k, k_BMGd)}
+    given = {
+        name: (weight, x.shape[2], x.shape[3]) for name, (weight, x) in weights.items() if weight is not None
+    }
+    for name, (weight, heads, d) in given.items():
+        if weight.dtype not in known or len({weight.dtype for weight, _, _ in given.values()}) > 1:
+            raise UsageError(
+                f"weights must be of one type, {known[1]} or as q, {known[0]}; {name} is {weight.dtype}"
+            )
+        if weight.shape not in ((d,), (heads * d,)):
+            raise UsageError(
+                f"{name} must be [{d}], of a head, or [{heads * d}], of all, not {list(weight.shape)}"
+            )
+    # Of a single head both kinds are one.
+    kinds = {len(weight) == heads * d for weight, heads, d in given.values() if heads > 1}
+    if len(kinds) > 1:
+        raise UsageError("weight_q and weight_k must both be of a head or both of all heads")
+    found = kinds.pop() if kinds else None
+    if found is not None and across_heads is not None and found != across_heads:
+        raise UsageError(
+            f"across_heads={across_heads}, but the weights are of {'all heads' if found else 'a head'}"
+        )
+    return bool(found if across_heads is None else across_heads)
+
+
+@torch.library.custom_op("reelweave::qk_norm", mutates_args=())
+def qk_norm_pair(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    weight_q: torch.Tensor | None,
+    weight_k: torch.Tensor | None,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    eps: float,
+    across_heads: bool,
+    interleaved: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The registered operator; `reference` says what it takes and gives."""
+    return _forward(q, k, weight_q, weight_k, cos, sin, eps, across_heads, interleaved, numerics)
+
+
+@qk_norm_pair.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    *_, across_heads, _, _ = rest
+    statistics = (
+        x.new_empty((*x.shape[:2], 1 if across_heads else x.shape[2]), dtype=accumulator(x.dtype))
+        for x in (q, k)
+    )
+    return q.new_empty(q.shape), k.new_empty(k.shape), *statistics
+
+
+@torch.library.custom_op("reelweave::qk_norm_backward", mutates_args=())
+def qk_norm_backward(
+    dq: torch.Tensor,
+    dk: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    rstd_q: torch.Tensor,
+    rstd_k: torch.Tensor,
+    weight_q: torch.Tensor | None,
+    weight_k: torch.Tensor | None,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    eps: float,
+    across_heads: bool,
+    interleaved: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The registered gradient; `reference_backward` says what it takes and gives."""
+    tensors = (dq, dk, q, k, rstd_q, rstd_k, weight_q, weight_k, cos, sin)
+    return _backward(*tensors, eps, across_heads, interleaved, numerics)
+
+
+@qk_norm_backward.register_fake
+def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    _, _, q, k, _, _, weight_q, weight_k, *_ = arguments
+    return q.new_empty(q.shape), k.new_empty(k.shape), empty_like(weight_q, q), empty_like(weight_k, k)
+
+
+def _forward(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    with without_autocast(q):
+        q_out, k_out, rstd_q, rstd_k = kernels_for(q, rest[-1]).qk_norm(q, *rest)
+    return q_out, k_out, rstd_q, rstd_k
+
+
+def _backward(dq: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    with without_autocast(dq):
+        dq_in, dk_in, dweight_q, dweight_k = kernels_for(dq, rest[-1]).qk_norm_backward(dq, *rest)
+    return dq_in, dk_in, dweight_q, dweight_k
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    q, k, *parameters, eps, across_heads, interleaved, numerics = inputs
+    *_, rstd_q, rstd_k = output
+    ctx.flags = eps, across_heads, interleaved, numerics
+    ctx.mark_non_differentiable(rstd_q, rstd_k)
+    ctx.save_for_backward(q, k, rstd_q, rstd_k, *parameters)
+
+
+def _gradients(ctx: Any, dq: torch.Tensor, dk: torch.Tensor, call: Any) -> tuple[torch.Tensor | None, ...]:
+    _, _, _, _, weight_q, weight_k, _, _ = saved = ctx.saved_tensors
+    dq, dk, dweight_q, dweight_k = call(dq, dk, *saved, *ctx.flags)
+    weights = None if weight_q is None else dweight_q, None if weight_k is None else dweight_k
+    return dq, dk, *weights, *[None] * 6
+
+
+qk_norm_pair.register_autograd(
+    lambda ctx, dq, dk, _rstd_q, _rstd_k: _gradients(ctx, dq, dk, qk_norm_backward), setup_context=_setup
+)
+
+
+class _Function(torch.autograd.Function):
+    """The operator without the dispatcher, which costs time on the host."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        output = _forward(*inputs)
+        _setup(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(
+        ctx: Any, dq: torch.Tensor, dk: torch.Tensor, _rstd_q: Any, _rstd_k: Any
+    ) -> tuple[torch.Tensor | None, ...]:
+        return _gradients(ctx, dq, dk, _backward)

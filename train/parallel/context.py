@@ -1,0 +1,130 @@
+"""Context parallelism over a ring of Ulysses groups: a sequence is cut over all ranks, attention sees all of it.
+
+Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024. With one rank in either direction it is
+the other alone.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+from train.models.attend import Attend, Dense
+from train.models.packed_attention import BlockDiagonal
+from train.models.segments import Segments
+from train.parallel.cut import Cut
+from train.parallel.exchange import gather
+from train.parallel.ring import Ring
+from train.parallel.ulysses import Ulysses
+
+
+@dataclass(frozen=True, eq=False)
+class ContextParallel:
+    """The ranks that share a sequence, and the attention they compute together.
+
+    The sequence is cut in the order ring, then Ulysses: ranks of a Ulysses group, best on one node, hold
+    adjacent parts. With a mesh of the dimensions (ring, ulysses): ``ContextParallel(mesh.get_group("ring"),
+    mesh.get_group("ulysses"))``.
+
+    Attributes:
+        ring: the ranks that pass blocks to each other.
+        ulysses: the ranks that exchange heads.
+    """
+
+    ring: dist.ProcessGroup
+    ulysses: dist.ProcessGroup
+
+    @cached_property
+    def size(self) -> int:
+        """How many ranks share a sequence."""
+        return dist.get_world_size(self.ring) * dist.get_world_size(self.ulysses)
+
+    @cached_property
+    def rank(self) -> int:
+        """Which part of the sequence is here."""
+        return dist.get_rank(self.ring) * dist.get_world_size(self.ulysses) + dist.get_rank(self.ulysses)
+
+    def cut(self, tokens: int) -> Cut:
+        """How this many tokens lie on the ranks.
+
+        Raises:
+            UsageError: there are fewer tokens than ranks.
+        """
+        if tokens < self.size:
+            raise UsageError(
+                f"{tokens} tokens cannot be cut over {self.size} context-parallel ranks; use fewer ranks"
+            )
+        return Cut.even(tokens, self.size)
+
+    def attend_dense(self, cut: Cut, mask_BM: torch.Tensor | None = None) -> Attend:
+        """Attention of every token to every token of its sample that counts.
+
+        Args:
+            cut: how the sequence lies on the ranks.
+            mask_BM: which keys of the whole sequence count, bool, at least one per sample; the same on every
+                rank. None: all.
+        """
+        if dist.get_world_size(self.ring) == 1:
+            return self._over_heads(cut, Dense(mask_BM))
+        blocks = self._blocks(cut)
+        own = dist.get_rank(self.ring)
+        if mask_BM is None:
+            keys_P1 = [[length] for length in blocks.lengths]
+            return self._over_heads(cut, Ring(self.ring, keys_P1[own], keys_P1))
+        masks = torch.split(mask_BM, list(blocks.lengths), dim=1)
+        keys_PB = torch.stack([mask.sum(dim=1) for mask in masks]).tolist()
+        ring = Ring(self.ring, [blocks.lengths[own]] * len(mask_BM), keys_PB)
+        return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]))
+
+    def attend_packed(self, cut: Cut, samples: Segments) -> Attend:
+        """Attention within each sample of a packed sequence.
+
+        Args:
+            cut: how the sequence lies on the ranks.
+            samples: of the whole sequence.
+        """
+        if dist.get_world_size(self.ring) == 1:
+            return self._over_heads(cut, BlockDiagonal(samples, samples))
+        counts_Pn = self._blocks(cut).counts(samples.lengths)
+        return self._over_heads(cut, Ring(self.ring, counts_Pn[dist.get_rank(self.ring)], counts_Pn))
+
+    def gather(self, x: torch.Tensor, cut: Cut, dim: int = 1) -> torch.Tensor:
+        """The whole sequence on every rank, from the parts; gradients as of `exchange.gather`."""
+        block = gather(x, self._near(cut).lengths, self.ulysses, dim)
+        return gather(block, self._blocks(cut).lengths, self.ring, dim)
+
+    def _over_heads(self, cut: Cut, inner: Attend) -> Attend:
+        if dist.get_world_size(self.ulysses) == 1:
+            return inner
+        return Ulysses(self.ulysses, self._near(cut), inner)
+
+    def _blocks(self, cut: Cut) -> Cut:
+        """The part of each Ulysses group: what goes round the ring."""
+        return cut.joined(dist.get_world_size(self.ulysses))
+
+    def _near(self, cut: Cut) -> Cut:
+        """The parts within this rank's Ulysses group."""
+        size = dist.get_world_size(self.ulysses)
+        start = dist.get_rank(self.ring) * size
+        return Cut(cut.lengths[start : start + size])
+
+
+@dataclass(frozen=True, eq=False)
+class _Unpadded:
+    """A ring in which only keys that count travel: a padded batch is a packed sequence of its samples."""
+
+    ring: Ring
+    kept: torch.Tensor
+
+    def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
+        B, H, L, D = q_BHLD.shape
+        k_1HND, v_1HND = (_packed(x).index_select(2, self.kept) for x in (k_BHMD, v_BHMD))
+        y_1HND: torch.Tensor = self.ring.attend(_packed(q_BHLD), k_1HND, v_1HND)
+        return y_1HND.view(H, B, L, D).transpose(0, 1)
+
+
+def _packed(x_BHLD: torch.Tensor) -> torch.Tensor:
+    """A batch as one sequence, [1, H, B * L, D]."""
+    return x_BHLD.transpose(0, 1).flatten(1, 2)[None]

@@ -1,0 +1,23 @@
+"""Softmax attention over some keys joined with that over others, exactly."""
+
+import torch
+
+
+def merge_(
+    out_BHLD: torch.Tensor, lse_BHL: torch.Tensor, more_BHLD: torch.Tensor, more_lse_BHL: torch.Tensor
+) -> None:
+    """Takes the attention over further keys into that over the keys so far, in place.
+
+    With s the scores and lse = log(sum(exp(s))) over a set of keys, attention over the union of two disjoint
+    sets is the mean of both, weighed by exp(lse) (Milakov and Gimelshein, "Online normalizer calculation for
+    softmax", 2018, section 3.1; for blocks on a ring Liu et al., "Ring Attention", 2023).
+
+    Args:
+        out_BHLD: attention so far, at least float32; 0 where there were no keys yet.
+        lse_BHL: its log-sum-exp of the scores; -inf where there were no keys yet.
+        more_BHLD: attention over the further keys, at least one, in any type.
+        more_lse_BHL: its log-sum-exp.
+    """
+    weight_BHL = torch.sigmoid(more_lse_BHL - lse_BHL)
+    out_BHLD.lerp_(more_BHLD.to(out_BHLD.dtype), weight_BHL[..., None])
+    torch.logaddexp(lse_BHL, more_lse_BHL, out=lse_BHL)

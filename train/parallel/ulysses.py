@@ -1,0 +1,58 @@
+"""Attention of a sequence that is cut over ranks: for its duration each rank has all tokens of some heads.
+
+Jacobs et al., "DeepSpeed Ulysses", 2023. Queries, keys and values go in one all-to-all, outputs come back in
+another, and the same in backward.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+from train.models.attend import Attend
+from train.parallel.cut import Cut
+from train.parallel.exchange import exchange_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Ulysses:
+    """Self-attention of P ranks.
+
+    Attributes:
+        group: the ranks.
+        cut: how the sequence lies on them.
+        inner: attention of the whole sequence to itself, for the heads of one rank.
+    """
+
+    group: dist.ProcessGroup
+    cut: Cut
+    inner: Attend
+
+    def attend(self, q_BHLD: torch.Tensor, k_BHLD: torch.Tensor, v_BHLD: torch.Tensor) -> torch.Tensor:
+        """The outputs of this rank's tokens, [B, H, L/P, D].
+
+        Args:
+            q_BHLD: of this rank's tokens.
+            k_BHLD: of the same tokens.
+            v_BHLD: of the same tokens.
+
+        Raises:
+            UsageError: the heads do not divide over the ranks.
+        """
+        P, (B, H, L, D) = len(self.cut.lengths), q_BHLD.shape
+        if H % P:
+            degrees = ", ".join(str(degree) for degree in range(1, H + 1) if H % degree == 0)
+            raise UsageError(
+                f"{H} heads do not divide over {P} ranks of Ulysses; "
+                f"take a degree of {degrees}, and a ring for the rest"
+            )
+        own, whole = [L] * P, self.cut.lengths
+        # Rows are tokens, so that what comes from the ranks lies end to end as one sequence, without a copy.
+        heads_PLBHD = [x.reshape(B, P, H // P, L, D).permute(1, 3, 0, 2, 4) for x in (q_BHLD, k_BHLD, v_BHLD)]
+        rows_L3BHD = exchange_rows(torch.stack(heads_PLBHD, dim=2).flatten(0, 1), own, whole, self.group)
+        y_BHLD = self.inner.attend(*(x.permute(1, 2, 0, 3) for x in rows_L3BHD.unbind(dim=1)))
+        rows_LBHD = exchange_rows(y_BHLD.permute(2, 0, 1, 3), whole, own, self.group)
+        # In memory a token's heads lie together, as the projection behind attention wants them.
+        y_BLPHD = rows_LBHD.view(P, L, B, H // P, D).permute(2, 1, 0, 3, 4)
+        return y_BLPHD.reshape(B, L, H, D).transpose(1, 2)
