@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from loader.errors import UsageError
+from train.models.config import DiTConfig
 from train.models.dit import DiT, Pack, tokens
 from train.models.packed_attention import BlockDiagonal
 from train.models.segments import Segments
@@ -76,7 +77,7 @@ def denoise_packed_part(
 
 
 def _check(dit: DiT) -> None:
-    if type(dit) is not DiT:
+    if not isinstance(dit.config, DiTConfig):
         raise UsageError(
             f"a model of kind {dit.config.kind} cannot be cut over context-parallel ranks; use train.model.kind=dit"
         )
