@@ -3,10 +3,12 @@
 import operator
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, PositiveFloat, field_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.models.config import DiTConfig, ModelConfig
+from train.models.presets import PRESETS
 from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
 
 
@@ -16,25 +18,6 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
-
-
-class DiTConfig(BaseModel, frozen=True, extra="forbid"):
-    """The diffusion transformer (`train.models.dit`)."""
-
-    hidden: int = Field(384, ge=2, description="width of a token; at least the values in one patch")
-    heads: int = Field(6, ge=1, description="attention heads; hidden / heads is even and at least 6")
-    layers: int = Field(4, ge=1, description="transformer blocks")
-    mlp_ratio: float = Field(4.0, gt=0, description="width of the MLP in units of hidden")
-    patch: tuple[int, int, int] = Field((1, 2, 2), description="latent frames, rows and columns per token")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "DiTConfig":
-        head_width, rest = divmod(self.hidden, self.heads)
-        if rest or head_width % 2 or head_width < 6:
-            raise ValueError(f"hidden ({self.hidden}) / heads ({self.heads}) must be even and at least 6")
-        if min(self.patch) < 1:
-            raise ValueError(f"patch {self.patch} must be positive")
-        return self
 
 
 class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -96,12 +79,18 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
 
     every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
+    peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
+        None,
+        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
+    )
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run; the data come as a stream beside it."""
 
-    model: DiTConfig = DiTConfig()
+    model: ModelConfig = Field(
+        DiTConfig(), discriminator="kind", description="an architecture, or the name of a preset"
+    )
     tokenizer: PatchTransformConfig = PatchTransformConfig()
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
@@ -128,6 +117,15 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _flow_where_no_name_is_given(cls, value: Any) -> Any:
         return {"name": "flow", **value} if isinstance(value, dict) else value
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset_or_kind(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in PRESETS:
+                raise ValueError(f"there are the presets {', '.join(PRESETS)}")
+            return PRESETS[value]
+        return {"kind": "dit", **value} if isinstance(value, dict) else value
 
     @property
     def compression(self) -> Compression:

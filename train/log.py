@@ -87,7 +87,16 @@ class MetricLog:
         self._file.write(_line(metrics))
         self._file.flush()
         if self._events:
-            for name in ("loss", "lr", "grad_norm", "samples_per_s", "tokens_per_s", "step_s", "data_s"):
+            for name in (
+                "loss",
+                "lr",
+                "grad_norm",
+                "samples_per_s",
+                "tokens_per_s",
+                "step_s",
+                "data_s",
+                "mfu",
+            ):
                 if (value := getattr(metrics, name)) is not None:
                     self._events.add_scalar(f"train/{name}", value, metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
@@ -114,11 +123,12 @@ class MetricLog:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)
+        mfu = "" if metrics.mfu is None else f"MFU {metrics.mfu:.1%}  "
         left = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
         return (
             f"step {metrics.step}/{self._total_steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  "
             f"grad {metrics.grad_norm:.2f}  {metrics.step_s:.2f} s (data {metrics.data_s:.2f})  "
-            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  left {left}"
+            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {left}"
         )
 
 
@@ -132,7 +142,7 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
         for line in lines:
             try:
                 record = json.loads(line)
-                metrics = StepMetrics(**{name: record[name] for name in names})
+                metrics = StepMetrics(**{name: record[name] for name in names if name in record})
             except (ValueError, KeyError, TypeError):
                 continue
             if metrics.step <= last_step:

@@ -1,6 +1,5 @@
 """The loss of each sample of a microbatch or a pack."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import torch
 from loader.batch import Microbatch, Pack
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Work
 from train.models.precision import at_least_float32
 from train.objectives.draw import draw
 from train.objectives.level import Level, pose
@@ -22,13 +22,13 @@ class Losses:
         each: weighted mean squared error of each sample, at least float32 [B], on the device.
         normals: the standard normal numbers that decided their times, [B], on the CPU.
         video_tokens: of each sample.
-        tokens: of all of them, with the text.
+        work: what all of them came to.
     """
 
     each: torch.Tensor
     normals: torch.Tensor
     video_tokens: tuple[int, ...]
-    tokens: int
+    work: Work
 
 
 def losses(
@@ -71,7 +71,8 @@ def losses(
     each = torch.cat([one.losses(prediction) for one, prediction in zip(posed, predictions, strict=True)])
     video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
     normals_B = torch.cat([one.normals for one in posed])
-    return Losses(each, normals_B, video_tokens, sum(video_tokens) + int(mask_BM.sum()))
+    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
+    return Losses(each, normals_B, video_tokens, work)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def _pose(
 ) -> _Posed:
     with torch.no_grad():
         clean_BCTHW = bundle.tokenizer.encode(video_BCTHW)
-    tokens = math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
+    tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
     normals_B, dropped = drawn.normals, drawn.dropped
     if quantile is not None:

@@ -10,6 +10,7 @@ import torch
 from loader.batch import Batch
 from loader.errors import UsageError
 from train.losses import Losses
+from train.models.denoiser import Work
 from train.parallel.world import World
 
 Denominator = Literal["step", "epoch", "step_tokens"]
@@ -51,8 +52,8 @@ class StepLosses:
         self._done.append(_Done(batch, losses, mean.detach(), unit))
         return batch.weight * mean
 
-    def totals(self, world: World) -> tuple[float, int]:
-        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+    def totals(self, world: World) -> tuple[float, Work]:
+        """Loss and work of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
 
         Raises:
             UsageError: the weights of the step's microbatches do not add up to 1.
@@ -60,10 +61,11 @@ class StepLosses:
         loss = sum(done.batch.weight * done.mean.item() for done in self._done)
         weight = sum(done.batch.weight for done in self._done)
         unit = sum(done.batch.weight * done.unit for done in self._done)
-        tokens = sum(done.losses.tokens for done in self._done if done.batch.weight)
-        totals = torch.tensor([loss, weight, unit, tokens], dtype=torch.float64, device=world.device)
+        done = [done.losses.work for done in self._done if done.batch.weight]
+        tokens, flops = sum(work.tokens for work in done), sum(work.flops for work in done)
+        totals = torch.tensor([loss, weight, unit, tokens, flops], dtype=torch.float64, device=world.device)
         world.sum_([totals])
-        loss, weight, unit, tokens = totals.tolist()
+        loss, weight, unit, tokens, flops = totals.tolist()
         if abs(weight - 1) > 1e-6:
             raise UsageError(
                 f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
@@ -71,7 +73,7 @@ class StepLosses:
             )
         if self._denominator == "step_tokens":
             self._unit, loss = unit, loss / unit
-        return loss, int(tokens)
+        return loss, Work(int(tokens), int(flops))
 
     def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """Makes summed gradients those of the reported loss, once its totals are known."""

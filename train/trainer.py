@@ -18,6 +18,7 @@ from train import checkpoint
 from train.breakdown import LossRows
 from train.config import TrainConfig
 from train.ema import Ema
+from train.flops import utilisation
 from train.held_out import HeldOut
 from train.log import MetricLog
 from train.losses import losses
@@ -25,6 +26,7 @@ from train.metrics import StepMetrics
 from train.models.bundle import Bundle
 from train.optimizer import build_optimizer, state_tensors
 from train.parallel.world import World, join
+from train.peak import peak_flops_per_s
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.timings import MicrobatchClock
@@ -113,6 +115,7 @@ class Trainer:
         done = self._resume(weights, optimizer, ema)
         world.broadcast_(list(weights.values()))
         self.out.mkdir(parents=True, exist_ok=True)
+        peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             count = sum(weight.numel() for weight in weights.values())
             log.say(
@@ -135,7 +138,7 @@ class Trainer:
                     data_s += waited_s
                     log.bad_samples(batch.bad)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                mean_loss, step_tokens = own.totals(world)
+                mean_loss, step_work = own.totals(world)
                 own.normalise_(weights.values())
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
@@ -144,6 +147,7 @@ class Trainer:
                     own.spread_(weights.values())
                     optimizer.step()
                     ema.update_(weights.values(), step)
+                step_s = time.perf_counter() - began
                 log.add(
                     StepMetrics(
                         step=step,
@@ -151,10 +155,12 @@ class Trainer:
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=time.perf_counter() - began,
+                        step_s=step_s,
                         data_s=data_s,
                         samples=own.step_samples,
-                        tokens=step_tokens,
+                        tokens=step_work.tokens,
+                        flops=step_work.flops,
+                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1

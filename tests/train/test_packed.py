@@ -209,7 +209,7 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective)
     found = losses(packed, config, pack, CPU)
     found.each.mean().backward()
 
-    single, single_tokens = [], 0
+    single, single_work = [], []
     for i, shape in enumerate(shapes):
         batch = Microbatch(
             bucket=shape,
@@ -230,11 +230,11 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective)
         one = losses(alone, config, batch, CPU)
         (batch.weight * one.each.mean()).backward()
         single.append(one.each.detach())
-        single_tokens += one.tokens
+        single_work.append(one.work)
         assert one.video_tokens == found.video_tokens[i : i + 1]
         assert torch.equal(one.normals, found.normals[i : i + 1])
     torch.testing.assert_close(found.each.detach(), torch.cat(single), rtol=1e-5, atol=0)
-    assert found.tokens == single_tokens
+    assert found.work == tuple(map(sum, zip(*single_work, strict=True)))
     for (name, found), wanted in zip(packed.trained().items(), alone.trained().values(), strict=True):
         assert relative(found.grad, wanted.grad) <= 1e-5, name
 
