@@ -6,7 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-typedef long long i64;
+#include "args.h"
+#ifdef REEL_LIBRARY
+#include "table.h"
+#endif
 
 namespace reel {
 
@@ -92,9 +95,15 @@ __device__ __forceinline__ void store_row(T* to, const float* in) {
 }
 
 #ifndef REEL_EMULATED
+#ifdef REEL_LIBRARY
+#define REEL_ENTER(name) static const bool entered_##name = reel::enter(#name, reinterpret_cast<const void*>(name));
+#else
+#define REEL_ENTER(name)
+#endif
 #define REEL_DYNAMIC_SHARED(name) extern __shared__ uint4 name[]
-#define REEL_KERNEL(name, Args, bounds, ...) \
-    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); }
+#define REEL_KERNEL(name, Args, bounds, ...)                                                                             \
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); } \
+    REEL_ENTER(name)
 
 __device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -147,26 +156,19 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
     return make_float2(warp_sum(part.x), warp_sum(part.y));
 }
 
-// Consecutive rows that share a row of modulation: `count` groups of `rows_per_group`, or, where `offsets` is
-// given, group g is rows [offsets[g], offsets[g + 1]) and may be empty (cu_seqlens of a packed batch).
-struct Groups {
-    const int* offsets;
-    i64 rows_per_group;
-    i64 count;
+__device__ __forceinline__ i64 first_row(const Groups& groups, i64 group) {
+    return groups.offsets ? groups.offsets[group] : group * groups.rows_per_group;
+}
 
-    __device__ __forceinline__ i64 begin(i64 group) const {
-        return offsets ? offsets[group] : group * rows_per_group;
+__device__ __forceinline__ i64 group_of(const Groups& groups, i64 row) {
+    if (!groups.offsets) return row / groups.rows_per_group;
+    i64 low = 0, high = groups.count;  // first_row(low) <= row < first_row(high)
+    while (high - low > 1) {
+        const i64 middle = (low + high) / 2;
+        if (groups.offsets[middle] <= row) low = middle; else high = middle;
     }
-    __device__ __forceinline__ i64 of(i64 row) const {
-        if (!offsets) return row / rows_per_group;
-        i64 low = 0, high = count;  // begin(low) <= row < begin(high)
-        while (high - low > 1) {
-            const i64 middle = (low + high) / 2;
-            if (offsets[middle] <= row) low = middle; else high = middle;
-        }
-        return low;
-    }
-};
+    return low;
+}
 
 // The group of a row that only moves forward.
 struct Cursor {
@@ -174,10 +176,10 @@ struct Cursor {
     i64 group, end;
 
     __device__ __forceinline__ Cursor(const Groups& groups, i64 row)
-        : groups(groups), group(groups.of(row)), end(groups.begin(group + 1)) {}
+        : groups(groups), group(group_of(groups, row)), end(first_row(groups, group + 1)) {}
     __device__ __forceinline__ bool at_end(i64 row) const { return row == end; }
     __device__ __forceinline__ void move_to(i64 row) {
-        while (row >= end) end = groups.begin(++group + 1);
+        while (row >= end) end = first_row(groups, ++group + 1);
     }
 };
 

@@ -17,58 +17,6 @@
 
 namespace reel {
 
-struct Modulation {
-    const void *scale, *shift, *gate;      // M [groups, D], rows `stride` apart; gate only with GATE, may be null (1)
-    const void *weight, *bias;             // M [D], may be null
-    i64 scale_stride, shift_stride, gate_stride;
-};
-
-struct ForwardArgs {
-    const void* x;                         // X [rows, D]; with GATE the residual
-    const void* branch;                    // X [rows, D], GATE only
-    void* h;                               // X [rows, D] contiguous, GATE only: the new residual stream
-    void* y;                               // X [rows, D] contiguous
-    float *mean, *rstd;                    // [rows]
-    Modulation modulation;
-    Groups groups;
-    i64 rows, rows_per_cta, x_stride, branch_stride;
-    int dim, rms;
-    float eps;
-};
-
-struct BackwardArgs {
-    const void *x, *dy;                    // X [rows, D]; with GATE x is h
-    const void *branch, *dh;               // X [rows, D], GATE only; dh: h's gradient from elsewhere, or null
-    void* dx;                              // X [rows, D] contiguous; with GATE dresidual
-    void* dbranch;                         // X [rows, D] contiguous, GATE only
-    void *dscale, *dshift, *dgate;         // M [rows, D] contiguous, TOKEN only
-    const float *mean, *rstd;              // [rows]
-    float* partials;                       // [slots, 2 or (GATE) 3, D]; TOKEN: sums of dweight, dbias; null: not wanted
-    float* row_sums;                       // [rows, 2] scratch of the tiled path
-    Modulation modulation;
-    Groups groups;                         // TOKEN: one row a group
-    i64 rows, rows_per_cta, x_stride, dy_stride, branch_stride, dh_stride;
-    int dim, rms;
-};
-
-struct ReduceArgs {
-    const float* partials;                 // [slots, parts, D]
-    float* sums;                           // [groups, 2, D]: sum dy*n and sum dy; null where there is no affine
-    void *dscale, *dshift, *dgate;         // M [groups, D] contiguous
-    const void *weight, *bias;             // M [D], may be null
-    Groups groups;
-    i64 rows, rows_per_cta;
-    int dim, parts;
-};
-
-struct AffineArgs {
-    const float* sums;                     // [groups, 2, D]
-    const void* scale;                     // M [groups, D]
-    void *dweight, *dbias;                 // M [D]
-    i64 scale_stride, groups;
-    int dim;
-};
-
 template <typename M>
 __device__ __forceinline__ const M* mod_row(const void* base, i64 stride, i64 group) {
     return static_cast<const M*>(base) + group * stride;
@@ -372,7 +320,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     __shared__ float lanes[3][kLanes][kWarp];
     const int column = blockIdx.y * kWarp + threadIdx.x, lane = threadIdx.y;
     const i64 group = blockIdx.x;
-    const i64 begin = args.groups.begin(group), end = args.groups.begin(group + 1);
+    const i64 begin = first_row(args.groups, group), end = first_row(args.groups, group + 1);
     float total[3] = {0.f, 0.f, 0.f};
     if (column < args.dim && begin < end) {
         const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;

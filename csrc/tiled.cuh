@@ -32,7 +32,7 @@ template <typename X, typename M, bool GATE>
 __device__ __forceinline__ void forward_tiled(const ForwardArgs& args) {
     __shared__ float sums[2][kWarp];
     const Modulation& mod = args.modulation;
-    const i64 row = blockIdx.x, group = args.groups.of(row);
+    const i64 row = blockIdx.x, group = group_of(args.groups, row);
     const void* x = GATE ? args.h : args.x;
     const i64 stride = GATE ? args.dim : args.x_stride;
     if constexpr (GATE)
@@ -77,7 +77,7 @@ struct Gradient {
 template <typename X, typename M, bool GATE>
 __device__ __forceinline__ void backward_rows_tiled(const BackwardArgs& args) {
     __shared__ float2 sums[kWarp];
-    const i64 row = blockIdx.x, group = args.groups.of(row);
+    const i64 row = blockIdx.x, group = group_of(args.groups, row);
     float2 total = make_float2(0.f, 0.f);
     for (int column = threadIdx.x; column < args.dim; column += blockDim.x) {
         const Element<M> m(args.modulation, group, column);

@@ -1,5 +1,6 @@
 """The benchmark of the fused operators, tried out on a CPU with the references in a provider's place."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,19 +10,11 @@ from loader.errors import UsageError
 from pipelines.bench_kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
 from pipelines.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
 from pipelines.kernel_goals import BF16, COMPILED, FP32, Row, goals
-from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
-from train.kernels.providers import Kernels
+from train.kernels import norm_modulate
+from train.kernels.providers import eager
 
 CPU = torch.device("cpu")
-EAGER = Kernels(
-    serves=lambda _x, _numerics: True,
-    norm_modulate=norm_modulate.reference,
-    norm_modulate_backward=norm_modulate.reference_backward,
-    gate_norm_modulate=gate_norm_modulate.reference,
-    gate_norm_modulate_backward=gate_norm_modulate.reference_backward,
-    qk_norm=qk_norm.reference,
-    qk_norm_backward=qk_norm.reference_backward,
-)
+EAGER = eager()
 F32 = torch.float32
 SMALL = (
     Case(2, 12, 16, dtype=F32),
@@ -72,7 +65,7 @@ def test_runs_that_differ_are_told() -> None:
         dx, *others = norm_modulate.reference_backward(*arguments)
         return dx + torch.rand(()), *others
 
-    unsteady = Kernels(**(vars(EAGER) | {"norm_modulate_backward": noisy}))
+    unsteady = replace(EAGER, norm_modulate_backward=noisy)
     plan = Plan([partial(NormModulate, Case(1, 12, 16))], compiled=False, runs=3)
     result = bench_kernels(plan, CPU, {"unsteady": unsteady})
     assert [row["same_bits"] for row in result["rows"] if row["ours"]] == [None, False]

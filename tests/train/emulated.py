@@ -59,18 +59,38 @@ def build(source: Path, into: Path) -> ctypes.CDLL:
 def run(
     library: ctypes.CDLL,
     name: str,
-    args: ctypes.Structure,
+    args: ctypes.Structure | int,
     grid: tuple[int, int] = (1, 1),
     block: tuple[int, int] = (1, 1),
     shared_bytes: int = 0,
     seed: int = 0,
 ) -> None:
     if grid[0] * grid[1]:
-        library.emulate(library[name], ctypes.byref(args), *grid, *block, shared_bytes, seed)
+        at = ctypes.c_void_p(args if isinstance(args, int) else ctypes.addressof(args))
+        library.emulate(library[name], at, *grid, *block, shared_bytes, seed)
 
 
 def pointer(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+@dataclass(frozen=True)
+class EmulatedLauncher:
+    """The processor in place of a GPU, for `train.kernels.host`; `libraries` by the stem of their source."""
+
+    libraries: dict[str, ctypes.CDLL]
+    blocks: int = 5
+    limit: int = 227 << 10
+
+    def shared_limit(self, device: torch.device) -> int:
+        return self.limit
+
+    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
+        return self.blocks
+
+    def run(self, kernel, device, args, grid, block, shared_bytes=0) -> None:
+        stem = next(stem for stem in self.libraries if kernel.startswith(stem))
+        run(self.libraries[stem], kernel, args, grid, block, shared_bytes)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch
 
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
-from train.config import DiTConfig, TrainConfig
+from train.config import TrainConfig
+from train.models.config import DiTConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join

@@ -3,7 +3,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from train.config import DiTConfig
+from train.models.config import DiTConfig
 from train.models.dit import DiT
 from train.parallel.activations import checkpoint_block, compile_block
 

@@ -1,8 +1,6 @@
 """What the compiler says of the kernels: no spill, known registers, 16-byte traffic. Needs nvcc, not a GPU."""
 
-import ctypes
 import json
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,28 +80,3 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
     assert wrong == []
     assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES)
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"
-
-
-def nvrtc() -> tuple[ctypes.CDLL, Path]:
-    home = Path(sysconfig.get_path("purelib"), "nvidia/cu13")
-    libraries = sorted((home / "lib").glob("libnvrtc.so.*"))
-    if not libraries or not (home / "include/cuda_bf16.h").exists():
-        pytest.skip("torch carries no NVRTC here (a processor-only wheel)")
-    return ctypes.CDLL(str(libraries[0])), home / "include"
-
-
-@pytest.mark.parametrize("name", gates.SOURCES)
-def test_nvrtc_compiles_the_same_sources(name: str) -> None:
-    library, include = nvrtc()
-    source = (CSRC / name).read_bytes()
-    program = ctypes.c_void_p()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None) == 0
-    options = [b"-std=c++17", b"-arch=compute_90", b"-I" + str(CSRC).encode(), b"-I" + str(include).encode()]
-    code = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    assert code == 0, log.value.decode()
-    library.nvrtcGetPTXSize(program, ctypes.byref(size))
-    assert size.value > 10_000

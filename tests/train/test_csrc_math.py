@@ -1,12 +1,13 @@
 """The arithmetic and indexing of the kernels, run on the processor against fp64."""
 
+import ctypes
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build, cuda_headers
+from tests.train.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build
 from train.kernels.launch import Dtype
 
 # Half a unit in the last place of the type, and room for fp32 sums.
@@ -14,15 +15,13 @@ ROUNDING: dict[Dtype, float] = {"f32": 2e-6, "bf16": 2**-8, "f16": 2**-11}
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    cuda_headers()
-    into: Path = tmp_path_factory.mktemp("emulated")
+def emulated(emulated_kernels: dict[str, ctypes.CDLL]) -> Emulated:
     return Emulated(
         {
-            "layer_norm_modulate": build(CSRC / "layer_norm_modulate.cu", into),
-            "gate_residual_norm_modulate": build(CSRC / "gate_residual_norm_modulate.cu", into),
+            "layer_norm_modulate": emulated_kernels["layer_norm_modulate"],
+            "gate_residual_norm_modulate": emulated_kernels["gate_residual_norm_modulate"],
         },
-        build(CSRC / "reduce.cu", into),
+        emulated_kernels["reduce"],
     )
 
 

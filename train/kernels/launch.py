@@ -4,6 +4,7 @@ Whoever launches them (a binding, NVRTC, the emulator of the tests) goes through
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ WARP = 32
 VECTOR_BYTES = 16
 TILED_THREADS = 256
 REDUCE_BLOCK = (WARP, 16)
+AFFINE_THREADS = 256
 # Elements a thread holds and the largest block; their product is the largest D.
 REGISTER_CLASSES = ((8, 256), (16, 320), (16, 512))
 STREAMS: dict[tuple[Family, Direction], int] = {
@@ -85,6 +87,53 @@ def kernel_name(
     """Name of a register kernel; `per_token` is the backward of modulation [rows, D]."""
     token = "_token" if per_token else ""
     return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}"
+
+
+def tiled_name(
+    family: Family,
+    step: Literal["forward", "rows", "columns"],
+    x: Dtype,
+    modulation: Dtype,
+    per_token: bool = False,
+) -> str:
+    """Name of a kernel of the tiled path; its backward is `rows`, then `columns` (which alone knows `per_token`)."""
+    step_name = step if step == "forward" else f"backward_{step}"
+    return f"{family}_{step_name}_tiled{'_token' if per_token else ''}_{x}_{modulation}"
+
+
+def tiled_threads(dim: int) -> int:
+    """Threads of a block of the tiled path: as many as there are columns, up to `TILED_THREADS`."""
+    return min(TILED_THREADS, tiles(dim, WARP) * WARP)
+
+
+def tiles(dim: int, columns: int) -> int:
+    """Blocks of `columns` columns across a row."""
+    return -(-dim // columns)
+
+
+def is_per_token(rows: int, groups: int, packed: bool) -> bool:
+    """Whether every row has a modulation of its own, so that its gradients leave with the row."""
+    return not packed and groups == rows > 1
+
+
+def row_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Elements between the rows of a tensor [..., D], or None where no one number says it and a copy is due."""
+    if strides[-1] != 1 and sizes[-1] != 1:
+        return None
+    found, count = None, 1
+    for size, stride in zip(reversed(sizes[:-1]), reversed(strides[:-1]), strict=True):
+        if size == 1:
+            continue
+        if found is not None and stride != found * count:
+            return None
+        found = stride if found is None else found
+        count *= size
+    return sizes[-1] if found is None else found
+
+
+def is_aligned(pointer: int, stride: int, element_bytes: int) -> bool:
+    """Whether every row begins at a multiple of 16 bytes."""
+    return pointer % VECTOR_BYTES == 0 and stride * element_bytes % VECTOR_BYTES == 0
 
 
 class Modulation(ctypes.Structure):

@@ -173,11 +173,14 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
     x, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
     _, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
+    # Or each backward would fill zeros for the gradients of mean and rstd.
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, mean, rstd, scale, weight, bias, cu_seqlens)
 
 
-def _gradients(ctx: Any, dy: torch.Tensor, call: Any) -> tuple[torch.Tensor | None, ...]:
-    _, _, _, _, weight, bias, _ = saved = ctx.saved_tensors
+def _gradients(ctx: Any, dy: torch.Tensor | None, call: Any) -> tuple[torch.Tensor | None, ...]:
+    x, _, _, _, weight, bias, _ = saved = ctx.saved_tensors
+    dy = torch.zeros_like(x) if dy is None else dy
     dx, dscale, dshift, dweight, dbias = call(dy, *saved, *ctx.flags)
     dweight = None if weight is None else dweight
     return dx, dscale, dshift, dweight, None if bias is None else dbias, None, None, None, None
@@ -198,5 +201,7 @@ class _Function(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor, _mean: Any, _rstd: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: Any, dy: torch.Tensor | None, _mean: Any, _rstd: Any
+    ) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dy, _backward)

@@ -89,10 +89,15 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
     raise AssertionError("the last provider can always work")
 
 
+def chosen() -> tuple[Provider, str]:
+    """The provider that is used here, and why."""
+    return choose(PROVIDERS, os.environ.get(VARIABLE))
+
+
 def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     """The operators for these tokens."""
     kernels = _chosen()
-    return kernels if kernels.serves(x, numerics) else _eager()
+    return kernels if kernels.serves(x, numerics) else eager()
 
 
 def traced(x: torch.Tensor) -> bool:
@@ -109,13 +114,14 @@ def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 
 @cache
 def _chosen() -> Kernels:
-    provider, reason = choose(PROVIDERS, os.environ.get(VARIABLE))
+    provider, reason = chosen()
     _log.info("kernels: %s (%s)", provider.name, reason)
     return provider.load()
 
 
 @cache
-def _eager() -> Kernels:
+def eager() -> Kernels:
+    """The references; a provider begins with them (`dataclasses.replace`), so what it does not have is theirs."""
     from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 
     return Kernels(
@@ -149,8 +155,34 @@ def _triton() -> Kernels:
     return KERNELS
 
 
+def _library_lacks() -> str | None:
+    from train.kernels import library
+
+    return library.lacks()
+
+
+def _library() -> Kernels:
+    from train.kernels import library
+
+    return library.load()
+
+
+def _nvrtc_lacks() -> str | None:
+    from train.kernels import nvrtc, sources
+
+    return sources.lacks() or nvrtc.lacks()
+
+
+def _nvrtc() -> Kernels:
+    from train.kernels.nvrtc_provider import KERNELS
+
+    return KERNELS
+
+
 PROVIDERS = (
+    Provider("library", _library_lacks, _library),
+    Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
     Provider("triton", _triton_lacks, _triton, on_request=True),
-    Provider("eager", lambda: None, _eager),
+    Provider("eager", lambda: None, eager),
 )
-"""The best first."""
+"""The best first. A library is somebody's own request: it is there only where it was built."""

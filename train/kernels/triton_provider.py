@@ -4,20 +4,16 @@ The backward gives dx and, for each of a few parts of a modulation's tokens, sum
 fixed order afterwards, so equal inputs give equal bits.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import triton
 
-from train.kernels import qk_norm
+from train.kernels import triton_qk_norm
 from train.kernels.providers import Kernels
 from train.kernels.rows import accumulator, owner
 from train.kernels.triton_kernels import backward_kernel, forward_kernel
-
-WIDEST = 8192
-PARTS = 528
-"""Programs of a backward pass: four for each of the 132 multiprocessors of an H100 or H200."""
+from train.kernels.triton_launch import PARTS, WIDEST, dense, on_device
 
 
 def serves(x_BLD: torch.Tensor, numerics: str) -> bool:
@@ -59,9 +55,9 @@ def _forward(
     mean_BL = rstd_BL.new_empty(0) if rms else torch.empty_like(rstd_BL)
     scale_RD, shift_RD = _flat(scale), _flat(shift)
     gate_RD = scale_RD if gate is None else _flat(gate)
-    with _device(x):
+    with on_device(x):
         forward_kernel[(B * L,)](
-            x, _dense(y_BLD), gate_RD, scale_RD, shift_RD, _dense(weight_D), _dense(bias_D),
+            x, dense(y_BLD), gate_RD, scale_RD, shift_RD, dense(weight_D), dense(bias_D),
             None if cu_seqlens is None else owner(cu_seqlens, L), h, out, mean_BL, rstd_BL,
             D, _span(x, scale_RD), gate_RD.stride(0), scale_RD.stride(0), shift_RD.stride(0), eps,
             GATED=gate is not None, PACKED=cu_seqlens is not None, RMS=rms, WEIGHT=weight_D is not None,
@@ -91,14 +87,14 @@ def _backward(
     gate_RD = scale_RD if gate is None else _flat(gate)
     rows = len(scale_RD)
     parts = max(1, min(PARTS // rows, L))
-    dh, dout, h, y = map(_dense, (dh_BLD, dout_BLD, h_BLD, y_BLD))
+    dh, dout, h, y = map(dense, (dh_BLD, dout_BLD, h_BLD, y_BLD))
     dx = torch.empty_like(h_BLD, memory_format=torch.contiguous_format)
     dy = torch.empty_like(dx) if gated else dx
     sums_RPSD = rstd_BL.new_empty((rows, parts, 3 if gated else 2, D))
-    with _device(dx):
+    with on_device(dx):
         backward_kernel[(rows, parts)](
-            dh, dout, h, y, mean_BL, rstd_BL, gate_RD, scale_RD, _dense(weight_D),
-            _dense(cu_seqlens), dx, dy, sums_RPSD,
+            dh, dout, h, y, mean_BL, rstd_BL, gate_RD, scale_RD, dense(weight_D),
+            dense(cu_seqlens), dx, dy, sums_RPSD,
             D, _span(dx, scale_RD), gate_RD.stride(0), scale_RD.stride(0),
             GATED=gated, DH=dh is not None, PACKED=cu_seqlens is not None, RMS=rms,
             WEIGHT=weight_D is not None, **_shape(D),
@@ -120,10 +116,6 @@ def _seen_through(
     return ((1 + scale_RD.float()) * sums_RD).sum(dim=0).to(parameter_D.dtype)
 
 
-def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.contiguous()
-
-
 def _flat(rows: torch.Tensor) -> torch.Tensor:
     """[R, D]; a copy only of what no row stride describes."""
     flat_RD = rows.reshape(-1, rows.shape[-1])
@@ -133,11 +125,6 @@ def _flat(rows: torch.Tensor) -> torch.Tensor:
 def _span(x_BLD: torch.Tensor, rows_RD: torch.Tensor) -> int:
     """The tokens of each row, where they are not packed."""
     return max(1, x_BLD.shape[0] * x_BLD.shape[1] // len(rows_RD))
-
-
-def _device(x: torch.Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, which may not be x's."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def _shape(width: int) -> dict[str, int]:
@@ -151,6 +138,6 @@ KERNELS = Kernels(
     norm_modulate_backward=_norm_modulate_backward,
     gate_norm_modulate=_forward,
     gate_norm_modulate_backward=_backward,
-    qk_norm=qk_norm.reference,
-    qk_norm_backward=qk_norm.reference_backward,
+    qk_norm=triton_qk_norm.forward,
+    qk_norm_backward=triton_qk_norm.backward,
 )

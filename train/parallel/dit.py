@@ -1,39 +1,38 @@
-"""The layout of a DiT: which of its layers are divided how, and in which order."""
+"""The layout of a model: how the layers of our diffusion transformers are divided, and what is done in which order."""
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from loader.errors import UsageError
 from train.config import TrainConfig
-from train.models.dit import DiT
+from train.models.denoiser import Denoiser
+from train.models.dit import Attention, DiT
+from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Ranks
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
-def parallelize(model: DiT, ranks: Ranks, config: TrainConfig) -> None:
+def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
     """Lays a model out: tensor parallel, then activation checkpointing, then compilation, then FSDP.
 
     Raises:
         UsageError: the model does not divide.
     """
     parallel, mesh = config.parallel, ranks.mesh
-    inner = int(model.config.hidden * model.config.mlp_ratio)
-    if model.config.heads % mesh.tp or inner % mesh.tp:
-        raise UsageError(
-            f"parallel.tp={mesh.tp} must divide model.heads={model.config.heads} and the {inner} values inside the MLP"
-        )
     if mesh.tp > 1:
-        for block in model.blocks:
+        _check(model, mesh.tp)
+        for block in model.repeated():
             _divide(block, ranks.weights["tp"])
-    for block in model.blocks:
+    for block in model.repeated():
         checkpoint_block(block, parallel.activation_checkpointing)
         if parallel.compile:
             compile_block(block, parallel.memory_budget)
     if parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1:
-        shard(model, model.blocks, ranks, config.dtype)
+        shard(model, ranks, config.dtype)
 
 
 def summed_over_tensor_ranks(name: str) -> bool:
@@ -41,18 +40,37 @@ def summed_over_tensor_ranks(name: str) -> bool:
     return name.endswith(("query_norm.weight", "key_norm.weight"))
 
 
-def _divide(block: Any, mesh: DeviceMesh) -> None:
-    """Divides attention by heads and the MLP by its inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
+def _check(model: Denoiser, ranks: int) -> None:
+    if not isinstance(model, DiT):
+        raise UsageError(
+            f"parallel.tp={ranks} cannot divide this model: leave it at 1, and divide with dp_shard"
+        )
+    heads, inner = model.config.heads, model.config.inner
+    if heads % ranks or inner % ranks:
+        raise UsageError(
+            f"parallel.tp={ranks} must divide model.heads={heads} and the {inner} values inside the MLP"
+        )
 
-    Queries and keys are normalised per head, which needs no communication. The vectors of the modulation are few: each
+
+def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
+    """Divides attention by heads and MLPs by their inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
+
+    Queries and keys are normalised per head, which needs no communication. The vectors of a modulation are few: each
     rank makes some of them, and all get all.
     """
-    for attention in (block.attend, block.cross_attend):
-        share_inputs(attention, mesh)
-        for layer in (attention.query, attention.key, attention.value):
-            divide_outputs(layer, mesh)
-        divide_inputs(attention.out, mesh)
-        attention.heads //= mesh.size()
-    divide_outputs(block.mlp[0], mesh)
-    divide_inputs(block.mlp[2], mesh)
-    divide_outputs(block.modulation, mesh, gather=True)
+    for module in list(block.modules()):
+        if isinstance(module, Attention):
+            share_inputs(module, mesh)
+            divide_outputs(module.query, mesh)
+            divide_inputs(module.out, mesh)
+        if isinstance(module, Attention | Source):
+            divide_outputs(module.key, mesh)
+            divide_outputs(module.value, mesh)
+            module.heads //= mesh.size()
+        for name, child in module.named_children():
+            layers: list[Any] = list(child) if isinstance(child, nn.Sequential) else [child]
+            if name == "mlp":
+                divide_outputs(layers[0], mesh)
+                divide_inputs(layers[-1], mesh)
+            if name == "modulation":
+                divide_outputs(layers[-1], mesh, gather=True)

@@ -1,13 +1,13 @@
 """Weights in pieces, gathered block by block: torch's FSDP2, with gradients that add up."""
 
 import torch
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from train.models.denoiser import Denoiser
 from train.parallel.mesh import Ranks
 
 
-def shard(model: nn.Module, blocks: nn.ModuleList, ranks: Ranks, dtype: str) -> None:
+def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
     """Divides a model's weights over the ranks, block by block; the rest of it is one more block.
 
     Each block's weights are gathered for its forward and again for its backward. With bfloat16 they are gathered in
@@ -22,7 +22,7 @@ def shard(model: nn.Module, blocks: nn.ModuleList, ranks: Ranks, dtype: str) -> 
         reduce_dtype=torch.float32 if half else None,
         cast_forward_inputs=False,
     )
-    for module in (*blocks, model):
+    for module in (*model.repeated(), model):
         sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
         # Microbatches are weighed by their share of the step: their gradients add up.
         sharded.set_gradient_divide_factor(1.0)

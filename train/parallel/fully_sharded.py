@@ -2,7 +2,6 @@
 
 import torch
 
-from loader.batch import Batch
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.mesh import SUMMED, Ranks
@@ -26,11 +25,10 @@ class FullySharded(Replicated):
         self.ranks.along("dp_replicate").broadcast_(list(self.weights.values()))
         self.ranks.along(*SUMMED).broadcast_([self.weights[name] for name in self._others])
 
-    def keep_up(self, batch: Batch) -> None:
-        """Before a rank's first microbatch of a step: runs empty ones, as many as the rank with most has more."""
-        if batch.slot == 0:
-            for _ in range(self.ranks.along(*SUMMED).largest(batch.slots) - batch.slots):
-                self._idle()
+    def keep_up(self, rounds: int) -> None:
+        """Before a rank runs the model so often: runs it on nothing as often as the rank with most runs it more."""
+        for _ in range(self.ranks.along(*SUMMED).largest(rounds) - rounds):
+            self._idle()
 
     def sum_gradients(self) -> None:
         """Sums what the backward has not summed already."""
@@ -38,11 +36,12 @@ class FullySharded(Replicated):
         self._sum_over_tensor_ranks()
 
     def _idle(self) -> None:
-        """A forward and a backward of one token, whose gradient is zero: the collectives of a microbatch alone."""
+        """A forward of one token, and a backward of zeros where gradients are wanted: nothing but the collectives."""
         bundle, device = self.bundle, self.ranks.world.device
-        latents = torch.zeros(1, bundle.tokenizer.channels, *bundle.dit.config.patch, device=device)
+        latents = torch.zeros(1, bundle.tokenizer.channels, *bundle.dit.patch, device=device)
         context = torch.zeros(1, 1, bundle.text.width, device=device)
         mask = torch.ones(1, 1, dtype=torch.bool, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self._half):
             output = bundle.dit(latents, torch.zeros(1, device=device), context, mask)
-        output.backward(torch.zeros_like(output))
+        if output.requires_grad:
+            output.backward(torch.zeros_like(output))

@@ -1,8 +1,11 @@
 """From a configuration to a run laid out on its ranks."""
 
+import torch
+
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.parallel import pieces
 from train.parallel.dit import parallelize
 from train.parallel.fully_sharded import FullySharded
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
@@ -30,10 +33,21 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
-    bundle, ranks = Bundle(config), Ranks(mesh, world)
+    whole = not divides or config.parallel.shard == "optimizer"
+    bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
+    if whole:
+        bundle.to(world.device)
+        return (OptimizerSharded if divides else Replicated)(bundle, config, ranks)
+    _fill_(bundle, world)
+    return FullySharded(bundle, config, ranks)
+
+
+@torch.no_grad()
+def _fill_(bundle: Bundle, world: World) -> None:
+    """Gives a denoiser without values those of the run's seed, layer by layer: no rank needs to hold all of it."""
+    bundle.dit.to_empty(device=world.device)
+    weights = dict(bundle.dit.named_parameters())
+    for name, value in bundle.initial_weights():
+        pieces.copy_(weights[name], value)
     bundle.to(world.device)
-    if not divides:
-        return Replicated(bundle, config, ranks)
-    kind = FullySharded if config.parallel.shard == "weights" else OptimizerSharded
-    return kind(bundle, config, ranks)

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from loader.batch import Batch
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.optimizer import build_optimizer, state_tensors
@@ -48,15 +47,15 @@ class Replicated:
                 whole.grad = pieces.placed(self._gradient(name), whole)
 
     def share(self) -> None:
-        """Makes all ranks start from the same weights, and from those that were put into `tensors`."""
+        """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
         self.ranks.along(*SUMMED).broadcast_(list(self.weights.values()))
 
     def zero_gradients(self) -> None:
         """Begins a step."""
         self.optimizer.zero_grad(set_to_none=False)
 
-    def keep_up(self, batch: Batch) -> None:
-        """Comes before every microbatch, for layouts in which ranks must run equally many; here they need not."""
+    def keep_up(self, rounds: int) -> None:
+        """Comes before this rank runs the model so often; for layouts whose ranks must all run it equally often."""
 
     def sum_gradients(self) -> None:
         """Sums gradients over the ranks, once all microbatches are through."""
@@ -87,18 +86,20 @@ class Replicated:
         """Makes the optimizer's step."""
         self.optimizer.step()
 
-    def tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Weights and optimizer state by name, plain where they are whole here and DTensors where they are in pieces.
+    def placed(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tensors that lie like the weights, by their names: plain where they are whole here, else DTensors, in place.
 
-        What is written into them counts behind the next `share`.
+        What is written into the weights through them counts behind the next `share`.
         """
-        weights = {name: pieces.placed(weight, self._wholes[name]) for name, weight in self.weights.items()}
-        state = {
+        return {name: pieces.placed(tensor, self._wholes[name]) for name, tensor in tensors.items()}
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        """The optimizer's state, named WEIGHT.NAME, as of `placed`."""
+        return {
             name: pieces.placed(tensor, self._wholes[key]) if tensor.ndim else tensor
             for key, weight in self.weights.items()
             for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
         }
-        return weights, state
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.weights[name].grad

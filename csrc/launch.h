@@ -1,0 +1,85 @@
+// How the kernels are launched: names, geometry, decisions. train/kernels/launch.py says why; this is its twin, and a
+// test compares the two. Plain C++ without torch or CUDA.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "args.h"
+
+namespace reel {
+
+constexpr int kWarpThreads = 32;
+constexpr int kVectorBytes = 16;
+constexpr int kTiledThreads = 256;
+constexpr int kReduceLanes = 16;
+constexpr int kAffineThreads = 256;
+
+struct Launch {
+    int elements, largest;  // the class: elements a thread holds, largest block
+    int threads, shared_bytes;
+};
+
+inline std::optional<Launch> register_launch(
+        bool gated, bool backward, int dim, int element_bytes, bool aligned, int shared_limit) {
+    if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
+    const int streams = (gated ? 2 : 1) * (backward ? 2 : 1);
+    const int stages = element_bytes * streams > 4 ? 2 : 3;
+    static constexpr int kClasses[][2] = {{8, 256}, {16, 320}, {16, 512}};
+    for (const auto& [elements, largest] : kClasses) {
+        if (dim > elements * largest) continue;
+        const int warp_columns = elements * kWarpThreads;
+        const int threads = (dim + warp_columns - 1) / warp_columns * kWarpThreads;
+        const int shared_bytes = stages * streams * elements * element_bytes * threads;
+        if (shared_bytes > shared_limit) return std::nullopt;
+        return Launch{elements, largest, threads, shared_bytes};
+    }
+    return std::nullopt;
+}
+
+inline i64 ceil_div(i64 value, i64 by) { return (value + by - 1) / by; }
+
+inline i64 rows_per_block(i64 rows, i64 resident) { return ceil_div(rows, resident > 1 ? resident : 1); }
+
+inline i64 slots(i64 rows, i64 per_block, i64 groups) { return ceil_div(rows, per_block) + groups - 1; }
+
+inline std::string kernel_name(const std::string& family, bool backward, const std::string& x, const std::string& m,
+                               const Launch& launch, bool per_token) {
+    return family + (backward ? "_backward" : "_forward") + (per_token ? "_token_" : "_") + x + "_" + m + "_e" +
+           std::to_string(launch.elements) + "_t" + std::to_string(launch.largest);
+}
+
+// `step` is forward, backward_rows or backward_columns.
+inline std::string tiled_name(const std::string& family, const std::string& step, const std::string& x,
+                              const std::string& m, bool per_token) {
+    return family + "_" + step + "_tiled" + (per_token ? "_token_" : "_") + x + "_" + m;
+}
+
+inline int tiled_threads(int dim) {
+    const i64 threads = ceil_div(dim, kWarpThreads) * kWarpThreads;
+    return threads < kTiledThreads ? int(threads) : kTiledThreads;
+}
+
+inline bool is_per_token(i64 rows, i64 groups, bool packed) { return !packed && groups == rows && rows > 1; }
+
+// Elements between the rows of a tensor [..., D] of `dims` dimensions; nothing where no one number says it.
+template <typename Int>
+std::optional<i64> row_stride(const Int* sizes, const Int* strides, int64_t dims) {
+    if (strides[dims - 1] != 1 && sizes[dims - 1] != 1) return std::nullopt;
+    std::optional<i64> found;
+    i64 count = 1;
+    for (int64_t i = dims - 2; i >= 0; --i) {
+        if (sizes[i] == 1) continue;
+        if (found && strides[i] != *found * count) return std::nullopt;
+        if (!found) found = strides[i];
+        count *= sizes[i];
+    }
+    return found ? *found : i64(sizes[dims - 1]);
+}
+
+inline bool is_aligned(const void* pointer, i64 stride, int element_bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes == 0 && stride * element_bytes % kVectorBytes == 0;
+}
+
+}  // namespace reel

@@ -1,0 +1,122 @@
+// Launches a kernel of this library, known by its name, on torch's current stream. With REEL_EMULATED a function of the
+// tests takes the place of a GPU.
+#pragma once
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/macros.h>
+#ifndef REEL_EMULATED
+#include <cuda_runtime_api.h>
+
+#include "table.h"
+#endif
+
+#include "args.h"
+
+namespace reel {
+
+struct Block {
+    int x = 1, y = 1;
+};
+
+#ifdef REEL_EMULATED
+
+extern "C" {
+void (*reel_emulate)(const char* kernel, const void* args, int grid_x, int grid_y, int block_x, int block_y, int shared);
+int reel_resident = 5;
+int reel_shared_limit = 227 << 10;
+}
+
+class Runtime {
+public:
+    explicit Runtime(int) {}
+    int shared_limit() const { return reel_shared_limit; }
+    int resident(const std::string&, int, int) const { return reel_resident; }
+    void launch(const std::string& kernel, const void* args, i64 grid_x, i64 grid_y, Block block, int shared = 0) const {
+        reel_emulate(kernel.c_str(), args, int(grid_x), int(grid_y), block.x, block.y, shared);
+    }
+};
+
+#else
+
+inline void check(cudaError_t code, const std::string& what) {
+    if (code == cudaSuccess) return;
+    cudaGetLastError();  // or the next call of anybody would report it again
+    throw std::runtime_error("reelweave: " + what + " failed: " + cudaGetErrorString(code));
+}
+
+// What is asked for once in a process; `ask` may run twice when two threads come first.
+template <typename Value, typename Ask>
+Value remembered(const std::string& key, Ask ask) {
+    static std::mutex mutex;
+    static std::unordered_map<std::string, Value> values;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto found = values.find(key);
+        if (found != values.end()) return found->second;
+    }
+    const Value value = ask();
+    const std::lock_guard<std::mutex> lock(mutex);
+    return values.emplace(key, value).first->second;
+}
+
+inline const void* find(const std::string& kernel) {
+    const auto found = table().find(kernel);
+    if (found == table().end()) throw std::runtime_error("reelweave: this library has no kernel " + kernel);
+    return found->second;
+}
+
+// One device, current for as long as this lives.
+class __attribute__((visibility("hidden"))) Runtime {
+public:
+    explicit Runtime(int device) : device_(device), guard_(device) {
+        STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream_));
+    }
+
+    // Beside the kernels' own shared memory, which counts towards the limit too.
+    int shared_limit() const {
+        return attribute("shared", cudaDevAttrMaxSharedMemoryPerBlockOptin) - (1 << 10);
+    }
+
+    // Blocks that fit the device at once.
+    int resident(const std::string& kernel, int threads, int shared) const {
+        const std::string key = kernel + '/' + std::to_string(device_) + '/' + std::to_string(threads);
+        return remembered<int>(key, [&] {
+            const void* function = find(kernel);
+            if (shared > 48 << 10)  // the limit, not these bytes: another width shall not take them back
+                check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit()), kernel);
+            int blocks = 0;
+            check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, shared), kernel);
+            if (!blocks) throw std::runtime_error("reelweave: " + kernel + " does not fit a multiprocessor");
+            return blocks * attribute("multiprocessors", cudaDevAttrMultiProcessorCount);
+        });
+    }
+
+    void launch(const std::string& kernel, const void* args, i64 grid_x, i64 grid_y, Block block, int shared = 0) const {
+        void* arguments[] = {const_cast<void*>(args)};
+        check(cudaLaunchKernel(find(kernel), dim3(grid_x, grid_y), dim3(block.x, block.y), arguments, shared,
+                               static_cast<cudaStream_t>(stream_)),
+              kernel);
+    }
+
+private:
+    int attribute(const char* name, cudaDeviceAttr which) const {
+        return remembered<int>(name + std::to_string(device_), [&] {
+            int value = 0;
+            check(cudaDeviceGetAttribute(&value, which, device_), name);
+            return value;
+        });
+    }
+
+    int device_;
+    torch::stable::accelerator::DeviceGuard guard_;
+    void* stream_ = nullptr;
+};
+
+#endif
+
+}  // namespace reel

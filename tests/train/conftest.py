@@ -1,0 +1,53 @@
+"""What is compiled once for all tests of this folder."""
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.emulated import CSRC, EmulatedLauncher, build
+from train.kernels.build import TORCH_TARGET
+
+
+@pytest.fixture(scope="session")
+def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
+    """The kernels' sources as libraries of the processor, by name of the file."""
+    into: Path = tmp_path_factory.mktemp("emulated")
+    return {source.stem: build(source, into) for source in sorted(CSRC.glob("*.cu"))}
+
+
+@pytest.fixture(scope="session")
+def emulated_binding(
+    emulated_kernels: dict[str, ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ctypes.CDLL]:
+    """csrc/binding.cpp for tensors of the processor, as torch.ops.reelweave_emulated; kernels run in the emulator."""
+    library = tmp_path_factory.mktemp("binding") / "binding.so"
+    flags = (
+        "-std=c++17",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-DREEL_EMULATED",
+        f"-D{TORCH_TARGET}",
+    )
+    torch_root = Path(torch.__file__).parent
+    places = ("-isystem", str(torch_root / "include"), "-L", str(torch_root / "lib"), "-ltorch_cpu")
+    subprocess.run(["g++", *flags, str(CSRC / "binding.cpp"), *places, "-o", str(library)], check=True)
+    torch.ops.load_library(str(library))
+    binding = ctypes.CDLL(str(library))
+    launcher = EmulatedLauncher(emulated_kernels)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, *[ctypes.c_int] * 5)
+    def run(kernel: bytes, args: int, gx: int, gy: int, bx: int, by: int, shared: int) -> None:
+        launcher.run(kernel.decode(), torch.device("cpu"), args, (gx, gy), (bx, by), shared)
+
+    ctypes.c_void_p.in_dll(binding, "reel_emulate").value = ctypes.cast(run, ctypes.c_void_p).value
+    yield binding
+    # The callback lives as long as somebody may call it.
+    del run

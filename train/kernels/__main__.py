@@ -1,0 +1,107 @@
+"""Builds the CUDA kernels for this machine, checks what computes the operators, and says who does."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from loader.errors import RunError, UsageError
+from train.kernels import check, library
+from train.kernels.build import DEFAULT, build
+from train.kernels.providers import PROVIDERS, VARIABLE, chosen
+from train.kernels.sources import cache_folder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns 0 on success, 1 on failure, 2 on a wrong call."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except UsageError as error:
+        return _fail(error, 2)
+    except RunError as error:
+        return _fail(error, 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.kernels", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    builds = commands.add_parser(
+        "build", help="compile csrc/ into a library, check it on the GPUs here, install it"
+    )
+    builds.add_argument(
+        "--arch",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help=f"architectures, such as 90 for sm_90; by default of the GPUs here, or else {' '.join(map(str, DEFAULT))}",
+    )
+    builds.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"folder of the library; by default {cache_folder()}"
+    )
+    builds.set_defaults(run=_build)
+    checks = commands.add_parser("check", help="compare the operators on the GPUs here with float64")
+    checks.add_argument(
+        "--library", type=Path, metavar="FILE", help="of this library; by default of what is used here"
+    )
+    checks.set_defaults(run=_check)
+    commands.add_parser("which", help="say who computes the operators here, and why").set_defaults(run=_which)
+    return parser
+
+
+def _build(options: argparse.Namespace) -> int:
+    built = build(options.arch, options.out)
+    size = built.path.stat().st_size / 1e6
+    print(f"{built.path}: {size:.1f} MB, compiled in {built.seconds:.0f} s")
+    print(built.checked or "no GPU here: nothing was run; on one, python -m train.kernels check does")
+    if options.out:
+        print(f"it is looked for in {cache_folder()}: put it there on the machine that uses it")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    devices = _one_of_each()
+    if not devices:
+        raise RunError("there is no GPU to check on")
+    if options.library:
+        name, kernels = str(options.library), library.loaded(options.library)
+    else:
+        provider, _ = chosen()
+        name, kernels = provider.name, provider.load()
+    cases, right = list(check.cases()), True
+    for device in devices:
+        found = list(check.failures(kernels, device, cases))
+        for failure in found:
+            print(failure)
+        print(f"{name} on {torch.cuda.get_device_name(device)}: {len(cases)} cases, {len(found)} wrong")
+        right = right and not found
+    return 0 if right else 1
+
+
+def _which(_options: argparse.Namespace) -> int:
+    provider, reason = chosen()
+    print(f"{provider.name} ({reason})")
+    for other in PROVIDERS:
+        works = f"works; only where {VARIABLE}={other.name} asks for it" if other.on_request else "works"
+        print(f"  {other.name}: {other.missing() or works}")
+    return 0
+
+
+def _one_of_each() -> list[torch.device]:
+    """A GPU of each architecture here."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = {torch.cuda.get_device_capability(index): torch.device("cuda", index) for index in range(count)}
+    return list(found.values())
+
+
+def _fail(message: object, status: int) -> int:
+    print(f"train.kernels: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The operators by way of NVRTC and the CUDA driver; imported only where there is a GPU."""
+
+import ctypes
+
+import torch
+
+from train.kernels import host, nvrtc
+from train.kernels.driver import Driver
+from train.kernels.sources import serves
+
+
+def _binary(kernel: str, architecture: int) -> bytes:
+    return nvrtc.binary(nvrtc.unit_of(kernel), architecture)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+KERNELS = host.kernels(Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream), serves)

@@ -1,0 +1,74 @@
+"""The sources of the kernels, the GPUs they are for, and the folder that keeps what is compiled of them."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import torch
+
+CSRC = Path(__file__).parent / "csrc"
+"""In a checkout a link to csrc/ beside the packages; in a wheel a folder."""
+OLDEST = 80
+"""sm_80 has the asynchronous copies that the kernels use."""
+
+
+@cache
+def digest(*more: str) -> str:
+    """A name for the sources, and for whatever else decides what is compiled of them."""
+    found = hashlib.sha256()
+    for path in sorted(CSRC.iterdir()):
+        if path.suffix in (".cu", ".cuh", ".h", ".cpp"):
+            found.update(f"{path.name}\0".encode() + path.read_bytes())
+    found.update("\0".join(more).encode())
+    return found.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Of this user and machine: `$XDG_CACHE_HOME`/reelweave/kernels, by default under ~/.cache.
+
+    Not beside the package, which may be read-only and shared by machines with other GPUs.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(base), "reelweave", "kernels")  # noqa: PTH111 - expanduser of Path may raise
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A file to write, which takes its name when it is whole: another process sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
+        written_to = Path(aside.name)
+    try:
+        yield written_to
+        written_to.chmod(0o755)
+        written_to.replace(path)
+    finally:
+        written_to.unlink(missing_ok=True)
+
+
+def architectures() -> list[int]:
+    """Of the GPUs here, such as [80, 90]."""
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        return []
+    capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    return sorted({10 * major + minor for major, minor in capabilities})
+
+
+def lacks() -> str | None:
+    """What keeps the kernels of csrc/ from the GPUs here, in words; None: nothing."""
+    found = architectures()
+    if not found:
+        return "no NVIDIA GPU that this PyTorch can use"
+    if found[0] < OLDEST:
+        return f"a GPU here is sm_{found[0]}, and they need sm_{OLDEST} or newer"
+    return None if CSRC.is_dir() else f"their sources are missing: {CSRC}"
+
+
+def serves(x_BLD: torch.Tensor, numerics: str) -> bool:
+    """Which tokens go to the kernels of csrc/: those of a GPU, in ``fp32`` numerics, that are there at all."""
+    known = x_BLD.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return x_BLD.is_cuda and known and numerics == "fp32" and x_BLD.numel() > 0
