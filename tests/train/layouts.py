@@ -11,8 +11,8 @@ import torch
 
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
-from train.config import TrainConfig
-from train.models.config import DiTConfig
+from train.config import EmaConfig, TrainConfig
+from train.models.config import DiTConfig, MMDiTConfig, ModelConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
@@ -24,6 +24,10 @@ SAMPLES = 8
 SPLITS = {1: ((8,),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
 
 
+DIT = DiTConfig(hidden=24, heads=4, layers=2)
+MMDIT = MMDiTConfig(hidden=24, heads=4, layers=2, adaln_rank=8)
+
+
 @dataclass(frozen=True)
 class Case:
     """A run of five steps.
@@ -33,15 +37,17 @@ class Case:
         dtype: of all numbers, or bfloat16 for activations.
         grad_clip: largest norm.
         resumed_as: the layout that it goes on in behind step 3.
+        model: what is trained.
     """
 
     parallel: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float64"
     grad_clip: float = 1e9
     resumed_as: dict[str, Any] | None = None
+    model: ModelConfig = DIT
 
 
-FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+FSDP: dict[str, Any] = {"dp_replicate": 1, "dp_shard": "rest"}
 ZERO = FSDP | {"shard": "optimizer"}
 CASES: dict[int, dict[str, Case]] = {
     2: {
@@ -55,7 +61,9 @@ CASES: dict[int, dict[str, Case]] = {
         "fsdp": Case(FSDP, grad_clip=0.1),
         "hsdp": Case({"dp_shard": 2}, grad_clip=0.1),
         "zero-replicated": Case({"dp_shard": 2, "shard": "optimizer"}, grad_clip=0.1),
-        "tp-fsdp": Case(FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1),
+        "tp-fsdp": Case(
+            FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1, model=MMDIT
+        ),
         "tp-then-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO),
     },
 }
@@ -65,7 +73,8 @@ def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
     config = tiny_config(STEPS, every_steps=3)
     return config.model_copy(
         update={
-            "model": DiTConfig(hidden=24, heads=4, layers=2, patch=(1, 2, 2)),
+            "model": case.model,
+            "ema": EmaConfig(),
             "optimizer": config.optimizer.model_copy(update={"grad_clip": case.grad_clip}),
             "dtype": "bfloat16" if case.dtype == "bfloat16" else "float32",
             "parallel": ParallelConfig(**parallel),
