@@ -12,6 +12,7 @@ import torch
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
 from train.config import EmaConfig, TrainConfig
+from train.held_out import HeldOut
 from train.models.config import DiTConfig, MMDiTConfig, ModelConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
@@ -38,6 +39,7 @@ class Case:
         grad_clip: largest norm.
         resumed_as: the layout that it goes on in behind step 3.
         model: what is trained.
+        held_out: whether ranks look at held-out clips, each at one more batch than the one before.
     """
 
     parallel: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Case:
     grad_clip: float = 1e9
     resumed_as: dict[str, Any] | None = None
     model: ModelConfig = DIT
+    held_out: bool = False
 
 
 FSDP: dict[str, Any] = {"dp_replicate": 1, "dp_shard": "rest"}
@@ -52,7 +55,7 @@ ZERO = FSDP | {"shard": "optimizer"}
 CASES: dict[int, dict[str, Case]] = {
     2: {
         "replicated": Case(dtype="float32"),
-        "fsdp": Case(FSDP, "float32"),
+        "fsdp": Case(FSDP, "float32", held_out=True),
         "zero": Case(ZERO, "float32"),
         "fsdp-bfloat16": Case(FSDP, "bfloat16"),
         "zero-bfloat16": Case(ZERO, "bfloat16"),
@@ -104,10 +107,12 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
         mesh = Mesh.of(config.parallel, world_size)
         data_rank = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
         stream = stream_of(data_rank, mesh.degree(DATA))
+        looked = [next(iter(stream_of(data_rank, mesh.degree(DATA))))] * (1 + data_rank)
+        held_out = HeldOut(2, lambda looked=looked: looked) if case.held_out else None
         if stops is not None:
             stream.__class__ = Cut
         try:
-            Trainer(config, stream, out).run()
+            Trainer(config, stream, out, held_out).run()
         except RunError as error:
             if stops is None:
                 raise

@@ -108,6 +108,13 @@ def test_two_ranks_agree_in_float32_where_weights_are_divided(runs):
         torch.testing.assert_close(found[key], tensor, rtol=1e-5, atol=1e-6)
 
 
+def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(runs):
+    lines = [json.loads(line) for line in (runs[2] / "fsdp" / "losses.jsonl").read_text().splitlines()]
+    looked = [(line["step"], line["samples"]) for line in lines if line["of"] == "held_out"]
+    # One sample on the first rank, four in each of two batches on the second, at four times.
+    assert looked == [(2, 36), (4, 36)]
+
+
 @pytest.mark.parametrize("name", ["fsdp-bfloat16", "zero-bfloat16"])
 def test_weights_in_bfloat16_follow_their_float32_masters(runs, name):
     for key, bound in (("loss", 1e-3), ("grad_norm", 1e-2)):
