@@ -17,6 +17,7 @@ COMMANDS = (
     "remove",
     "search",
     "train",
+    "sample",
     "fit",
     "state",
     "bench",

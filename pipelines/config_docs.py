@@ -2,35 +2,64 @@
 
 python -m pipelines.config_docs page > docs/curate-config.md
 python -m pipelines.config_docs yaml > pipelines/configs/curate.yaml
+python -m pipelines.config_docs train > docs/train-config.md
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-HEAD = """# Every key of `reelweave curate`
+CURATE_HEAD = """# Every key of `reelweave curate`
 
 Set a key in a YAML file (`--config FILE`) or on the command line (`--set section.key=value`). This page is made by
 `python -m pipelines.config_docs page`. Where the defaults come from: [curate-defaults.md](curate-defaults.md).
 """
 
+TRAIN_HEAD = """# Every key of the section `train` of `reelweave train`
 
-def page(model: type[BaseModel]) -> str:
-    """The page of a whole configuration, in Markdown."""
-    parts = [HEAD]
+Set a key in the YAML file (`--config FILE`) or on the command line (`--set train.section.key=value`). This page is made
+by `python -m pipelines.config_docs train`. What the objectives compute: [train.md](train.md).
+"""
+
+
+def page(model: type[BaseModel], head: str) -> str:
+    """The page of a whole configuration, in Markdown; of a section with alternatives, one table each."""
+    parts = [head]
     for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            parts.append(f"\n## {name}\n\n{_intro(section)}\n")
-            parts.append(
-                "\n".join(["| key | default | what it does |", "|---|---|---|", *_rows(section, name)])
-            )
-            parts.append("")
+        sections = _models(field.annotation)
+        for section in sections:
+            title = f"{name}, {_tag(section)}" if len(sections) > 1 else name
+            unset = f" Unset by default: {field.description}." if field.default is None else ""
+            parts += [f"\n## {title}\n\n{_intro(section)}{unset}\n", _table(_rows(section, name)), ""]
+    if single := [
+        _row(name, field) for name, field in model.model_fields.items() if not _models(field.annotation)
+    ]:
+        parts += ["\n## Keys without a section\n", _table(single), ""]
     return "\n".join(parts)
+
+
+def _table(rows: Iterable[str]) -> str:
+    return "\n".join(["| key | default | what it does |", "|---|---|---|", *rows])
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models a value may be; none where it is no section."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for option in get_args(annotation) for model in _models(option)]
+
+
+def _tag(model: type[BaseModel]) -> str:
+    """The key and value that choose this model among its alternatives."""
+    return next(f"`{name}: {field.default}`" for name, field in model.model_fields.items() if _is_tag(field))
+
+
+def _is_tag(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
 
 
 def yaml_file(model: type[BaseModel]) -> str:
@@ -56,17 +85,23 @@ def _yaml_lines(model: type[BaseModel], indent: str) -> Iterator[str]:
             yield f"{indent}{name}: {said}  # {' '.join((field.description or '').split())}".rstrip(" #")
 
 
-def _rows(model: type[BaseModel], path: str) -> Iterator[str]:
+def _rows(model: type[BaseModel], path: str, only: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _rows(inner, f"{path}.{name}")
-        else:
-            what = ". ".join(text for text in (field.description or "", _choices(field)) if text)
-            yield f"| `{path}.{name}` | {_default(field)} | {_cell(what)} |"
+        sections = _models(field.annotation)
+        for section in sections:
+            yield from _rows(section, f"{path}.{name}", f"{_tag(section)}: " if len(sections) > 1 else only)
+        if not sections and not _is_tag(field):
+            yield _row(f"{path}.{name}", field, only)
+
+
+def _row(key: str, field: FieldInfo, only: str = "") -> str:
+    what = ". ".join(text for text in (only + (field.description or ""), _choices(field)) if text)
+    return f"| `{key}` | {_default(field)} | {_cell(what)} |"
 
 
 def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
     value: Any = field.get_default(call_default_factory=True)
     if value is None:
         return "unset"
@@ -97,5 +132,11 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     from curate.config import CurateConfig
+    from train.config import TrainConfig
 
-    print(yaml_file(CurateConfig) if sys.argv[1:] == ["yaml"] else page(CurateConfig), end="")
+    made = {
+        "page": lambda: page(CurateConfig, CURATE_HEAD),
+        "yaml": lambda: yaml_file(CurateConfig),
+        "train": lambda: page(TrainConfig, TRAIN_HEAD),
+    }
+    print(made[sys.argv[1]](), end="")

@@ -1,5 +1,6 @@
 """Files that a person names on the command line."""
 
+import os
 from pathlib import Path
 
 from loader.errors import UsageError
@@ -25,3 +26,26 @@ def read_text(path: Path, option: str = "") -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{named} cannot be read: {reason}") from error
+
+
+def write_whole(path: Path, data: bytes, option: str = "") -> None:
+    """Writes a file that is there whole or not at all.
+
+    Args:
+        path: of the file; its folder is made.
+        data: its content.
+        option: that names it, for messages.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            aside.write_bytes(data)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}".strip()) from error

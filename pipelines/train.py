@@ -5,7 +5,9 @@ Also under torchrun. The same command goes on from the last checkpoint in its ou
 
 import argparse
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,9 @@ from pipelines.config import resolve
 from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
+    from loader.batch import Microbatch, Pack
     from pipelines.train_config import TrainRunConfig
+    from train.held_out import HeldOut
     from train.trainer import TrainResult
 
 
@@ -47,7 +51,23 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     source = open_source(config.dataset, config.storage)
     stream = VideoStream(source, config.stream, rank, world_size)
-    return Trainer(config.train, stream, config.out).run()
+    return Trainer(config.train, stream, config.out, _held_out(config, rank, world_size)).run()
+
+
+def _held_out(config: "TrainRunConfig", rank: int, world_size: int) -> "HeldOut | None":
+    from loader.blend import open_source
+    from loader.stream import VideoStream
+    from train.held_out import HeldOut
+
+    if config.held_out is None:
+        return None
+    source, steps = open_source(config.held_out.dataset, config.storage), config.held_out.steps
+    once = config.stream.model_copy(update={"epochs": 1})
+
+    def batches() -> "Iterator[Microbatch | Pack]":
+        return takewhile(lambda batch: batch.step < steps, VideoStream(source, once, rank, world_size))
+
+    return HeldOut(config.held_out.every_steps, batches)
 
 
 def summary(result: "TrainResult") -> str:

@@ -10,6 +10,14 @@ from loader.stream_config import StreamConfig
 from train.config import TrainConfig
 
 
+class HeldOutConfig(BaseModel, frozen=True, extra="forbid"):
+    """Clips that are not trained on, whose loss is measured now and then at fixed quantiles of the time."""
+
+    dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
+    every_steps: int = Field(500, ge=1, description="optimizer steps between two measurements")
+    steps: int = Field(4, ge=1, description="steps of its first epoch that are measured, at most")
+
+
 class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
     """Where the data are, how they stream, what is trained."""
 
@@ -17,6 +25,9 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
     out: Path = Field(description="folder for checkpoints, metrics and TensorBoard events")
     stream: StreamConfig
     train: TrainConfig = TrainConfig()
+    held_out: HeldOutConfig | None = Field(
+        None, description="measure the loss of other clips, too; null measures none"
+    )
     storage: StorageConfig = StorageConfig()
 
     @model_validator(mode="after")

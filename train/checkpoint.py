@@ -3,6 +3,7 @@
     OUT/checkpoints/step-000060/
         model.safetensors       trainable weights by name
         optimizer.safetensors   NAME.exp_avg, NAME.exp_avg_sq and NAME.step for each of them
+        ema.safetensors         their averages by name, where the run keeps them
         state.json              format version, step, position of the stream, configuration
 
 A checkpoint is written into a folder whose name starts with a dot, and gets its name when all of it is on
@@ -28,7 +29,7 @@ FORMAT_VERSION = 1
 MAX_STATE_BYTES = 1 << 20
 # A header entry is a name, a type, a shape and two offsets; names of modules stay far below this.
 MAX_HEADER_BYTES_PER_TENSOR = 4096
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+MODEL, OPTIMIZER, EMA, STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -42,7 +43,14 @@ class CheckpointState(BaseModel, frozen=True, extra="forbid"):
     config: dict[str, Any] = Field(description="the run's whole configuration")
 
 
-def save(out: Path, state: CheckpointState, model: Tensors, optimizer: Tensors, keep_last: int) -> Path:
+def save(
+    out: Path,
+    state: CheckpointState,
+    model: Tensors,
+    optimizer: Tensors,
+    keep_last: int,
+    ema: Tensors | None = None,
+) -> Path:
     """Writes a checkpoint and removes all but the ``keep_last`` newest; its folder."""
     root = out / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
@@ -50,7 +58,8 @@ def save(out: Path, state: CheckpointState, model: Tensors, optimizer: Tensors, 
         shutil.rmtree(leftover)
     folder, aside = root / f"step-{state.step:06d}", root / f".step-{state.step:06d}"
     aside.mkdir()
-    for name, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
+    files = {MODEL: model, OPTIMIZER: optimizer} | ({EMA: ema} if ema else {})
+    for name, tensors in files.items():
         save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, aside / name)
     (aside / STATE).write_text(json.dumps(state.model_dump(mode="json"), indent=1), encoding="utf-8")
     for path in (*aside.iterdir(), aside):

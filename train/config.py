@@ -1,12 +1,15 @@
 """The configuration of a training run; importing it loads no torch."""
 
 import operator
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, PositiveFloat, field_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.models.config import DiTConfig, ModelConfig
+from train.models.presets import PRESETS
+from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -15,25 +18,6 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
-
-
-class DiTConfig(BaseModel, frozen=True, extra="forbid"):
-    """The diffusion transformer (`train.models.dit`)."""
-
-    hidden: int = Field(384, ge=2, description="width of a token; at least the values in one patch")
-    heads: int = Field(6, ge=1, description="attention heads; hidden / heads is even and at least 6")
-    layers: int = Field(4, ge=1, description="transformer blocks")
-    mlp_ratio: float = Field(4.0, gt=0, description="width of the MLP in units of hidden")
-    patch: tuple[int, int, int] = Field((1, 2, 2), description="latent frames, rows and columns per token")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "DiTConfig":
-        head_width, rest = divmod(self.hidden, self.heads)
-        if rest or head_width % 2 or head_width < 6:
-            raise ValueError(f"hidden ({self.hidden}) / heads ({self.heads}) must be even and at least 6")
-        if min(self.patch) < 1:
-            raise ValueError(f"patch {self.patch} must be positive")
-        return self
 
 
 class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -54,14 +38,6 @@ class TransformersTextConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
 
 
-class FlowConfig(BaseModel, frozen=True, extra="forbid"):
-    """Rectified flow (`train.objectives.flow`)."""
-
-    time_mean: float = Field(0.0, description="mean of logit(t); above 0 trains more on noisy inputs")
-    time_std: float = Field(1.0, gt=0, description="standard deviation of logit(t)")
-    caption_dropout: float = Field(0.1, ge=0, le=1, description="share of samples trained without a caption")
-
-
 class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
     """AdamW; weight decay acts on matrices only."""
 
@@ -80,6 +56,17 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
 
 
+class EmaConfig(BaseModel, frozen=True, extra="forbid"):
+    """An average of the weights over the steps, for sampling (`train.ema`)."""
+
+    decay: float = Field(
+        0.9999,
+        ge=0,
+        lt=1,
+        description="share of the average that stays at a step; early steps keep less of it",
+    )
+
+
 class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
     """When checkpoints are written and how many stay; the last step always writes one."""
 
@@ -90,19 +77,26 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
 class LogConfig(BaseModel, frozen=True, extra="forbid"):
     """What is told while training; metrics.jsonl gets a line at every step."""
 
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console")
+    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
+    peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
+        None,
+        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
+    )
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run; the data come as a stream beside it."""
 
-    model: DiTConfig = DiTConfig()
+    model: ModelConfig = Field(
+        DiTConfig(), discriminator="kind", description="an architecture, or the name of a preset"
+    )
     tokenizer: PatchTransformConfig = PatchTransformConfig()
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
-    objective: FlowConfig = FlowConfig()
+    objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     recalibrate: RecalibrateConfig | None = Field(
@@ -111,12 +105,27 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
-    denominator: Literal["step", "epoch"] = Field(
+    denominator: Literal["step", "epoch", "step_tokens"] = Field(
         "step",
         description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
-        " which samples of small steps count no more than others",
+        " which samples of small steps count no more than others; step_tokens: a sample counts by its video tokens,"
+        " divided by those of its step",
     )
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _flow_where_no_name_is_given(cls, value: Any) -> Any:
+        return {"name": "flow", **value} if isinstance(value, dict) else value
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset_or_kind(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in PRESETS:
+                raise ValueError(f"there are the presets {', '.join(PRESETS)}")
+            return PRESETS[value]
+        return {"kind": "dit", **value} if isinstance(value, dict) else value
 
     @property
     def compression(self) -> Compression:

@@ -1,24 +1,26 @@
-"""Where a run's numbers go: metrics.jsonl, bad_samples.jsonl, TensorBoard events and the console (stderr)."""
+"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, TensorBoard events, the console (stderr)."""
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
 
 from loader.batch import BadSample
+from train.breakdown import Breakdown
 from train.config import LogConfig
 from train.metrics import StepMetrics, Summary
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-FILE, BAD_SAMPLES = "metrics.jsonl", "bad_samples.jsonl"
+FILE, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
 
 
 class MetricLog:
@@ -51,6 +53,7 @@ class MetricLog:
             return
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         _truncate(out, start_step)
+        _truncate_losses(out, start_step)
         self._file = (out / FILE).open("a", encoding="utf-8")
         self._events = _open_events(out, start_step) if config.tensorboard else None
 
@@ -84,22 +87,48 @@ class MetricLog:
         self._file.write(_line(metrics))
         self._file.flush()
         if self._events:
-            for name in ("loss", "lr", "grad_norm", "samples_per_s", "tokens_per_s", "step_s", "data_s"):
+            for name in (
+                "loss",
+                "lr",
+                "grad_norm",
+                "samples_per_s",
+                "tokens_per_s",
+                "step_s",
+                "data_s",
+                "mfu",
+            ):
                 if (value := getattr(metrics, name)) is not None:
                     self._events.add_scalar(f"train/{name}", value, metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
             self.say(self._describe(metrics))
+
+    def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
+        """Adds losses by quantile and bucket to ``losses.jsonl``."""
+        if not self._writes:
+            return
+        with (self._out / LOSSES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
+        if of == "held_out" and found.whole.loss is not None:
+            self.say(f"step {step}: held-out loss {found.whole.loss:.4f} over {found.whole.samples} samples")
+        if self._events:
+            parts = {"loss": found.whole}
+            parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
+            parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
+            for name, part in parts.items():
+                if part.loss is not None:
+                    self._events.add_scalar(f"losses_{of}/{name}", part.loss, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
         if metrics.loss is None or metrics.grad_norm is None:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)
+        mfu = "" if metrics.mfu is None else f"MFU {metrics.mfu:.1%}  "
         left = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
         return (
             f"step {metrics.step}/{self._total_steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  "
             f"grad {metrics.grad_norm:.2f}  {metrics.step_s:.2f} s (data {metrics.data_s:.2f})  "
-            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  left {left}"
+            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {left}"
         )
 
 
@@ -113,7 +142,7 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
         for line in lines:
             try:
                 record = json.loads(line)
-                metrics = StepMetrics(**{name: record[name] for name in names})
+                metrics = StepMetrics(**{name: record[name] for name in names if name in record})
             except (ValueError, KeyError, TypeError):
                 continue
             if metrics.step <= last_step:
@@ -125,6 +154,23 @@ def _truncate(out: Path, last_step: int) -> None:
     with aside.open("w", encoding="utf-8") as file:
         file.writelines(map(_line, read_metrics(out, last_step)))
     aside.replace(out / FILE)
+
+
+def _truncate_losses(out: Path, last_step: int) -> None:
+    path, aside = out / LOSSES, out / f".{LOSSES}"
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
+        file.writelines(line for line in lines if _step(line) <= last_step)
+    aside.replace(path)
+
+
+def _step(line: str) -> float:
+    """The step of a line; of one cut short by a kill, never."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _line(metrics: StepMetrics) -> str:

@@ -6,7 +6,7 @@ layers, the MLP, the last gate of each block, weights and their optimizer.
 
 import torch
 
-from train.config import DiTConfig
+from train.models.config import DiTConfig
 from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 from train.kernels.traffic import PairSize, Size
 

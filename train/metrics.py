@@ -21,6 +21,8 @@ class StepMetrics:
         data_s: seconds of it spent waiting for the stream.
         samples: samples of the step.
         tokens: text and video tokens of the step.
+        flops: operations of the denoiser on them, forward and backward (`train.flops`); None in older runs.
+        mfu: share of the devices' peak that these come to over the whole step; None where no peak is known.
     """
 
     step: int
@@ -32,6 +34,8 @@ class StepMetrics:
     data_s: float
     samples: int
     tokens: int
+    flops: int | None = None
+    mfu: float | None = None
 
     @property
     def samples_per_s(self) -> float:

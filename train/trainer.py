@@ -2,28 +2,36 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 
-from loader.batch import Batch, Microbatch, Pack
+from loader.batch import Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
 from train import checkpoint
+from train.breakdown import LossRows
 from train.config import TrainConfig
+from train.ema import Ema
+from train.flops import utilisation
+from train.held_out import HeldOut
 from train.log import MetricLog
+from train.losses import losses
 from train.metrics import StepMetrics
 from train.models.bundle import Bundle
-from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
-from train.packed import packed_losses
 from train.parallel.world import World, join
+from train.peak import peak_flops_per_s
 from train.schedule import learning_rate
+from train.step import StepLosses
 from train.timings import MicrobatchClock
+
+Weights = dict[str, torch.nn.Parameter]
 
 
 class Stream(Protocol):
@@ -66,10 +74,10 @@ class TrainResult:
 
 
 class Trainer:
-    """Trains a DiT with flow matching, alone or as one of torchrun's processes.
+    """Trains a DiT with one of the objectives, alone or as one of torchrun's processes.
 
-    A sample's loss is the mean squared error of its velocity; a step's loss is the mean over the samples of
-    all ranks. Each microbatch is weighed by its share of the step and gradients are summed, so the update does not
+    A sample's loss is the weighted mean squared error of its prediction; a step's loss is the mean over the samples
+    of all ranks. Each microbatch is weighed by its share of the step and gradients are summed, so the update does not
     depend on how the samples lie on the ranks, nor on how many microbatches each rank has.
 
     Args:
@@ -77,12 +85,16 @@ class Trainer:
         stream: this rank's microbatches.
         out: folder of the run, on a file system that all ranks see. When it holds a checkpoint, the run
             goes on from there.
+        held_out: clips that are not trained on, to look at now and then.
     """
 
-    def __init__(self, config: TrainConfig, stream: Stream, out: Path) -> None:
+    def __init__(
+        self, config: TrainConfig, stream: Stream, out: Path, held_out: HeldOut | None = None
+    ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
+        self.held_out = held_out
 
     def run(self) -> TrainResult:
         """Trains up to ``schedule.total_steps``.
@@ -99,66 +111,72 @@ class Trainer:
         config, total_steps = self.config, self.config.schedule.total_steps
         bundle = Bundle(config).to(world.device)
         weights = bundle.trained()
-        optimizer = build_optimizer(config.optimizer, weights)
-        done = self._resume(weights, optimizer)
+        optimizer, ema = build_optimizer(config.optimizer, weights), Ema(config.ema, weights)
+        done = self._resume(weights, optimizer, ema)
         world.broadcast_(list(weights.values()))
         self.out.mkdir(parents=True, exist_ok=True)
+        peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             count = sum(weight.numel() for weight in weights.values())
             log.say(
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             batches, clock = iter(self.stream), MicrobatchClock(world.device)
-            nonfinite_steps = 0
+            rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 optimizer.zero_grad(set_to_none=False)
-                data_s, own = 0.0, _Own()
+                data_s, own = 0.0, StepLosses(config.denominator)
                 for batch, waited_s in self._batches(batches, step):
                     with clock.measure(batch):
-                        if isinstance(batch, Pack):
-                            losses_B, tokens = packed_losses(bundle, config, batch, world.device)
-                        else:
-                            losses_B, tokens = self._sample_losses(bundle, batch, world.device)
-                        (batch.weight * losses_B.mean()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                        found = losses(bundle, config, batch, world.device)
+                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                    rows.add(batch, found)
                     data_s += waited_s
                     log.bad_samples(batch.bad)
-                    own.add(batch, losses_B, tokens)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = own.totals(world)
+                mean_loss, step_work = own.totals(world)
+                own.normalise_(weights.values())
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
-                finite = math.isfinite(loss) and math.isfinite(norm)
+                finite = math.isfinite(mean_loss) and math.isfinite(norm)
                 if finite:
-                    if config.denominator == "epoch":
-                        own.spread_(weights.values())
+                    own.spread_(weights.values())
                     optimizer.step()
+                    ema.update_(weights.values(), step)
+                step_s = time.perf_counter() - began
                 log.add(
                     StepMetrics(
                         step=step,
-                        loss=loss if math.isfinite(loss) else None,
+                        loss=mean_loss if math.isfinite(mean_loss) else None,
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=time.perf_counter() - began,
+                        step_s=step_s,
                         data_s=data_s,
                         samples=own.step_samples,
-                        tokens=step_tokens,
+                        tokens=step_work.tokens,
+                        flops=step_work.flops,
+                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
+                if step % config.log.every_steps == 0:
+                    log.add_losses(step, "train", rows.take(world))
+                if self.held_out and step % self.held_out.every_steps == 0:
+                    log.add_losses(step, "held_out", self.held_out.losses(bundle, config, world))
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    found = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
-                    log.say(f"step {step}: {found.reason}")
-                    if found.changed and self.stream.recalibrate(found.cost):
+                    fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
+                    log.say(f"step {step}: {fit.reason}")
+                    if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
                 if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
-                    self._save(step, weights, optimizer)
+                    self._save(step, weights, optimizer, ema)
             world.barrier()
             summary = log.summary
         folder = checkpoint.latest(self.out)
@@ -168,23 +186,6 @@ class Trainer:
             )
         steps = max(done, total_steps)
         return TrainResult(steps, summary.first_mean, summary.last_mean, summary.samples_per_s, folder)
-
-    def _sample_losses(
-        self, bundle: Bundle, batch: Microbatch, device: torch.device
-    ) -> tuple[torch.Tensor, int]:
-        """The loss of each sample, float32 [B], and the text and video tokens that went into them."""
-        config = self.config
-        with torch.no_grad():
-            clean_BCTHW = bundle.tokenizer.encode(batch.video_BCTHW.to(device))
-        drawn = draw(config.objective, config.seed, batch.keys, batch.passes, clean_BCTHW.shape[1:])
-        t_B, noise_BCTHW = drawn.times.to(device), drawn.noise.to(device)
-        noisy_BCTHW, velocity_BCTHW = interpolate(clean_BCTHW, noise_BCTHW, t_B)
-        captions = ["" if drop else text for drop, text in zip(drawn.dropped, batch.captions, strict=True)]
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-            context_BMD, mask_BM = bundle.text(captions)
-            prediction_BCTHW = bundle.dit(noisy_BCTHW, t_B, context_BMD, mask_BM)
-        video_tokens = len(captions) * math.prod(bundle.dit.grid(clean_BCTHW.shape[2:]))
-        return sample_losses(prediction_BCTHW, velocity_BCTHW), video_tokens + int(mask_BM.sum())
 
     def _batches(
         self, batches: Iterator[Microbatch | Pack], step: int
@@ -200,13 +201,13 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
+    def _resume(self, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> int:
         """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
         folder = checkpoint.latest(self.out)
         if folder is None:
             return 0
         state = checkpoint.read_state(folder)
-        saved, own = _bound(state.config), _bound(self.config.model_dump(mode="json"))
+        saved, own = _bound(_completed(state.config)), _bound(self.config.model_dump(mode="json"))
         if difference := checkpoint.first_difference(saved, own):
             raise UsageError(
                 f"{folder} was made with another configuration: {difference}; "
@@ -214,17 +215,25 @@ class Trainer:
             )
         checkpoint.load_(folder / checkpoint.MODEL, weights)
         checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        if ema.tensors:
+            checkpoint.load_(folder / checkpoint.EMA, ema.tensors)
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(
-        self, step: int, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-    ) -> None:
+    def _save(self, step: int, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> None:
         state = checkpoint.CheckpointState(
             step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
         )
         tensors = state_tensors(optimizer, weights)
-        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
+        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last, ema.tensors)
+
+
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """A saved configuration with the keys that came later at their defaults; as it is where it fits no more."""
+    try:
+        return TrainConfig.model_validate(config).model_dump(mode="json")
+    except ValidationError:
+        return config
 
 
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
@@ -234,55 +243,7 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "schedule": schedule}
 
 
-class _Own:
-    """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait."""
-
-    def __init__(self) -> None:
-        self._done: list[tuple[Batch, torch.Tensor, int]] = []
-
-    @property
-    def step_samples(self) -> int:
-        """Samples of the step on all ranks."""
-        return self._done[0][0].step_samples
-
-    def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """Makes gradients that were means over the step's samples sums over them, in units of a mean step."""
-        batch = self._done[0][0]
-        for weight in weights:
-            if weight.grad is not None:
-                weight.grad.mul_(batch.step_samples / batch.mean_samples)
-
-    def add(self, batch: Batch, losses_B: torch.Tensor, tokens: int) -> None:
-        """Takes a microbatch that went through the model."""
-        self._done.append((batch, losses_B.detach(), tokens))
-
-    def totals(self, world: World) -> tuple[float, int]:
-        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
-
-        Raises:
-            UsageError: the weights of the step's microbatches do not add up to 1.
-        """
-        loss = sum(batch.weight * losses_B.mean().item() for batch, losses_B, _ in self._done)
-        weight = sum(batch.weight for batch, _, _ in self._done)
-        tokens = sum(tokens for batch, _, tokens in self._done if batch.weight)
-        totals = torch.tensor([loss, weight, tokens], dtype=torch.float64, device=world.device)
-        world.sum_([totals])
-        loss, weight, tokens = totals.tolist()
-        if abs(weight - 1) > 1e-6:
-            raise UsageError(
-                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
-                "open each rank's stream with its own rank and this world size"
-            )
-        return loss, int(tokens)
-
-    def suspects(self) -> list[str]:
-        """Keys of the samples whose loss is not finite; of all, where every loss is."""
-        keys = [key for batch, _, _ in self._done for key in batch.keys]
-        finite = [good for _, losses_B, _ in self._done for good in losses_B.isfinite().tolist()]
-        return [key for key, good in zip(keys, finite, strict=True) if not good] or keys
-
-
-def _nonfinite(step: int, count: int, own: _Own, rank: int) -> str:
+def _nonfinite(step: int, count: int, own: StepLosses, rank: int) -> str:
     return (
         f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
         f"(samples on rank {rank}: {', '.join(own.suspects()[:8])}); "

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from train.config import DiTConfig, PatchTransformConfig, TrainConfig
+from train.models.presets import PRESETS
 
 
 def test_a_configuration_is_read_without_torch():
@@ -25,6 +26,20 @@ def test_a_token_covers_the_tokenizers_patch_times_the_models():
 def test_heads_that_do_not_fit_the_width_are_refused(settings):
     with pytest.raises(ValidationError, match="hidden"):
         DiTConfig(**settings)
+
+
+def test_the_kind_decides_the_model_and_none_is_a_dit():
+    given = [{"hidden": 48}, {"kind": "dit", "hidden": 48}, {"kind": "st_dit", "full_attention": True}]
+    kinds = [TrainConfig.model_validate({"model": model}).model.kind for model in given]
+    assert kinds == ["dit", "dit", "st_dit"]
+    with pytest.raises(ValidationError, match="full_attention"):
+        TrainConfig.model_validate({"model": {"kind": "mmdit", "full_attention": True}})
+
+
+def test_a_model_may_be_the_name_of_a_preset():
+    assert TrainConfig.model_validate({"model": "tiny-mmdit"}).model == PRESETS["tiny-mmdit"]
+    with pytest.raises(ValidationError, match="tiny-mmdit"):
+        TrainConfig.model_validate({"model": "tiny-mm-dit"})
 
 
 def test_the_kind_decides_the_text_encoder():

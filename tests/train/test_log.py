@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict, replace
 
 from loader.batch import BadSample
 from train.config import LogConfig
@@ -30,6 +31,14 @@ def test_what_is_recorded_is_read_back(tmp_path):
         first.add(step(2, loss=None))
     assert list(read_metrics(tmp_path, 2)) == [step(1), step(2, loss=None)]
     assert json.loads((tmp_path / FILE).read_text().splitlines()[0])["samples_per_s"] == 8
+
+
+def test_steps_recorded_before_operations_were_are_kept(tmp_path):
+    old = {name: value for name, value in asdict(step(1)).items() if name not in ("flops", "mfu")}
+    (tmp_path / FILE).write_text(json.dumps(old) + "\n")
+    with log(tmp_path, start_step=1) as second:
+        second.add(replace(step(2), flops=10**15, mfu=0.5))
+    assert list(read_metrics(tmp_path, 2)) == [step(1), replace(step(2), flops=10**15, mfu=0.5)]
 
 
 def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):

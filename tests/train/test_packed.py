@@ -14,12 +14,12 @@ from loader.errors import UsageError
 from loader.position import Position
 from tests.train.clips import clip, tiny_config
 from train.config import DiTConfig
+from train.losses import losses
 from train.models.bundle import Bundle
 from train.models.dit import DiT
 from train.models.packed_attention import BLOCK, BlockDiagonal
 from train.models.segments import Segments
-from train.packed import packed_losses
-from train.trainer import Trainer
+from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig, RootShift
 
 CPU = torch.device("cpu")
 PACKS = {
@@ -192,16 +192,24 @@ def clips():
     )
 
 
-def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(tmp_path):
-    config, (shapes, pack) = tiny_config(), clips()
+OBJECTIVES = {
+    "flow": FlowConfig(shift=RootShift(base_tokens=16), weighting="cosmap"),
+    "edm": EDMConfig(),
+    "ddpm": DDPMConfig(prediction="v", zero_terminal_snr=True, min_snr_gamma=5.0),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective):
+    config, (shapes, pack) = tiny_config().model_copy(update={"objective": objective}), clips()
     packed = Bundle(config)
     for parameter in packed.dit.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     alone = copy.deepcopy(packed)
-    losses_B, tokens = packed_losses(packed, config, pack, CPU)
-    losses_B.mean().backward()
+    found = losses(packed, config, pack, CPU)
+    found.each.mean().backward()
 
-    trainer, single, single_tokens = Trainer(config, None, tmp_path), [], 0
+    single, single_work = [], []
     for i, shape in enumerate(shapes):
         batch = Microbatch(
             bucket=shape,
@@ -219,19 +227,21 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(tmp_path):
             slots=1,
             after=Position(1, 2, ()),
         )
-        loss_1, count = trainer._sample_losses(alone, batch, CPU)
-        (batch.weight * loss_1.mean()).backward()
-        single.append(loss_1.detach())
-        single_tokens += count
-    torch.testing.assert_close(losses_B, torch.cat(single), rtol=1e-5, atol=0)
-    assert tokens == single_tokens
+        one = losses(alone, config, batch, CPU)
+        (batch.weight * one.each.mean()).backward()
+        single.append(one.each.detach())
+        single_work.append(one.work)
+        assert one.video_tokens == found.video_tokens[i : i + 1]
+        assert torch.equal(one.normals, found.normals[i : i + 1])
+    torch.testing.assert_close(found.each.detach(), torch.cat(single), rtol=1e-5, atol=0)
+    assert found.work == tuple(map(sum, zip(*single_work, strict=True)))
     for (name, found), wanted in zip(packed.trained().items(), alone.trained().values(), strict=True):
         assert relative(found.grad, wanted.grad) <= 1e-5, name
 
 
 def test_a_pack_trains_in_bfloat16():
     config = tiny_config().model_copy(update={"dtype": "bfloat16"})
-    full, half = (packed_losses(Bundle(one), one, clips()[1], CPU)[0] for one in (tiny_config(), config))
+    full, half = (losses(Bundle(one), one, clips()[1], CPU).each for one in (tiny_config(), config))
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, full, rtol=0.03, atol=0)
 
@@ -240,11 +250,11 @@ def test_some_steps_on_packs_lower_the_loss():
     config, (_, pack) = tiny_config(), clips()
     bundle = Bundle(config)
     optimizer = torch.optim.AdamW(bundle.trained().values(), lr=4e-3)
-    losses = []
+    curve = []
     for _ in range(30):
         optimizer.zero_grad()
-        loss = packed_losses(bundle, config, pack, CPU)[0].mean()
+        loss = losses(bundle, config, pack, CPU).each.mean()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
+        curve.append(loss.item())
+    assert curve[-1] < 0.7 * curve[0]

@@ -1,5 +1,6 @@
 """Runs on a real dataset: every way of making steps trains, and goes on after an interruption to the same end."""
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,12 @@ from loader.buckets import BucketConfig
 from loader.dataset import Dataset, open_dataset
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
+from pipelines.train import train
+from pipelines.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
-from train.log import read_metrics
+from train.log import LOSSES, read_metrics
 from train.trainer import Trainer
 
 WAYS = {
@@ -44,19 +47,21 @@ class Breaking(VideoStream):
             yield batch
 
 
+CONFIG = tiny_config(total_steps=6, every_steps=2)
+BUCKETS = BucketConfig(
+    frames=(1, 5, 9),
+    sizes=((16, 24), (24, 16)),
+    compression=CONFIG.compression,
+    max_text_tokens=9,
+    memory_tokens=300,
+)
+
+
 def losses(dataset: Dataset, way: str, out: Path, *streams: type[VideoStream]) -> list[float | None]:
-    config = tiny_config(total_steps=6, every_steps=2)
-    buckets = BucketConfig(
-        frames=(1, 5, 9),
-        sizes=((16, 24), (24, 16)),
-        compression=config.compression,
-        max_text_tokens=9,
-        memory_tokens=300,
-    )
-    settings = StreamConfig(buckets=buckets, workers=2, **WAYS[way])
+    settings = StreamConfig(buckets=BUCKETS, workers=2, **WAYS[way])
     for stream in streams:
         with suppress(ConnectionError):
-            Trainer(config, stream(dataset, settings), out).run()
+            Trainer(CONFIG, stream(dataset, settings), out).run()
     return [metrics.loss for metrics in read_metrics(out, 6)]
 
 
@@ -67,3 +72,20 @@ def test_it_trains_and_goes_on_to_the_same_losses(dataset: Dataset, way: str, tm
     assert all(loss is not None and 0 < loss < 10 for loss in whole)
     assert losses(dataset, way, tmp_path / "broken", Breaking)[2:] == pytest.approx(whole[2:3], rel=1e-5)
     assert losses(dataset, way, tmp_path / "broken", VideoStream) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["slot", "pack"])
+def test_every_clip_held_out_is_looked_at_once(dataset: Dataset, way: str, tmp_path: Path) -> None:
+    config = TrainRunConfig(
+        dataset=str(dataset.storage.root),
+        out=tmp_path,
+        stream=StreamConfig(buckets=BUCKETS, workers=2, **WAYS[way]),
+        train=CONFIG,
+        held_out=HeldOutConfig(dataset=str(dataset.storage.root), every_steps=3, steps=1000),
+    )
+    train(config)
+    lines = [json.loads(line) for line in (tmp_path / LOSSES).read_text().splitlines()]
+    assert [(line["step"], line["of"]) for line in lines] == [(3, "held_out"), (6, "held_out")]
+    for line in lines:
+        assert [part["samples"] for part in line["by_quantile"].values()] == [15] * 4
+        assert line["by_bucket"].keys() == lines[0]["by_bucket"].keys()

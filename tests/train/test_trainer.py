@@ -159,6 +159,15 @@ def test_resuming_with_another_configuration_names_the_key(tmp_path):
         Trainer(tiny_config(4, lr=0.01), ClipStream(), tmp_path).run()
 
 
+def test_a_checkpoint_from_before_a_key_came_goes_on(tmp_path):
+    state = Trainer(tiny_config(4), ClipStream(), tmp_path).run().checkpoint / checkpoint.STATE
+    values = json.loads(state.read_text())
+    del values["config"]["ema"]
+    values["config"]["objective"] = {"time_mean": 0.0, "time_std": 1.0, "caption_dropout": 0.1}
+    state.write_text(json.dumps(values))
+    assert Trainer(tiny_config(6), ClipStream(), tmp_path).run().steps == 6
+
+
 class Poisoned(ClipStream):
     """A clip stream whose second sample is not a number in some steps."""
 
@@ -238,7 +247,7 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
         Trainer(config, ClipStream(), tmp_path).run()
 
 
-@pytest.mark.parametrize("more", [(), ("uneven",)])
+@pytest.mark.parametrize("more", [(), ("uneven",), ("tokens",)])  # a step's samples have equally many tokens
 def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, more):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     run(*torchrun, "-m", "tests.train.worker", tmp_path, 12, *more)

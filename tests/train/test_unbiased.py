@@ -16,7 +16,6 @@ what uniform sampling expects.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,8 +29,8 @@ from loader.policy import Division, budgets_of
 from loader.position import Position
 from tests.train.clips import clip, tiny_config
 from train.config import DiTConfig, PatchTransformConfig
+from train.losses import losses
 from train.models.bundle import Bundle
-from train.trainer import Trainer
 
 SAMPLES = {
     Bucket(1, 8, 8): 40,
@@ -76,12 +75,12 @@ def assignment(division: Division, budgets: Budgets = MIXED) -> Assignment:
 class Model:
     """A DiT in float64 that is no identity, and samples of fixed time and noise."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         tiny = DiTConfig(hidden=24, heads=2, layers=2, patch=(1, 4, 4))
         # Latents are float32: those of single pixels are the same bits in every batch.
         pixels = PatchTransformConfig(frames=1, height=1, width=1)
         config = tiny_config().model_copy(update={"model": tiny, "tokenizer": pixels})
-        self.trainer, self.bundle = Trainer(config, None, folder), Bundle(config)
+        self.config, self.bundle = config, Bundle(config)
         torch.manual_seed(0)
         for parameter in self.bundle.dit.parameters():
             torch.nn.init.normal_(parameter, std=0.1)
@@ -107,7 +106,7 @@ class Model:
                 slots=1,
                 after=Position(0, 0, ()),
             )
-            losses_B, _ = self.trainer._sample_losses(self.bundle, batch, torch.device("cpu"))
+            losses_B = losses(self.bundle, self.config, batch, torch.device("cpu")).each
             (batch.weight * losses_B.mean()).backward()
         return torch.cat([w.grad.flatten() for w in self.bundle.trained().values()]).numpy()
 
@@ -134,12 +133,12 @@ class Gradients:
 
 
 @pytest.fixture(scope="module")
-def gradients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gradients]:
+def gradients() -> Iterator[Gradients]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     try:
-        model = Model(tmp_path_factory.mktemp("unused"))
+        model = Model()
         whole_NP = np.stack([model.gradient(alone(row)) for row in range(N)])
         directions_DP = np.random.default_rng(0).normal(size=(DIRECTIONS, whole_NP.shape[1]))
         yield Gradients(model, whole_NP, whole_NP @ directions_DP.T)

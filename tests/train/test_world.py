@@ -16,6 +16,7 @@ MEMBER = """
 import os
 import torch
 from train.parallel.world import join
+from train.peak import peak_flops_per_s
 
 with join("cpu") as world:
     a, b = torch.full((2, 3), 1.0 + world.rank), torch.full((4,), 10.0 + world.rank)
@@ -28,6 +29,7 @@ with join("cpu") as world:
     assert weight.tolist() == [0.0] * 3
     weight.grad = torch.ones(3)
     torch.optim.AdamW([weight]).step()
+    assert peak_flops_per_s(2.5, world) == 5e12
     world.barrier()
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
 assert not [name for name in names if "gloo" in name], names

@@ -6,26 +6,30 @@ timestep (nine vectors a block), with RMS-normalised queries and keys in every h
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loader.errors import UsageError
-from train.config import DiTConfig
+from train.flops import TIME_WIDTH, Flops, sample_flops
 from train.kernels.qk_norm import qk_norm
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend
+from train.models.config import ModelConfig
+from train.models.denoiser import Denoiser
+from train.models.modulation import ZeroLinear, modulation
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
 from train.models.positions import rotary_angles, time_features
 from train.models.precision import numerics_on
 from train.models.segments import Segments
 
-TIME_WIDTH = 256
 EPS = 1e-6
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines of each token's rotary angles, [L, head width / 2]."""
 
 
 class Pack(NamedTuple):
@@ -36,12 +40,16 @@ class Pack(NamedTuple):
         own: how tokens see each other; None: all of a sample.
         text: which see which tokens of the captions, packed alike; None: all of a sample's.
         here: the part of the sequence that is present, where the rest lies elsewhere.
+        captions: the tokens of captions that are packed.
+        grids: tokens of each sample along time, rows and columns; of all samples, where there is one.
     """
 
     samples: Segments | None = None
     own: Attend | None = None
     text: Attend | None = None
     here: slice = slice(None)
+    captions: Segments | None = None
+    grids: Sequence[tuple[int, int, int]] = ()
 
 
 NOT_PACKED = Pack()
@@ -64,7 +72,7 @@ class Attention(nn.Module):
         self,
         x_BLD: torch.Tensor,
         source_BMD: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rotation: Rotation | None = None,
         mask_BM: torch.Tensor | None = None,
         blocks: Attend | None = None,
     ) -> torch.Tensor:
@@ -77,12 +85,7 @@ class Attention(nn.Module):
             mask_BM: which source tokens count; at least one per sample. None: all.
             blocks: who sees whom, instead of the mask.
         """
-        q_BLHD, k_BMHD, v_BMHD = map(
-            self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
-        )
-        weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
-        q_BLHD, k_BMHD = qk_norm(q_BLHD, k_BMHD, *weights, EPS, rotation, numerics=numerics)
-        q_BHLD, k_BHMD, v_BHMD = (t.transpose(1, 2) for t in (q_BLHD, k_BMHD, v_BMHD))
+        q_BHLD, k_BHMD, v_BHMD = self.project(x_BLD, source_BMD, rotation)
         if blocks is None:
             mask = None if mask_BM is None else mask_BM[:, None, None, :]
             y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
@@ -90,6 +93,17 @@ class Attention(nn.Module):
             y_BHLD = blocks.attend(q_BHLD, k_BHMD, v_BHMD)
         y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
         return y_BLD
+
+    def project(
+        self, x_BLD: torch.Tensor, source_BMD: torch.Tensor, rotation: Rotation | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries [B, H, L, head width] of ``x``, keys and values [B, H, M, head width] of ``source``."""
+        q_BLHD, k_BMHD, v_BMHD = map(
+            self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
+        )
+        weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
+        q_BLHD, k_BMHD = qk_norm(q_BLHD, k_BMHD, *weights, EPS, rotation, numerics=numerics)
+        return q_BLHD.transpose(1, 2), k_BMHD.transpose(1, 2), v_BMHD.transpose(1, 2)
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
         """By head, [B, L, heads, head width]; a view."""
@@ -99,13 +113,13 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention and MLP; the identity at initialisation (AdaLN-zero)."""
 
-    def __init__(self, config: DiTConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        hidden, inner = config.hidden, int(config.hidden * config.mlp_ratio)
+        hidden, inner = config.hidden, config.inner
         self.attend = Attention(hidden, config.heads)
         self.cross_attend = Attention(hidden, config.heads)
         self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
-        self.modulation = zeroed(nn.Linear(hidden, 9 * hidden))
+        self.modulation = modulation(hidden, 9, config.adaln_rank)
 
     def forward(
         self,
@@ -113,25 +127,42 @@ class Block(nn.Module):
         condition_BD: torch.Tensor,
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotation: Rotation,
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
         """One block; [B, L, D] to [B, L, D]."""
-        samples = pack.samples
-        vectors = self.modulation(condition_BD).chunk(9, dim=1)
-        shift, scale, gate = vectors[:3]
-        h_BLD = modulate(x_BLD, shift, scale, samples)
-        y_BLD = self.attend(h_BLD, h_BLD, rotation, blocks=pack.own)
-        shift, scale, next_gate = vectors[3:6]
-        x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, gate, shift, scale, samples)
-        y_BLD = self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text)
-        shift, scale, last_gate = vectors[6:]
-        x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, next_gate, shift, scale, samples)
-        return gate_residual(x_BLD, self.mlp(h_BLD), last_gate, samples)
+        branches: Branches = (
+            lambda h_BLD: self.attend(h_BLD, h_BLD, rotation, blocks=pack.own),
+            lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
+            self.mlp,
+        )
+        return through(x_BLD, branches, self.modulation(condition_BD), pack.samples)
 
 
-class DiT(nn.Module):
-    """Predicts, for noisy latents of any size, a tensor of the same shape.
+Branches = Sequence[Callable[[torch.Tensor], torch.Tensor]]
+
+
+def through(
+    x_BLD: torch.Tensor, branches: Branches, vectors_BV: torch.Tensor, samples: Segments | None
+) -> torch.Tensor:
+    """``x + gate * branch(norm(x) * (1 + scale) + shift)``, one branch after the other; [B, L, D].
+
+    Args:
+        x_BLD: tokens.
+        branches: from tokens to tokens.
+        vectors_BV: shift, scale and gate of each branch in turn, [B, 3 * branches * D].
+        samples: of packed tokens.
+    """
+    vectors = vectors_BV.chunk(3 * len(branches), dim=1)
+    h_BLD = modulate(x_BLD, vectors[0], vectors[1], samples)
+    for number, branch in enumerate(branches[:-1]):
+        gate, shift, scale = vectors[3 * number + 2 : 3 * number + 5]
+        x_BLD, h_BLD = gate_residual_modulate(x_BLD, branch(h_BLD), gate, shift, scale, samples)
+    return gate_residual(x_BLD, branches[-1](h_BLD), vectors[-1], samples)
+
+
+class DiT(Denoiser):
+    """A transformer over the patches of latents, between one embedding and one head for all of its kinds.
 
     Args:
         config: the architecture.
@@ -139,11 +170,11 @@ class DiT(nn.Module):
         text_width: width of the text context.
     """
 
-    def __init__(self, config: DiTConfig, channels: int, text_width: int) -> None:
+    def __init__(self, config: ModelConfig, channels: int, text_width: int) -> None:
         super().__init__()
-        self.config = config
-        t, h, w = config.patch
-        patch_values = channels * t * h * w
+        self.config, self.patch = config, config.patch
+        self.channels, self.text_width = channels, text_width
+        patch_values = channels * math.prod(config.patch)
         self.embed = nn.Linear(patch_values, config.hidden)
         self.embed_time = nn.Sequential(
             nn.Linear(TIME_WIDTH, config.hidden),
@@ -152,32 +183,26 @@ class DiT(nn.Module):
             nn.SiLU(),
         )
         self.embed_text = nn.Linear(text_width, config.hidden)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.modulation = zeroed(nn.Linear(config.hidden, 2 * config.hidden))
-        self.head = zeroed(nn.Linear(config.hidden, patch_values))
+        self.blocks = nn.ModuleList(self.make_blocks())
+        self.modulation = modulation(config.hidden, 2, config.adaln_rank)
+        self.head = ZeroLinear(config.hidden, patch_values)
 
-    def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
-        """Tokens along time, rows and columns for latents of size (frames, rows, columns).
+    def make_blocks(self) -> list[nn.Module]:
+        """New blocks, in order."""
+        return [Block(self.config) for _ in range(self.config.layers)]
 
-        Raises:
-            UsageError: when the latents do not divide into whole patches.
-        """
-        (T, H, W), (t, h, w) = latent_size, self.config.patch
-        if T % t or H % h or W % w:
-            raise UsageError(f"latents of {T}x{H}x{W} do not divide into model.patch={t, h, w}")
-        return T // t, H // h, W // w
+    def repeated(self) -> Sequence[nn.Module]:
+        """See `Denoiser`."""
+        return list(self.blocks)
+
+    def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
+        """See `Denoiser`."""
+        return sample_flops(self.config, self.channels, self.text_width, latent_size, text_tokens)
 
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        """The prediction, [B, C, T, H, W].
-
-        Args:
-            x_BCTHW: noisy latents.
-            t_B: timesteps in [0, 1].
-            context_BMD: text embeddings, [B, M, text_width].
-            mask_BM: which of them count, bool; at least one per sample.
-        """
+        """See `Denoiser`."""
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
         return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
@@ -189,20 +214,11 @@ class DiT(nn.Module):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """The predictions for samples of any shapes, run as one sequence without padding; [C, T, H, W] each.
-
-        A sample's prediction is that of `forward` for the sample alone.
-
-        Args:
-            latents: noisy latents of B samples, [C, T, H, W] each.
-            t_B: as of `forward`.
-            context_BMD: as of `forward`.
-            mask_BM: as of `forward`.
-        """
+        """See `Denoiser`."""
         grids, patch = [self.grid(x_CTHW.shape[1:]) for x_CTHW in latents], self.config.patch
         samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
         text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)
-        pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text))
+        pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), captions=text)
         values_1LV = torch.cat([tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
         values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
@@ -236,20 +252,27 @@ class DiT(nn.Module):
         head_width = self.config.hidden // self.config.heads
         angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
         rotation = (angles_LR.cos(), angles_LR.sin())
-        for block in self.blocks:
-            x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
+        pack = pack._replace(grids=grids)
+        x_BLD = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
         out_BLV: torch.Tensor = self.head(modulate(x_BLD, shift, scale, pack.samples))
         return out_BLV
+
+    def through_blocks(
+        self,
+        x_BLD: torch.Tensor,
+        condition_BD: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        rotation: Rotation,
+        pack: Pack,
+    ) -> torch.Tensor:
+        """The tokens behind the last block, [B, L, D]; embedded tokens, times and text go in."""
+        for block in self.blocks:
+            x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
+        return x_BLD
 
 
 def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
     """The values of each patch, a token each, [B, L, V]."""
     return cut(x_BCTHW, patch).flatten(4).flatten(1, 3)
-
-
-def zeroed(layer: nn.Linear) -> nn.Linear:
-    """The layer with all weights zero, so that what it drives starts out switched off."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer

@@ -23,7 +23,7 @@ def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.dev
     positions = torch.meshgrid(*(torch.arange(n, device=device) for n in grid), indexing="ij")
     angles = []
     for position, share in zip(positions, shares, strict=True):
-        frequencies_R = 10_000.0 ** (-torch.arange(share, device=device) / share)
+        frequencies_R = 10_000.0 ** (-torch.arange(share, dtype=torch.float32, device=device) / share)
         angles.append(position.reshape(-1, 1) * frequencies_R)
     return torch.cat(angles, dim=1)
 

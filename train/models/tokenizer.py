@@ -64,7 +64,7 @@ class PatchTransform(nn.Module):
         Raises:
             UsageError: when the video does not divide into whole patches.
         """
-        self._check(tuple(video_BCTHW.shape[2:]))
+        self.latent_size(tuple(video_BCTHW.shape[2:]))
         x = video_BCTHW.float()
         if video_BCTHW.dtype == torch.uint8:
             x = x / 127.5 - 1
@@ -82,7 +82,12 @@ class PatchTransform(nn.Module):
         t = self.compression[0]
         return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)
 
-    def _check(self, size: tuple[int, ...]) -> None:
+    def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
+        """Frames, rows and columns of the latents of a video of that many frames, rows and columns.
+
+        Raises:
+            UsageError: when the video does not divide into whole patches.
+        """
         t, h, w = self.compression
         frames, height, width = size
         if (frames - 1) % t:
@@ -96,3 +101,4 @@ class PatchTransform(nn.Module):
                 f"{height}x{width} pixels do not fit the tokenizer: height must be a multiple of {h}, "
                 f"width a multiple of {w}"
             )
+        return 1 + (frames - 1) // t, height // h, width // w

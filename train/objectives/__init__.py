@@ -1,1 +1,1 @@
-"""Training objectives: from a clean latent to a loss per sample."""
+"""Training objectives: what the model is asked about a noisy latent, and what its answer says about the clean one."""

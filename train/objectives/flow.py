@@ -1,67 +1,59 @@
-"""Rectified flow with noise that belongs to the sample, not to the process that draws it.
+"""Rectified flow: the model predicts the velocity from data (t = 0) to noise (t = 1).
 
-Liu et al., "Flow Straight and Fast", 2022, eq. 1; times are logit-normal as in Esser et al., "Scaling
-Rectified Flow Transformers", 2024, eq. 19.
+Liu et al., "Flow Straight and Fast", 2022, eq. 1. Times and shift: Esser et al., "Scaling Rectified Flow
+Transformers" (SD3), 2024.
 """
 
-import hashlib
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import torch
 
-from train.config import FlowConfig
-from train.models.precision import at_least_float32
+from train.objectives.config import ConstantShift, FlowConfig, RootShift, Shift
+from train.objectives.level import Level, quantile
 
 
 @dataclass(frozen=True)
-class Draw:
-    """The random part of a microbatch.
+class Flow:
+    """x_t = (1 - t) x_0 + t eps; the model predicts eps - x_0 and is told t."""
 
-    Attributes:
-        times: in (0, 1), [B]; 0 is data, 1 is noise.
-        noise: standard normal, [B, C, T, H, W].
-        dropped: which samples are trained without their caption, B of them.
-    """
+    config: FlowConfig
 
-    times: torch.Tensor
-    noise: torch.Tensor
-    dropped: list[bool]
+    def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
+        """See `Objective`: logit-normal (SD3, eq. 19), uniform, or with heavy tails (eq. 20), then shifted."""
+        config = self.config
+        if config.time == "logit_normal":
+            t = torch.sigmoid(config.time_mean + config.time_std * normal)
+        else:
+            t = quantile(normal)
+            if config.time == "mode":
+                # Equation 20 falls with its u; this is that of 1 - u.
+                t = t - config.mode_scale * (torch.sin(math.pi / 2 * t) ** 2 - t)
+            t = t.to(normal.dtype)
+        return shifted(t, shift_factor(config.shift, tokens))
 
+    def level(self, times_B: torch.Tensor) -> Level:
+        """See `Objective`; cosmap is SD3's eq. 21."""
+        t, one = times_B.double(), torch.ones_like(times_B, dtype=torch.float64)
+        weight = one if self.config.weighting == "none" else 2 / (math.pi * (1 - 2 * t + 2 * t**2))
+        return Level(1 - t, t, one, t, -one, one, weight)
 
-def draw(
-    config: FlowConfig, seed: int, keys: Sequence[str], passes: Sequence[int], latent_shape: Sequence[int]
-) -> Draw:
-    """Time, noise and caption dropout of each sample, on the CPU, as a function of (seed, key, pass).
-
-    A sample draws the same values on any rank, in any batch and after a resume.
-
-    Args:
-        config: distribution of the times, share of dropped captions.
-        seed: of the run.
-        keys: the samples' keys, length B.
-        passes: how often each sample was drawn before, length B.
-        latent_shape: (C, T, H, W) of one sample.
-    """
-    dropped, times, noise = [], [], []
-    for key, passed in zip(keys, passes, strict=True):
-        digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-        dropped.append(torch.rand((), generator=generator).item() < config.caption_dropout)
-        logit = config.time_mean + config.time_std * torch.randn((), generator=generator)
-        times.append(torch.sigmoid(logit))
-        noise.append(torch.randn(tuple(latent_shape), generator=generator))
-    return Draw(torch.stack(times), torch.stack(noise), dropped)
+    def schedule(self, steps: int, tokens: int) -> torch.Tensor:
+        """See `Objective`: even steps from 1 to 0, shifted as in training."""
+        t = torch.linspace(1, 1 / steps, steps, dtype=torch.float64)
+        return shifted(t, shift_factor(self.config.shift, tokens))
 
 
-def interpolate(
-    clean_BCTHW: torch.Tensor, noise_BCTHW: torch.Tensor, t_B: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The point x_t = (1 - t) x_0 + t eps on the way to noise, and its velocity eps - x_0."""
-    t = t_B[:, None, None, None, None]
-    return (1 - t) * clean_BCTHW + t * noise_BCTHW, noise_BCTHW - clean_BCTHW
+def shifted(t: torch.Tensor, factor: float) -> torch.Tensor:
+    """The time s t / (1 + (s - 1) t), at which the noise over the signal is s times that at t (SD3, eq. 23)."""
+    return factor * t / (1 + (factor - 1) * t)
 
 
-def sample_losses(prediction_BCTHW: torch.Tensor, velocity_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Mean squared error of each sample, at least float32 [B]."""
-    return (at_least_float32(prediction_BCTHW) - velocity_BCTHW).square().flatten(1).mean(dim=1)
+def shift_factor(shift: Shift, tokens: int) -> float:
+    """The s of a sample of so many video tokens."""
+    if isinstance(shift, ConstantShift):
+        return shift.factor
+    if isinstance(shift, RootShift):
+        return math.sqrt(tokens / shift.base_tokens)
+    slope = (shift.max_mu - shift.base_mu) / (shift.max_tokens - shift.base_tokens)
+    return math.exp(shift.base_mu + slope * (tokens - shift.base_tokens))

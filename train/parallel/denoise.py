@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
+from loader.errors import UsageError
+from train.models.config import DiTConfig
 from train.models.dit import DiT, Pack, tokens
 from train.models.packed_attention import BlockDiagonal
 from train.models.segments import Segments
@@ -33,6 +35,7 @@ def denoise_part(
         mask_BM: as of `DiT.forward`.
         ranks: who shares the sequence.
     """
+    _check(dit)
     grid = dit.grid(x_BCTHW.shape[2:])
     cut = ranks.cut(math.prod(grid))
     pack = Pack(own=ranks.attend_dense(cut), here=cut.part(ranks.rank))
@@ -58,6 +61,7 @@ def denoise_packed_part(
         mask_BM: as of `DiT.forward_packed`.
         ranks: who shares the sequence.
     """
+    _check(dit)
     grids = [dit.grid(x_CTHW.shape[1:]) for x_CTHW in latents]
     samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
     cut = ranks.cut(sum(samples.lengths))
@@ -70,3 +74,10 @@ def denoise_packed_part(
     pack = Pack(parts, ranks.attend_packed(cut, samples), BlockDiagonal(parts, text), cut.part(ranks.rank))
     values_1LV = torch.cat([tokens(x_CTHW[None], dit.config.patch) for x_CTHW in latents], dim=1)
     return dit.denoise(values_1LV[:, pack.here], t_B, context_BMD[mask_BM][None], None, grids, pack)
+
+
+def _check(dit: DiT) -> None:
+    if not isinstance(dit.config, DiTConfig):
+        raise UsageError(
+            f"a model of kind {dit.config.kind} cannot be cut over context-parallel ranks; use train.model.kind=dit"
+        )

@@ -1,0 +1,29 @@
+import pytest
+import torch
+
+from train.objectives.draw import draw
+
+SHAPE = (2, 3, 4, 4)
+
+
+def test_a_sample_draws_the_same_in_any_batch():
+    both = draw(0.1, 7, ["a", "b"], [3, 3], SHAPE)
+    alone = draw(0.1, 7, ["b"], [3], SHAPE)
+    assert torch.equal(both.noise[1], alone.noise[0])
+    assert both.normals[1] == alone.normals[0]
+    assert both.dropped[1] == alone.dropped[0]
+
+
+@pytest.mark.parametrize(("seed", "key", "passed"), [(8, "a", 3), (7, "b", 3), (7, "a", 4)])
+def test_another_seed_key_or_pass_draws_anew(seed, key, passed):
+    first, other = draw(0.1, 7, ["a"], [3], SHAPE), draw(0.1, seed, [key], [passed], SHAPE)
+    assert not torch.equal(first.noise, other.noise)
+    assert first.normals != other.normals
+
+
+def test_draws_follow_their_distributions():
+    drawn = draw(0.3, 0, [str(i) for i in range(4000)], [0] * 4000, (4,))
+    for numbers in (drawn.normals, drawn.noise):
+        assert abs(numbers.mean()) < 0.05
+        assert abs(numbers.std() - 1) < 0.05
+    assert abs(sum(drawn.dropped) / 4000 - 0.3) < 0.03

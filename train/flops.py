@@ -1,0 +1,116 @@
+"""Floating-point operations of a model on one sample, from shapes alone.
+
+A multiplication and an addition are two operations. Counted is what the model needs: matrix products and attention,
+whichever kernels run them. Not counted are element-wise operations, padding, and what is computed twice: activation
+checkpoints, and the scores that flash attention makes again for its backward. A pack costs what its samples cost.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from train.models.config import MMDiTConfig, ModelConfig, STDiTConfig
+
+TIME_WIDTH = 256
+"""Features of a timestep."""
+
+
+class Flops(NamedTuple):
+    """Of one sample.
+
+    Attributes:
+        forward: of the prediction.
+        backward: of the gradients of all weights.
+        attention: the part of `forward` that is scores and weighted sums, not layers. Flash attention's backward makes
+            the scores again: another half of this, counted by `torch.utils.flop_counter` and not here.
+    """
+
+    forward: int
+    backward: int
+    attention: int
+
+    @property
+    def training(self) -> int:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+
+def sample_flops(
+    config: ModelConfig, channels: int, text_width: int, latent_size: Sequence[int], text_tokens: int
+) -> Flops:
+    """What one of our models costs on one sample, alone or in a pack.
+
+    Each product is done once forward and twice backward, for the gradients of its two factors; but nobody asks for
+    the gradients of latents, times and text. (Of a text encoder that is trained, that gradient is part.)
+
+    Args:
+        config: the architecture.
+        channels: channels of the latents.
+        text_width: width of the text context.
+        latent_size: frames, rows and columns of the latents.
+        text_tokens: of the caption.
+    """
+    hidden, sizes = config.hidden, zip(latent_size, config.patch, strict=True)
+    frames, rows, columns = (size // step for size, step in sizes)
+    grid, tokens = (frames, rows * columns), frames * rows * columns
+    values = channels * math.prod(config.patch)
+    stem = _linear(tokens, values, hidden) + _linear(1, TIME_WIDTH, hidden)
+    stem += _linear(text_tokens, text_width, hidden)
+    layers = _linear(1, hidden, hidden) + _modulation(config, 2) + _linear(tokens, hidden, values)
+    if isinstance(config, MMDiTConfig):
+        inner, attention = _joint_blocks(config, tokens, text_tokens)
+    else:
+        inner, attention = _blocks(config, grid, text_tokens)
+    forward = stem + layers + inner + attention
+    return Flops(forward, 2 * forward - stem, attention)
+
+
+def utilisation(flops: float, seconds: float, peak_flops_per_s: float) -> float:
+    """MFU, the share of the peak that a model's operations come to (Chowdhery et al., "PaLM", 2022, appendix B)."""
+    return flops / (seconds * peak_flops_per_s)
+
+
+def _blocks(config: ModelConfig, grid: tuple[int, int], text_tokens: int) -> tuple[int, int]:
+    """Layers, and attention, of the blocks of a DiT or ST-DiT."""
+    frames, places = grid
+    tokens = frames * places
+    seen = [tokens]
+    if isinstance(config, STDiTConfig):
+        seen = [tokens] * config.full_attention + [places, frames]
+    layers = _modulation(config, 3 * len(seen) + 6)
+    layers += len(seen) * 4 * _linear(tokens, config.hidden, config.hidden)
+    layers += 2 * _linear(tokens, config.hidden, config.hidden) + _mlp(config, tokens)
+    layers += 2 * _linear(text_tokens, config.hidden, config.hidden)
+    attention = sum(_attention(config, tokens, keys) for keys in (*seen, text_tokens))
+    return config.layers * layers, config.layers * attention
+
+
+def _joint_blocks(config: MMDiTConfig, tokens: int, text_tokens: int) -> tuple[int, int]:
+    """Layers, and attention, of the blocks of an MMDiT; in the last, text gives keys and values alone."""
+    both, width = tokens + text_tokens, config.hidden
+    layers = 4 * _linear(both, width, width) + _mlp(config, both) + 2 * _modulation(config, 6)
+    last = 4 * _linear(tokens, width, width) + _mlp(config, tokens) + _modulation(config, 6)
+    last += 2 * _linear(text_tokens, width, width) + _modulation(config, 2)
+    attention = (config.layers - 1) * _attention(config, both, both) + _attention(config, tokens, both)
+    return (config.layers - 1) * layers + last, attention
+
+
+def _linear(rows: int, inputs: int, outputs: int) -> int:
+    return 2 * rows * inputs * outputs
+
+
+def _mlp(config: ModelConfig, rows: int) -> int:
+    return 2 * _linear(rows, config.hidden, config.inner)
+
+
+def _attention(config: ModelConfig, queries: int, keys: int) -> int:
+    """Scores, and their weighted sums of values."""
+    return 2 * _linear(queries, config.hidden, keys)
+
+
+def _modulation(config: ModelConfig, vectors: int) -> int:
+    if config.adaln_rank is None:
+        return _linear(1, config.hidden, vectors * config.hidden)
+    return _linear(1, config.hidden, config.adaln_rank) + _linear(
+        1, config.adaln_rank, vectors * config.hidden
+    )

@@ -1,0 +1,35 @@
+"""The loss of clips that are not trained on, at fixed quantiles of the time."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from train.breakdown import BINS, Breakdown, LossRows
+from train.config import TrainConfig
+from train.losses import losses
+from train.models.bundle import Bundle
+from train.parallel.world import World
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Clips to look at now and then: the same with the same noise each time, so that only the model changes.
+
+    Attributes:
+        every_steps: optimizer steps between two looks.
+        batches: this rank's batches of them, from the first on, at each call; other ranks may have more or fewer.
+    """
+
+    every_steps: int
+    batches: Callable[[], Iterable[Microbatch | Pack]]
+
+    @torch.no_grad()
+    def losses(self, bundle: Bundle, config: TrainConfig, world: World) -> Breakdown:
+        """Their losses, with captions, at the middle of each part of the times that training draws; a collective."""
+        rows = LossRows()
+        for batch in self.batches():
+            for part in range(BINS):
+                rows.add(batch, losses(bundle, config, batch, world.device, quantile=(part + 0.5) / BINS))
+        return rows.take(world)

@@ -1,0 +1,115 @@
+"""The loss of each sample of a microbatch or a pack."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from train.config import TrainConfig
+from train.models.bundle import Bundle
+from train.models.denoiser import Work
+from train.models.precision import at_least_float32
+from train.objectives.draw import draw
+from train.objectives.level import Level, pose
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What B samples came to.
+
+    Attributes:
+        each: weighted mean squared error of each sample, at least float32 [B], on the device.
+        normals: the standard normal numbers that decided their times, [B], on the CPU.
+        video_tokens: of each sample.
+        work: what all of them came to.
+    """
+
+    each: torch.Tensor
+    normals: torch.Tensor
+    video_tokens: tuple[int, ...]
+    work: Work
+
+
+def losses(
+    bundle: Bundle,
+    config: TrainConfig,
+    batch: Microbatch | Pack,
+    device: torch.device,
+    quantile: float | None = None,
+) -> Losses:
+    """Runs the model on a batch; a sample's loss is the mean over its own values, however long it is.
+
+    Noise, time and caption dropout belong to the sample: its loss is the same in any microbatch and in a pack.
+
+    Args:
+        bundle: the model.
+        config: of the run.
+        batch: B samples of one shape, or packed ones of any.
+        device: where the model is.
+        quantile: takes all samples at this quantile of their times, with their captions; None draws both.
+    """
+    if isinstance(batch, Pack):
+        parts = [(slice(i, i + 1), video_CTHW[None]) for i, video_CTHW in enumerate(batch.videos)]
+    else:
+        parts = [(slice(None), batch.video_BCTHW)]
+    posed = [
+        _pose(bundle, config, batch.keys[part], batch.passes[part], video.to(device), quantile)
+        for part, video in parts
+    ]
+    dropped = [drop for one in posed for drop in one.dropped]
+    captions = ["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)]
+    told_B = torch.cat([one.level.told for one in posed])
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+        context_BMD, mask_BM = bundle.text(captions)
+        if isinstance(batch, Pack):
+            inputs = [one.inputs[0] for one in posed]
+            packed = bundle.dit.forward_packed(inputs, told_B, context_BMD, mask_BM)
+            predictions = [prediction_CTHW[None] for prediction_CTHW in packed]
+        else:
+            predictions = [bundle.dit(posed[0].inputs, told_B, context_BMD, mask_BM)]
+    each = torch.cat([one.losses(prediction) for one, prediction in zip(posed, predictions, strict=True)])
+    video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
+    normals_B = torch.cat([one.normals for one in posed])
+    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
+    return Losses(each, normals_B, video_tokens, work)
+
+
+@dataclass(frozen=True, eq=False)
+class _Posed:
+    """What the model is asked about samples of one shape."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    level: Level
+    normals: torch.Tensor
+    dropped: list[bool]
+    tokens: int
+
+    def losses(self, prediction_BCTHW: torch.Tensor) -> torch.Tensor:
+        errors_BCTHW = (at_least_float32(prediction_BCTHW) - self.targets).square()
+        return self.level.weight * errors_BCTHW.flatten(1).mean(dim=1)
+
+
+def _pose(
+    bundle: Bundle,
+    config: TrainConfig,
+    keys: Sequence[str],
+    passes: Sequence[int],
+    video_BCTHW: torch.Tensor,
+    quantile: float | None,
+) -> _Posed:
+    with torch.no_grad():
+        clean_BCTHW = bundle.tokenizer.encode(video_BCTHW)
+    tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
+    drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
+    normals_B, dropped = drawn.normals, drawn.dropped
+    if quantile is not None:
+        normals_B = torch.full_like(normals_B, float(torch.special.ndtri(torch.tensor(quantile).double())))
+        dropped = [False] * len(dropped)
+    noise_BCTHW = drawn.noise.to(clean_BCTHW.device)
+    times_B = torch.stack([bundle.objective.time(normal, tokens) for normal in normals_B])
+    dtype = torch.promote_types(clean_BCTHW.dtype, noise_BCTHW.dtype)
+    level = bundle.objective.level(times_B).to(clean_BCTHW.device, dtype)
+    input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
+    return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

@@ -1,0 +1,108 @@
+"""What the trainer asks of a model, ours or an adapter of somebody else's."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from loader.errors import UsageError
+from train.flops import Flops
+from train.models.patches import Patch
+
+
+class Work(NamedTuple):
+    """What samples came to.
+
+    Attributes:
+        tokens: text and video tokens that count.
+        flops: operations of forward and backward.
+    """
+
+    tokens: int
+    flops: int
+
+
+class Denoiser(nn.Module):
+    """Predicts, for noisy latents of any size, a tensor of the same shape.
+
+    Attributes:
+        patch: latent frames, rows and columns per token.
+    """
+
+    patch: Patch
+
+    def forward(
+        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        """The prediction, [B, C, T, H, W].
+
+        Args:
+            x_BCTHW: noisy latents.
+            t_B: timesteps in [0, 1].
+            context_BMD: text embeddings, [B, M, text_width].
+            mask_BM: which of them count, bool; at least one per sample.
+        """
+        raise NotImplementedError
+
+    def forward_packed(
+        self,
+        latents: Sequence[torch.Tensor],
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+    ) -> list[torch.Tensor]:
+        """The predictions for samples of any shapes, run as one sequence without padding; [C, T, H, W] each.
+
+        A sample's prediction is that of `forward` for the sample alone.
+
+        Args:
+            latents: noisy latents of B samples, [C, T, H, W] each.
+            t_B: as of `forward`.
+            context_BMD: as of `forward`.
+            mask_BM: as of `forward`.
+
+        Raises:
+            UsageError: the model takes no packs: stream.regime must not be pack.
+        """
+        raise NotImplementedError
+
+    def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
+        """What one sample costs, alone or in a pack.
+
+        Args:
+            latent_size: frames, rows and columns of its latents.
+            text_tokens: of its caption.
+        """
+        raise NotImplementedError
+
+    def repeated(self) -> Sequence[nn.Module]:
+        """The modules that repeat, in order: what is sharded, compiled and checkpointed one by one."""
+        raise NotImplementedError
+
+    def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
+        """Tokens along time, rows and columns for latents of size (frames, rows, columns).
+
+        Raises:
+            UsageError: when the latents do not divide into whole patches.
+        """
+        (T, H, W), (t, h, w) = latent_size, self.patch
+        if T % t or H % h or W % w:
+            raise UsageError(f"latents of {T}x{H}x{W} do not divide into model.patch={t, h, w}")
+        return T // t, H // h, W // w
+
+    def tokens(self, latent_size: Sequence[int]) -> int:
+        """Tokens of one sample's video."""
+        return math.prod(self.grid(latent_size))
+
+    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Work:
+        """What a step on these samples comes to, without padding; waits for the mask's device.
+
+        Args:
+            latent_sizes: frames, rows and columns of each sample's latents.
+            mask_BM: which tokens of their text count.
+        """
+        samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
+        tokens = sum(self.tokens(size) + text for size, text in samples)
+        return Work(tokens, sum(self.flops(size, text).training for size, text in samples))

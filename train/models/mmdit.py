@@ -1,0 +1,184 @@
+"""A diffusion transformer of two streams, video and text, that meet in one attention (MMDiT).
+
+Esser et al., "Scaling Rectified Flow Transformers", 2024, section 4, and the dual-stream blocks of Kong et al.,
+"HunyuanVideo", 2024: each stream has its own weights and modulation. No pooled text enters the modulation, and text has
+no rotary positions: its encoder has put them in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from train.models.adaln import gate_residual, gate_residual_modulate, modulate
+from train.models.attend import Attend, Dense
+from train.models.config import MMDiTConfig
+from train.models.dit import EPS, Attention, DiT, Pack, Rotation
+from train.models.modulation import modulation
+from train.models.packed_attention import BlockDiagonal
+from train.models.precision import at_least_float32
+from train.models.segments import Segments
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Video and text as one sequence: each sample's video, then its text.
+
+    Attributes:
+        video: video tokens of each sample of a pack; of all samples, where there is one.
+        text: their text tokens.
+        both: what video and text see of the joint sequence.
+        last: what video alone sees of it.
+    """
+
+    video: Sequence[int]
+    text: Sequence[int]
+    both: Attend
+    last: Attend
+
+    @classmethod
+    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "Joint":
+        """Of a batch of one shape, whose text is padded."""
+        video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
+        seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
+        return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
+
+    @classmethod
+    def packed(cls, video: Segments, text: Segments) -> "Joint":
+        """Of samples of any shapes, one after the other in both streams."""
+        joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
+        joint = Segments.of(joint_lengths, video.cu_seqlens.device)
+        return cls(video.lengths, text.lengths, BlockDiagonal(joint, joint), BlockDiagonal(video, joint))
+
+    def join(self, video_BHLD: torch.Tensor, text_BHMD: torch.Tensor) -> torch.Tensor:
+        """The joint sequence, [B, H, L + M, D]."""
+        pairs = zip(
+            torch.split(video_BHLD, list(self.video), 2),
+            torch.split(text_BHMD, list(self.text), 2),
+            strict=True,
+        )
+        return torch.cat([part for pair in pairs for part in pair], dim=2)
+
+    def part(self, joint_BHND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inverse of `join`."""
+        lengths = [length for pair in zip(self.video, self.text, strict=True) for length in pair]
+        parts = torch.split(joint_BHND, lengths, dim=2)
+        return torch.cat(parts[::2], dim=2), torch.cat(parts[1::2], dim=2)
+
+
+class Source(nn.Module):
+    """Text that answers and is not changed: keys, values, and what conditions them."""
+
+    def __init__(self, config: MMDiTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self.key_norm = nn.RMSNorm(config.hidden // config.heads, eps=EPS)
+        self.modulation = modulation(config.hidden, 2, config.adaln_rank)
+
+    def project(self, h_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, [B, H, M, head width] each."""
+        v_BHMD = self._split(self.value(h_BMD))
+        # As in `Attention`, norms are taken in float32 whatever the type of the activations.
+        k_BHMD = self.key_norm(at_least_float32(self._split(self.key(h_BMD))))
+        return k_BHMD.to(v_BHMD.dtype), v_BHMD
+
+    def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
+        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+class Stream(nn.Module):
+    """The weights of a stream in a block."""
+
+    def __init__(self, config: MMDiTConfig) -> None:
+        super().__init__()
+        hidden, inner = config.hidden, config.inner
+        self.attend = Attention(hidden, config.heads)
+        self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
+        self.modulation = modulation(hidden, 6, config.adaln_rank)
+
+    def finish(
+        self,
+        x_BLD: torch.Tensor,
+        y_BHLD: torch.Tensor,
+        vectors: Sequence[torch.Tensor],
+        samples: Segments | None,
+    ) -> torch.Tensor:
+        """The stream behind what it attended to and its MLP; ``vectors`` are gate, shift, scale and gate."""
+        gate, shift, scale, last_gate = vectors
+        y_BLD = self.attend.out(y_BHLD.transpose(1, 2).flatten(2))
+        x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, gate, shift, scale, samples)
+        return gate_residual(x_BLD, self.mlp(h_BLD), last_gate, samples)
+
+
+class JointBlock(nn.Module):
+    """Joint attention and an MLP for each stream; the identity at initialisation (AdaLN-zero).
+
+    Args:
+        config: the architecture.
+        last: nothing reads the text behind this block, so it gives keys and values and no more.
+    """
+
+    def __init__(self, config: MMDiTConfig, last: bool) -> None:
+        super().__init__()
+        self.video = Stream(config)
+        self.text: Stream | Source = Source(config) if last else Stream(config)
+
+    def forward(
+        self,
+        x_BLD: torch.Tensor,
+        text_BMD: torch.Tensor,
+        condition_BD: torch.Tensor,
+        rotation: Rotation,
+        joint: Joint,
+        pack: Pack,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One block; both streams, [B, L, D] and [B, M, D]."""
+        own = self.video.modulation(condition_BD).chunk(6, dim=1)
+        h_BLD = modulate(x_BLD, own[0], own[1], pack.samples)
+        q_BHLD, *kv = self.video.attend.project(h_BLD, h_BLD, rotation)
+        if isinstance(self.text, Source):
+            shift, scale = self.text.modulation(condition_BD).chunk(2, dim=1)
+            text_kv = self.text.project(modulate(text_BMD, shift, scale, pack.captions))
+            y_BHLD = joint.last.attend(q_BHLD, *map(joint.join, kv, text_kv))
+            return self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples), text_BMD
+        others = self.text.modulation(condition_BD).chunk(6, dim=1)
+        g_BMD = modulate(text_BMD, others[0], others[1], pack.captions)
+        text_qkv = self.text.attend.project(g_BMD, g_BMD, None)
+        joint_qkv = map(joint.join, (q_BHLD, *kv), text_qkv)
+        y_BHLD, z_BHMD = joint.part(joint.both.attend(*joint_qkv))
+        x_BLD = self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples)
+        return x_BLD, self.text.finish(text_BMD, z_BHMD, others[2:], pack.captions)
+
+
+class MMDiT(DiT):
+    """A `DiT` of `JointBlock`: text is a stream of its own, not the source of a cross-attention."""
+
+    config: MMDiTConfig
+
+    def make_blocks(self) -> list[nn.Module]:
+        """See `DiT`."""
+        last = self.config.layers - 1
+        return [JointBlock(self.config, number == last) for number in range(self.config.layers)]
+
+    def through_blocks(
+        self,
+        x_BLD: torch.Tensor,
+        condition_BD: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        rotation: Rotation,
+        pack: Pack,
+    ) -> torch.Tensor:
+        """See `DiT`."""
+        if pack.samples is not None and pack.captions is not None:
+            joint = Joint.packed(pack.samples, pack.captions)
+        elif mask_BM is not None:
+            joint = Joint.padded(x_BLD.shape[1], mask_BM)
+        else:
+            raise ValueError("text that is not packed comes with its mask")
+        for block in self.blocks:
+            x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
+        return x_BLD

@@ -1,0 +1,68 @@
+"""A diffusion transformer whose tokens attend along space and time apart (ST-DiT).
+
+Zheng et al., "Open-Sora", 2024, section 3; with all three attentions in a block it is NeMo's (Patel et al. 2025,
+section 4.6). Spatial and temporal attention cost L * (places + frames), full attention L * L.
+"""
+
+import torch
+from torch import nn
+
+from train.models.apart import Apart
+from train.models.attend import Attend
+from train.models.config import STDiTConfig
+from train.models.dit import NOT_PACKED, Attention, Branches, DiT, Pack, Rotation, through
+from train.models.modulation import modulation
+
+
+class STBlock(nn.Module):
+    """Full (if any), spatial and temporal attention, cross-attention and MLP; the identity at initialisation.
+
+    In this order tokens that lie on ranks by place, then by frame, then by place again change ranks twice a block.
+    """
+
+    def __init__(self, config: STDiTConfig) -> None:
+        super().__init__()
+        hidden, inner = config.hidden, config.inner
+        self.full = Attention(hidden, config.heads) if config.full_attention else None
+        self.spatial = Attention(hidden, config.heads)
+        self.temporal = Attention(hidden, config.heads)
+        self.cross_attend = Attention(hidden, config.heads)
+        self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
+        self.modulation = modulation(hidden, 15 if config.full_attention else 12, config.adaln_rank)
+
+    def forward(
+        self,
+        x_BLD: torch.Tensor,
+        condition_BD: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        rotation: Rotation,
+        pack: Pack = NOT_PACKED,
+    ) -> torch.Tensor:
+        """One block; [B, L, D] to [B, L, D]."""
+
+        def own(attention: Attention, h_BLD: torch.Tensor, seen: Attend | None) -> torch.Tensor:
+            # Positions within a slice differ as they do in the whole, and scores depend on differences alone.
+            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
+            return y_BLD
+
+        frame, place, full = Apart(pack.grids, "frame"), Apart(pack.grids, "place"), self.full
+        branches: Branches = (
+            lambda h_BLD: own(self.spatial, h_BLD, frame),
+            lambda h_BLD: own(self.temporal, h_BLD, place),
+            lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
+            self.mlp,
+        )
+        if full is not None:
+            branches = (lambda h_BLD: own(full, h_BLD, pack.own), *branches)
+        return through(x_BLD, branches, self.modulation(condition_BD), pack.samples)
+
+
+class STDiT(DiT):
+    """A `DiT` of `STBlock`."""
+
+    config: STDiTConfig
+
+    def make_blocks(self) -> list[nn.Module]:
+        """See `DiT`."""
+        return [STBlock(self.config) for _ in range(self.config.layers)]

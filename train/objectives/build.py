@@ -1,0 +1,16 @@
+"""From a configuration to its objective."""
+
+from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
+from train.objectives.ddpm import DDPM
+from train.objectives.edm import EDM
+from train.objectives.flow import Flow
+from train.objectives.level import Objective
+
+
+def build_objective(config: FlowConfig | EDMConfig | DDPMConfig) -> Objective:
+    """The objective a configuration describes."""
+    if isinstance(config, FlowConfig):
+        return Flow(config)
+    if isinstance(config, EDMConfig):
+        return EDM(config)
+    return DDPM(config)

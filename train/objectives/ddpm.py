@@ -1,0 +1,85 @@
+"""DDPM: discrete levels of noise; the model predicts the noise (epsilon) or the velocity v.
+
+Ho et al., "Denoising Diffusion Probabilistic Models", 2020; v: Salimans and Ho, "Progressive Distillation", 2022,
+appendix D. Numbers are those of diffusers' DDPMScheduler.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from loader.errors import UsageError
+from train.objectives.config import DDPMConfig
+from train.objectives.level import Level, quantile
+
+_LARGEST_BETA = 0.999
+_COSINE_OFFSET = 0.008
+
+
+@dataclass(frozen=True)
+class DDPM:
+    """x_n = sqrt(a_n) x_0 + sqrt(1 - a_n) eps with the cumulative product a; time is n, from 0."""
+
+    config: DDPMConfig
+
+    @cached_property
+    def products(self) -> torch.Tensor:
+        """The cumulative product a of every level, float64 [timesteps]."""
+        products = torch.cumprod(1 - betas(self.config), dim=0)
+        return zero_terminal(products) if self.config.zero_terminal_snr else products
+
+    def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
+        """See `Objective`: every level alike."""
+        count = self.config.timesteps
+        return (quantile(normal) * count).floor().clamp(max=count - 1).to(normal.dtype)
+
+    def level(self, times_B: torch.Tensor) -> Level:
+        """See `Objective`; the model is told n / timesteps. Weight: `min_snr`."""
+        config, product = self.config, self.products.to(times_B.device)[times_B.long()]
+        signal, noise, one = product.sqrt(), (1 - product).sqrt(), torch.ones_like(product)
+        told = times_B.double() / config.timesteps
+        weight = (
+            one if config.min_snr_gamma is None else min_snr(product, config.min_snr_gamma, config.prediction)
+        )
+        if config.prediction == "epsilon":
+            return Level(signal, noise, one, told, torch.zeros_like(one), one, weight)
+        return Level(signal, noise, one, told, -noise, signal, weight)
+
+    def schedule(self, steps: int, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
+        """See `Objective`: evenly spaced from the last level on ("trailing", Lin et al. 2024, section 3.3)."""
+        count = self.config.timesteps
+        if steps > count:
+            raise UsageError(
+                f"{steps} steps are more than the {count} levels of noise that the model was trained on"
+            )
+        return torch.arange(steps, 0, -1, dtype=torch.float64).mul(count / steps).round() - 1
+
+
+def betas(config: DDPMConfig) -> torch.Tensor:
+    """The variance added at each level, float64 [timesteps]; cosine: Nichol and Dhariwal 2021, eq. 17."""
+    count, start, end = config.timesteps, config.beta_start, config.beta_end
+    if config.schedule == "linear":
+        return torch.linspace(start, end, count, dtype=torch.float64)
+    if config.schedule == "scaled_linear":
+        return torch.linspace(math.sqrt(start), math.sqrt(end), count, dtype=torch.float64) ** 2
+    place = torch.arange(count + 1, dtype=torch.float64) / count
+    product = torch.cos((place + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2) ** 2
+    return (1 - product[1:] / product[:-1]).clamp(max=_LARGEST_BETA)
+
+
+def zero_terminal(products: torch.Tensor) -> torch.Tensor:
+    """Products whose last is 0 and whose first stays (Lin et al., "Common Diffusion Noise Schedules", 2024, alg. 1)."""
+    roots = products.sqrt()
+    return ((roots - roots[-1]) * (roots[0] / (roots[0] - roots[-1]))) ** 2
+
+
+def min_snr(product: torch.Tensor, gamma: float, prediction: str) -> torch.Tensor:
+    """The weight that counts errors of x_0 by min(SNR, gamma) (Hang et al., "Min-SNR Weighting", 2023).
+
+    Noise alone (SNR 0) would never be trained on; it counts 1, as in diffusers' training scripts.
+    """
+    snr = product / (1 - product)
+    weight = snr.clamp(max=gamma) / (snr if prediction == "epsilon" else snr + 1)
+    return torch.where(snr > 0, weight, torch.ones_like(weight))

@@ -1,0 +1,44 @@
+"""The most operations that devices do in a second: what a model's utilisation is measured against."""
+
+import time
+from typing import Literal
+
+import torch
+
+from train.parallel.world import World
+
+Peak = float | Literal["measure"] | None
+"""TFLOP/s of one device; measured; or unknown."""
+
+_SIZE = {"cuda": 8192, "cpu": 512}
+_REPEATS, _ROUNDS = 10, 5
+
+
+def peak_flops_per_s(peak: Peak, world: World) -> float | None:
+    """Of all ranks together, the same on every rank; None where it is not known. A collective."""
+    if peak is None:
+        return None
+    own = measured_flops_per_s(world.device) if peak == "measure" else peak * 1e12
+    total = torch.tensor([own], dtype=torch.float64, device=world.device)
+    world.sum_([total])
+    return total.item()
+
+
+def measured_flops_per_s(device: torch.device) -> float:
+    """Of a large dense product of bfloat16 matrices of normal numbers, the best of several rounds."""
+    size = _SIZE[device.type]
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    out, best_s = torch.empty_like(a), float("inf")
+    for _ in range(1 + _ROUNDS):  # the first also chooses the kernel
+        _wait(device)
+        began = time.perf_counter()
+        for _ in range(_REPEATS):
+            torch.matmul(a, b, out=out)
+        _wait(device)
+        best_s = min(best_s, time.perf_counter() - began)
+    return _REPEATS * 2 * size**3 / best_s
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

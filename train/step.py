@@ -1,0 +1,99 @@
+"""What a rank's microbatches add to a step: gradients to sum, losses to report, and what both are divided by."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from loader.batch import Batch
+from loader.errors import UsageError
+from train.losses import Losses
+from train.models.denoiser import Work
+from train.parallel.world import World
+
+Denominator = Literal["step", "epoch", "step_tokens"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    batch: Batch
+    losses: Losses
+    mean: torch.Tensor
+    unit: float
+
+
+class StepLosses:
+    """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait.
+
+    Gradients are those of the mean over the step's samples on all ranks; each microbatch is weighed by its share of
+    them. With ``step_tokens`` a sample counts by its video tokens, and since no rank knows the others' tokens before
+    the backward, the sum of all is divided out of the summed gradients.
+    """
+
+    def __init__(self, denominator: Denominator) -> None:
+        self._denominator = denominator
+        self._done: list[_Done] = []
+        self._unit = 1.0
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of the step on all ranks."""
+        return self._done[0].batch.step_samples
+
+    def add(self, batch: Batch, losses: Losses) -> torch.Tensor:
+        """Takes a microbatch that went through the model; the scalar whose gradient it adds."""
+        counted_B, unit = losses.each, 1.0
+        if self._denominator == "step_tokens":
+            counted_B = counted_B * torch.tensor(losses.video_tokens, device=counted_B.device)
+            unit = statistics.fmean(losses.video_tokens)
+        mean = counted_B.mean()
+        self._done.append(_Done(batch, losses, mean.detach(), unit))
+        return batch.weight * mean
+
+    def totals(self, world: World) -> tuple[float, Work]:
+        """Loss and work of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+
+        Raises:
+            UsageError: the weights of the step's microbatches do not add up to 1.
+        """
+        loss = sum(done.batch.weight * done.mean.item() for done in self._done)
+        weight = sum(done.batch.weight for done in self._done)
+        unit = sum(done.batch.weight * done.unit for done in self._done)
+        done = [done.losses.work for done in self._done if done.batch.weight]
+        tokens, flops = sum(work.tokens for work in done), sum(work.flops for work in done)
+        totals = torch.tensor([loss, weight, unit, tokens, flops], dtype=torch.float64, device=world.device)
+        world.sum_([totals])
+        loss, weight, unit, tokens, flops = totals.tolist()
+        if abs(weight - 1) > 1e-6:
+            raise UsageError(
+                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
+                "open each rank's stream with its own rank and this world size"
+            )
+        if self._denominator == "step_tokens":
+            self._unit, loss = unit, loss / unit
+        return loss, Work(int(tokens), int(flops))
+
+    def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
+        """Makes summed gradients those of the reported loss, once its totals are known."""
+        if self._denominator == "step_tokens":
+            _scale_(weights, 1 / self._unit)
+
+    def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
+        """With ``epoch``, makes means over the step's samples sums over them, in units of a mean step."""
+        if self._denominator == "epoch":
+            batch = self._done[0].batch
+            _scale_(weights, batch.step_samples / batch.mean_samples)
+
+    def suspects(self) -> list[str]:
+        """Keys of the samples whose loss is not finite; of all, where every loss is."""
+        keys = [key for done in self._done for key in done.batch.keys]
+        finite = [good for done in self._done for good in done.losses.each.isfinite().tolist()]
+        return [key for key, good in zip(keys, finite, strict=True) if not good] or keys
+
+
+def _scale_(weights: Iterable[torch.nn.Parameter], factor: float) -> None:
+    for weight in weights:
+        if weight.grad is not None:
+            weight.grad.mul_(factor)
