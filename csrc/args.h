@@ -1,5 +1,5 @@
 // The argument blocks of the kernels: one struct by value is a kernel's only argument. Plain C++, for the host too;
-// train/kernels/launch.py has them as ctypes.
+// train/kernels/launch.py and launch_qk.py have them as ctypes.
 #pragma once
 
 typedef long long i64;
@@ -64,6 +64,38 @@ struct AffineArgs {
     void *dweight, *dbias;                 // M [D]
     i64 scale_stride, groups;
     int dim;
+};
+
+struct HeadStrides {
+    i64 sample, token, head;               // in elements
+};
+
+struct Heads {                             // the queries or the keys
+    const void *x, *dy;                    // X [samples, tokens, heads, width], strided; dy: backward
+    void* y;                               // X [rows, heads, width] contiguous; backward: dx
+    float* rstd;                           // [rows, heads], ACROSS [rows]
+    const void* weight;                    // [width], ACROSS [heads * width], X or float; may be null
+    float* partials;                       // backward, [blocks, columns of the weight]; null: not wanted
+    HeadStrides x_strides, dy_strides;
+    i64 rows, tokens;                      // rows = samples * tokens, each below 2**31 in a block and in a sample
+    int heads;
+};
+
+struct QkNormArgs {
+    Heads side[2];                         // q, k
+    const float *cos, *sin;                // [samples or 1, tokens, width / 2], null: no rotation
+    i64 rotation_sample, rotation_token;   // strides of both, in elements
+    i64 rows_per_cta, q_blocks;            // the first blocks are the queries'
+    int width, lanes, interleaved;
+    int float_weights;                     // of any X
+    float eps;
+};
+
+struct QkReduceArgs {
+    const float* partials[2];              // [blocks, columns]
+    void* dweight[2];                      // M [columns], may be null
+    i64 blocks[2];
+    int columns[2];
 };
 
 }  // namespace reel

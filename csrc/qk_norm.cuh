@@ -17,51 +17,22 @@
 
 namespace reel {
 
-struct HeadStrides {
-    i64 sample, token, head;               // in elements
-};
-
-struct Heads {                             // the queries or the keys
-    const void *x, *dy;                    // X [samples, tokens, heads, width], strided; dy: backward
-    void* y;                               // X [rows, heads, width] contiguous; backward: dx
-    float* rstd;                           // [rows, heads], ACROSS [rows]
-    const void* weight;                    // [width], ACROSS [heads * width], X or float; may be null
-    float* partials;                       // backward, [blocks, columns of the weight]; null: not wanted
-    HeadStrides x_strides, dy_strides;
-    i64 rows, tokens;                      // rows = samples * tokens, each below 2**31 in a block and in a sample
-    int heads;
-};
-
-struct QkNormArgs {
-    Heads side[2];                         // q, k
-    const float *cos, *sin;                // [samples or 1, tokens, width / 2], null: no rotation
-    i64 rotation_sample, rotation_token;   // strides of both, in elements
-    i64 rows_per_cta, q_blocks;            // the first blocks are the queries'
-    int width, lanes, interleaved;
-    int float_weights;                     // of any X
-    float eps;
-};
-
-struct QkReduceArgs {
-    const float* partials[2];              // [blocks, columns]
-    void* dweight[2];                      // M [columns], may be null
-    i64 blocks[2];
-    int columns[2];
-};
-
-// The rows of a block, one after the other.
+// Where a block's rows begin in COUNT tensors, one after the other: equal in all threads, without a product a row.
+template <int COUNT>
 struct Walk {
-    int sample, token, tokens;
+    i64 at[COUNT], step[COUNT], wrap[COUNT];
+    int token, tokens;
 
-    __device__ __forceinline__ Walk(i64 row, i64 tokens)
-        : sample(row / tokens), token(row % tokens), tokens(tokens) {}
-    __device__ __forceinline__ i64 at(i64 sample_stride, i64 token_stride) const {
-        return sample * sample_stride + token * token_stride;
+    __device__ __forceinline__ Walk(i64 row, i64 tokens) : token(row % tokens), tokens(tokens) {}
+    __device__ __forceinline__ void add(int i, i64 row, i64 sample_stride, i64 token_stride) {
+        at[i] = row / tokens * sample_stride + token * token_stride;
+        step[i] = token_stride, wrap[i] = sample_stride - tokens * token_stride;
     }
-    __device__ __forceinline__ Walk ahead(int rows) const {
-        Walk then = *this;
-        for (then.token += rows; then.token >= tokens; then.token -= tokens) ++then.sample;
-        return then;
+    __device__ __forceinline__ void next() {
+        const bool over = ++token == tokens;
+        if (over) token = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) at[i] += step[i] + (over ? wrap[i] : 0);
     }
 };
 
@@ -92,12 +63,10 @@ struct PairRing {
     __device__ __forceinline__ uint4* slot(int turn, int stream, int v) const {
         return slots + ((static_cast<unsigned>(turn) % kStages * STREAMS + stream) * kVecs + v) * blockDim.x + threadIdx.x;
     }
-    __device__ __forceinline__ void copy(int turn, int stream, const void* base, const HeadStrides& strides,
-                                         const Walk& walk) const {
-        const X* row = static_cast<const X*>(base) + walk.at(strides.sample, strides.token);
+    __device__ __forceinline__ void copy(int turn, int stream, const void* base, i64 row, i64 head_stride) const {
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
-            const X* from = row + (head[p] * strides.head + lower[p]);
+            const X* from = static_cast<const X*>(base) + (head[p] * head_stride + lower[p]) + row;
             if (held[2 * p]) copy_async(slot(turn, stream, 2 * p), reinterpret_cast<const uint4*>(from));
             if (held[2 * p + 1])
                 copy_async(slot(turn, stream, 2 * p + 1), reinterpret_cast<const uint4*>(from + half));
@@ -112,7 +81,7 @@ struct PairRing {
         }
     }
     __device__ __forceinline__ void write(void* base, i64 row, int p, const float* low, const float* high) const {
-        X* to = static_cast<X*>(base) + (row * heads + head[p]) * width + lower[p];
+        X* to = static_cast<X*>(base) + (head[p] * width + lower[p]) + row;
         if (held[2 * p]) store_vector(to, Pack<X>::pack(low));
         if (held[2 * p + 1]) store_vector(to + half, Pack<X>::pack(high));
     }
@@ -133,11 +102,10 @@ struct Rotation {
     }
     // Interleaved, the first half of what is loaded turns the lower vector, the rest the upper one, if that is held.
     template <typename Ring>
-    __device__ __forceinline__ void load(const QkNormArgs& args, const Walk& walk, const Ring& ring, int pair) {
+    __device__ __forceinline__ void load(const QkNormArgs& args, i64 at, const Ring& ring, int pair) {
         if (!args.cos || !ring.held[2 * pair]) return;
         const int lower = ring.column(2 * pair);
         const int upper = ring.held[2 * pair + 1] ? ring.column(2 * pair + 1) : lower;
-        const i64 at = walk.at(args.rotation_sample, args.rotation_token);
         const int first = args.interleaved ? lower / 2 : lower;
         const int second = args.interleaved ? upper / 2 : lower + SIZE / 2;
         load(args.cos + at + first, cos), load(args.cos + at + second, cos + SIZE / 2);
@@ -229,21 +197,27 @@ __device__ __forceinline__ void qk_forward(const QkNormArgs& args) {
     const Rows ring(shared, args.width, side.heads, args.lanes);
     const i64 first = block * args.rows_per_cta;
     const int rows = side.rows - first < args.rows_per_cta ? side.rows - first : args.rows_per_cta;
-    Walk walk(first, side.tokens);
-    const auto fetch = [&](int turn, int ahead) {
-        if (turn + ahead < rows) ring.copy(turn + ahead, 0, side.x, side.x_strides, walk.ahead(ahead));
+    Walk<1> ahead(first, side.tokens);
+    ahead.add(0, first, side.x_strides.sample, side.x_strides.token);
+    const auto fetch = [&](int turn) {
+        if (turn < rows) ring.copy(turn, 0, side.x, ahead.at[0], side.x_strides.head);
+        ahead.next();
         commit_copies();
     };
-    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(0, ahead);
+    for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
     Columns<X, PAIRS, ACROSS> weight;
     weight.load(ring, side.weight, args.float_weights);
     const float inverse = 1.f / (ACROSS ? side.heads * args.width : args.width);
-    for (int turn = 0; turn < rows; ++turn, walk = walk.ahead(1)) {
-        const i64 row = first + turn;
-        fetch(turn, Rows::kStages - 1);
+    Walk<1> angles(first, side.tokens);
+    angles.add(0, first, args.rotation_sample, args.rotation_token);
+    float* statistics = side.rstd + first * (ACROSS ? 1 : side.heads);
+    const int columns = side.heads * args.width;
+    i64 out = first * columns;
+    for (int turn = 0; turn < rows; ++turn, angles.next(), out += columns) {
+        fetch(turn + Rows::kStages - 1);
         // Asked for early: it comes while the row is waited for and summed.
         Rotation<kSize, 1> rotation;
-        rotation.load(args, walk, ring, 0);
+        rotation.load(args, angles.at[0], ring, 0);
         wait_for_copies<Rows::kStages - 1>();
         float value[kVecs][kSize];
         Norms<PAIRS, ACROSS> squares;
@@ -258,17 +232,17 @@ __device__ __forceinline__ void qk_forward(const QkNormArgs& args) {
         for (int p = 0; p < PAIRS; ++p) {
             const float rstd = rsqrtf(squares.of(p) * inverse + args.eps);
             if constexpr (ACROSS) {
-                if (threadIdx.x == 0 && p == 0) side.rstd[row] = rstd;
+                if (threadIdx.x == 0 && p == 0) statistics[turn] = rstd;
             } else {
-                if (ring.held[2 * p] && ring.column(2 * p) == 0) side.rstd[row * side.heads + ring.head[p]] = rstd;
+                if (ring.held[2 * p] && ring.column(2 * p) == 0) statistics[turn * side.heads + ring.head[p]] = rstd;
             }
 #pragma unroll
             for (int v = 2 * p; v < 2 * p + 2; ++v)
 #pragma unroll
                 for (int i = 0; i < kSize; ++i) value[v][i] *= rstd * weight.of(v)[i];
             rotation.apply(args, ring, p, value[2 * p], value[2 * p + 1]);
-            if (p + 1 < PAIRS) rotation.load(args, walk, ring, p + 1);
-            ring.write(side.y, row, p, value[2 * p], value[2 * p + 1]);
+            if (p + 1 < PAIRS) rotation.load(args, angles.at[0], ring, p + 1);
+            ring.write(side.y, out, p, value[2 * p], value[2 * p + 1]);
         }
     }
 }
@@ -286,42 +260,49 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
     const Rows ring(shared, args.width, side.heads, args.lanes);
     const i64 first = block * args.rows_per_cta;
     const int rows = side.rows - first < args.rows_per_cta ? side.rows - first : args.rows_per_cta;
-    Walk walk(first, side.tokens);
-    const auto fetch = [&](int turn, int ahead) {
-        if (turn + ahead < rows) {
-            ring.copy(turn + ahead, 0, side.x, side.x_strides, walk.ahead(ahead));
-            ring.copy(turn + ahead, 1, side.dy, side.dy_strides, walk.ahead(ahead));
+    Walk<2> ahead(first, side.tokens);
+    ahead.add(0, first, side.x_strides.sample, side.x_strides.token);
+    ahead.add(1, first, side.dy_strides.sample, side.dy_strides.token);
+    const auto fetch = [&](int turn) {
+        if (turn < rows) {
+            ring.copy(turn, 0, side.x, ahead.at[0], side.x_strides.head);
+            ring.copy(turn, 1, side.dy, ahead.at[1], side.dy_strides.head);
         }
+        ahead.next();
         commit_copies();
     };
-    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(0, ahead);
+    for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
     Columns<X, PAIRS, ACROSS> weight, kept;
     weight.load(ring, side.weight, args.float_weights);
     kept.fill(0.f);
-    const auto load_rstd = [&](i64 row) {
+    const float* statistics = side.rstd + first * (ACROSS ? 1 : side.heads);
+    const auto load_rstd = [&](int turn) {
         Norms<PAIRS, ACROSS> rstd;
 #pragma unroll
         for (int p = 0; p < rstd.kCount; ++p)
-            if (ACROSS || ring.held[2 * p]) rstd.of(p) = side.rstd[ACROSS ? row : row * side.heads + ring.head[p]];
+            if (ACROSS || ring.held[2 * p]) rstd.of(p) = statistics[ACROSS ? turn : turn * side.heads + ring.head[p]];
         return rstd;
     };
-    Norms<PAIRS, ACROSS> next = load_rstd(first);
+    Norms<PAIRS, ACROSS> next = load_rstd(0);
     const float inverse = 1.f / (ACROSS ? side.heads * args.width : args.width);
-    for (int turn = 0; turn < rows; ++turn, walk = walk.ahead(1)) {
-        const i64 row = first + turn;
-        fetch(turn, Rows::kStages - 1);
+    Walk<1> angles(first, side.tokens);
+    angles.add(0, first, args.rotation_sample, args.rotation_token);
+    const int columns = side.heads * args.width;
+    i64 out = first * columns;
+    for (int turn = 0; turn < rows; ++turn, angles.next(), out += columns) {
+        fetch(turn + Rows::kStages - 1);
         Norms<PAIRS, ACROSS> rstd = next, total;
-        if (turn + 1 < rows) next = load_rstd(row + 1);
+        if (turn + 1 < rows) next = load_rstd(turn + 1);
         float w[kVecs][kSize];
         Rotation<kSize, -1> rotation;
-        rotation.load(args, walk, ring, 0);
+        rotation.load(args, angles.at[0], ring, 0);
         wait_for_copies<Rows::kStages - 1>();
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
             ring.read(turn, 1, 2 * p, w[2 * p]);
             ring.read(turn, 1, 2 * p + 1, w[2 * p + 1]);
             rotation.apply(args, ring, p, w[2 * p], w[2 * p + 1]);
-            if (p + 1 < PAIRS) rotation.load(args, walk, ring, p + 1);
+            if (p + 1 < PAIRS) rotation.load(args, angles.at[0], ring, p + 1);
 #pragma unroll
             for (int v = 2 * p; v < 2 * p + 2; ++v) {
                 float n[kSize];
@@ -338,15 +319,15 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
         total.add_up(args.lanes, sums[turn % 2]);
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
-            const float mean = total.of(p) * inverse;
+            const float along = rstd.of(p) * rstd.of(p) * (total.of(p) * inverse);  // of x, not of n
 #pragma unroll
             for (int v = 2 * p; v < 2 * p + 2; ++v) {
-                float n[kSize];
-                ring.read(turn, 0, v, n);
+                float x_again[kSize];
+                ring.read(turn, 0, v, x_again);
 #pragma unroll
-                for (int i = 0; i < kSize; ++i) w[v][i] = rstd.of(p) * (w[v][i] - n[i] * rstd.of(p) * mean);
+                for (int i = 0; i < kSize; ++i) w[v][i] = rstd.of(p) * w[v][i] - x_again[i] * along;
             }
-            ring.write(side.y, row, p, w[2 * p], w[2 * p + 1]);
+            ring.write(side.y, out, p, w[2 * p], w[2 * p + 1]);
         }
     }
     if (!side.partials) return;

@@ -8,13 +8,14 @@ import numpy as np
 from loader.arrays import Places
 from loader.blend import Blend
 from loader.buckets import Assignment
+from loader.epoch_draws import Draws
 from loader.microbatches import Microbatches
 from loader.packed_steps import PackedStep, packed_step
 from loader.packing import PackSizes
 from loader.plan import EpochPlan, plan_epoch
 from loader.policy import Division
 from loader.simulate import PlannedStep
-from loader.source import Draws, Source
+from loader.source import Source
 
 EpochDraws = Callable[[int], Draws]
 

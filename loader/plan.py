@@ -17,11 +17,11 @@ from loader.buckets import Assignment
 from loader.columns import parts
 from loader.cost import seconds
 from loader.draws import shuffled
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
 from loader.pack_plan import packs
 from loader.pieces import Pieces, Runs, cut, filled, in_turn, spread
 from loader.policy import Division, Placement, place
-from loader.source import Draws
 
 _DRAWN_AT_ONCE = 1 << 16
 

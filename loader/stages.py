@@ -8,11 +8,12 @@ from pydantic import ValidationError
 
 from loader.blend import Blend, Curriculum, Stage
 from loader.buckets import Assignment, BucketConfig, assign, with_cost
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
 from loader.plan import Done, EpochPlan, plan_epoch
 from loader.policy import budgets_of
 from loader.position import Position, Setting
-from loader.source import Draws, Source
+from loader.source import Source
 from loader.stream_config import StreamConfig
 
 

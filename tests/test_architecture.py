@@ -78,3 +78,18 @@ assert not {'torch', 'boto3', 'ray', 'av', 'webdataset', 'transformers'} & sys.m
 assert time.process_time() - start < 1
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_every_module_of_the_loader_can_be_the_first_that_is_imported() -> None:
+    """A circle of imports shows only to who enters it in the wrong place."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files("loader")]
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for known in [known for known in sys.modules if known.split('.')[0] == 'loader']:\n"
+        "        del sys.modules[known]\n"
+        "    importlib.import_module(name)\n"
+    )
+    names = [name.removesuffix(".__init__") for name in names]
+    done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -19,8 +19,9 @@ from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.clip import Clip
 from loader.dataset.plan_index import PlanIndex, joined
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
-from loader.source import Draws, Source
+from loader.source import Source
 from loader.storage import StorageConfig
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.draws import shuffled
-from loader.source import Draws
+from loader.epoch_draws import Draws
 
 _PURPOSE = 1 << 32  # of the random words; smaller ones belong to the plan
 

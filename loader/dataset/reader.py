@@ -17,8 +17,8 @@ from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index,
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
+from loader.epoch_draws import Draws
 from loader.errors import RunError
-from loader.source import Draws
 from loader.storage import Storage, StorageConfig, open_storage
 
 MAX_TABLE_BYTES = 64 * 2**30

@@ -9,8 +9,9 @@ import pytest
 
 from loader.blend import Blend
 from loader.dataset import open_dataset
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
-from loader.source import Draws, Source
+from loader.source import Source
 from tests.loader.blend_datasets import blend_of, write_dataset
 
 A, B, C = 40, 25, 11

@@ -6,11 +6,11 @@ import pytest
 from loader.buckets import BucketConfig, assign
 from loader.cost import seconds
 from loader.epoch import dataset_steps
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
 from loader.plan import plan_epoch
 from loader.policy import POLICIES, Division, Policy
 from loader.simulate import PlannedStep
-from loader.source import Draws
 from loader.tokens import Compression
 from tests.loader.samples import plan_index
 

@@ -10,10 +10,10 @@ import pytest
 
 from loader.buckets import Assignment, BatchSize, Bucket, Budgets
 from loader.cost import PowerCost, seconds
+from loader.epoch_draws import Draws
 from loader.errors import UsageError
 from loader.plan import Done, EpochPlan, plan_epoch
 from loader.policy import Division, Policy, Regime
-from loader.source import Draws
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:

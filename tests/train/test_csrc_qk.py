@@ -152,14 +152,12 @@ MUTANTS = {
     "no barrier in the sum": ("    __syncthreads();\n    return warp_sum(", "    return warp_sum(", "all"),
     "one buffer for two rows": ("sums[turn % 2]", "sums[0]", "all"),
     "a wait too short": ("wait_for_copies<Rows::kStages - 1>()", "wait_for_copies<Rows::kStages>()", "head"),
-    "a neighbour's sample": ("++then.sample", "then.sample += 0", "head"),
-    "a sum over half a head": ("int mask = lanes / 2", "int mask = lanes / 4", "head"),
+    "a neighbour's sample": ("(over ? wrap[i] : 0)", "0", "head"),
     "warps that do not meet": (
         "        __syncthreads();\n        for (int column",
         "        for (int column",
         "head",
     ),
-    "heads left out": ("mask < kWarp; mask *= 2", "mask < kWarp / 2; mask *= 2", "head"),
 }
 
 

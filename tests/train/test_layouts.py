@@ -110,7 +110,7 @@ def test_two_ranks_agree_in_float32_where_weights_are_divided(runs):
 
 def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(runs):
     lines = [json.loads(line) for line in (runs[2] / "fsdp" / "losses.jsonl").read_text().splitlines()]
-    looked = [(line["step"], line["samples"]) for line in lines if line["of"] == "held_out"]
+    looked = [(line["step"], line["whole"]["samples"]) for line in lines if line["of"] == "held_out"]
     # One sample on the first rank, four in each of two batches on the second, at four times.
     assert looked == [(2, 36), (4, 36)]
 

@@ -272,11 +272,16 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
     *_, rstd_q, rstd_k = output
     ctx.flags = eps, across_heads, interleaved, numerics
     ctx.mark_non_differentiable(rstd_q, rstd_k)
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, rstd_q, rstd_k, *parameters)
 
 
-def _gradients(ctx: Any, dq: torch.Tensor, dk: torch.Tensor, call: Any) -> tuple[torch.Tensor | None, ...]:
-    _, _, _, _, weight_q, weight_k, _, _ = saved = ctx.saved_tensors
+def _gradients(
+    ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, call: Any
+) -> tuple[torch.Tensor | None, ...]:
+    q, k, _, _, weight_q, weight_k, _, _ = saved = ctx.saved_tensors
+    dq = torch.zeros_like(q) if dq is None else dq
+    dk = torch.zeros_like(k) if dk is None else dk
     dq, dk, dweight_q, dweight_k = call(dq, dk, *saved, *ctx.flags)
     weights = None if weight_q is None else dweight_q, None if weight_k is None else dweight_k
     return dq, dk, *weights, *[None] * 6
@@ -298,6 +303,6 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(
-        ctx: Any, dq: torch.Tensor, dk: torch.Tensor, _rstd_q: Any, _rstd_k: Any
+        ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, _rstd_q: Any, _rstd_k: Any
     ) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dq, dk, _backward)
