@@ -132,7 +132,7 @@ class Trainer:
                     if batch.slot == 0:
                         layout.keep_up(batch.slots)
                     with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device)
+                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
                         own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
                     rows.add(batch, found)
                     data_s += waited_s
@@ -169,7 +169,7 @@ class Trainer:
                 if step % config.log.every_steps == 0:
                     log.add_losses(step, "train", rows.take(data))
                 if self.held_out and step % self.held_out.every_steps == 0:
-                    looked = self.held_out.losses(bundle, config, data, layout.keep_up)
+                    looked = self.held_out.losses(bundle, config, data, layout.keep_up, layout.errors)
                     log.add_losses(step, "held_out", looked)
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
                     fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)

@@ -67,7 +67,10 @@ CASES: dict[int, dict[str, Case]] = {
         "tp-fsdp": Case(
             FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1, model=MMDIT
         ),
-        "tp-then-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO),
+        "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
+        "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
+        "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
+        "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
     },
 }
 

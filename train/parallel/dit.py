@@ -11,8 +11,9 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
+from train.parallel.denoise import cuttable
 from train.parallel.fsdp import shard
-from train.parallel.mesh import CONTEXT, Ranks
+from train.parallel.mesh import CONTEXT, Mesh, Ranks
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
@@ -23,6 +24,8 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
         UsageError: the model does not divide.
     """
     parallel, mesh = config.parallel, ranks.mesh
+    if mesh.degree(CONTEXT) > 1:
+        _check_cut(model, mesh)
     if mesh.tp > 1:
         _check(model, mesh.tp)
         for block in model.repeated():
@@ -49,6 +52,15 @@ def _check(model: Denoiser, ranks: int) -> None:
     if heads % ranks or inner % ranks:
         raise UsageError(
             f"parallel.tp={ranks} must divide model.heads={heads} and the {inner} values inside the MLP"
+        )
+
+
+def _check_cut(model: Denoiser, mesh: Mesh) -> None:
+    heads = cuttable(model).config.heads
+    if heads % (mesh.ulysses * mesh.tp):
+        raise UsageError(
+            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide model.heads={heads};"
+            " parallel.ring takes any number of ranks"
         )
 
 

@@ -4,7 +4,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from train.models.denoiser import Denoiser
-from train.parallel.mesh import Ranks
+from train.parallel.mesh import CONTEXT, Ranks
 
 
 def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
@@ -27,4 +27,6 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
         # Microbatches are weighed by their share of the step: their gradients add up.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
-    register_fsdp_forward_method(model, "forward_packed")
+    # Whatever enters the model, each once: `denoise` is inside the others.
+    cut = ranks.mesh.degree(CONTEXT) > 1
+    register_fsdp_forward_method(model, "denoise" if cut else "forward_packed")

@@ -4,8 +4,9 @@ import torch
 
 from train.config import TrainConfig
 from train.models.bundle import Bundle
-from train.parallel.mesh import SUMMED, Ranks
+from train.parallel.mesh import CONTEXT, SUMMED, Ranks
 from train.parallel.replicated import Replicated
+from train.squared_errors import Question
 
 
 class FullySharded(Replicated):
@@ -36,12 +37,16 @@ class FullySharded(Replicated):
         self._sum_over_tensor_ranks()
 
     def _idle(self) -> None:
-        """A forward of one token, and a backward of zeros where gradients are wanted: nothing but the collectives."""
+        """A forward of a token, and a backward of zeros where gradients are wanted: nothing but the collectives."""
         bundle, device = self.bundle, self.ranks.world.device
-        latents = torch.zeros(1, bundle.tokenizer.channels, *bundle.dit.patch, device=device)
+        frames, rows, columns = bundle.dit.patch
+        # A token for each rank that shares a sequence.
+        size = (frames * self.ranks.mesh.degree(CONTEXT), rows, columns)
+        latents = torch.zeros(1, bundle.tokenizer.channels, *size, device=device)
         context = torch.zeros(1, 1, bundle.text.width, device=device)
         mask = torch.ones(1, 1, dtype=torch.bool, device=device)
+        asked = Question([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)
         with torch.autocast(device.type, torch.bfloat16, enabled=self._half):
-            output = bundle.dit(latents, torch.zeros(1, device=device), context, mask)
-        if output.requires_grad:
-            output.backward(torch.zeros_like(output))
+            error_1 = self.errors(bundle.dit, asked)
+        if error_1.requires_grad:
+            error_1.backward(torch.zeros_like(error_1))  # type: ignore[no-untyped-call]  # torch's own

@@ -24,10 +24,8 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
     """
     mesh = Mesh.of(config.parallel, world.size)
-    if mesh.pp > 1 or mesh.degree(CONTEXT) > 1:
-        raise UsageError(
-            "the trainer does not use parallel.ring, parallel.ulysses or parallel.pp yet; leave them at 1"
-        )
+    if mesh.pp > 1:
+        raise UsageError("the trainer does not use parallel.pp yet; leave it at 1")
     divides = mesh.degree(("dp_shard", *CONTEXT)) > 1
     if divides and config.parallel.shard == "optimizer" and mesh.tp > 1:
         raise UsageError(

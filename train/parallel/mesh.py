@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from loader.errors import UsageError
 from train.parallel.config import ParallelConfig
+from train.parallel.context import ContextParallel
 from train.parallel.world import World
 
 DATA = ("dp_replicate", "dp_shard")
@@ -116,6 +117,13 @@ class Ranks:
         sizes = (mesh.pp, mesh.dp_replicate, mesh.degree(("dp_shard", *CONTEXT)), mesh.tp)
         names = ("pp", "dp_replicate", "dp_shard", "tp")
         return init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)
+
+    @cached_property
+    def context(self) -> ContextParallel:
+        """The ranks that share this rank's sequences."""
+        make: Any = dist.new_subgroups_by_enumeration
+        ring, ulysses = (make(self.mesh.partition((name,)))[0] for name in CONTEXT)
+        return ContextParallel(ring, ulysses)
 
     def _group(self, dimensions: Sequence[str]) -> World:
         groups = self.mesh.partition(dimensions)

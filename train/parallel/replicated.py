@@ -10,8 +10,10 @@ from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.optimizer import build_optimizer, state_tensors
 from train.parallel import pieces
+from train.parallel.denoise import OfParts
 from train.parallel.dit import summed_over_tensor_ranks
-from train.parallel.mesh import SUMMED, Ranks
+from train.parallel.mesh import CONTEXT, SUMMED, Ranks
+from train.squared_errors import SquaredErrors, of_whole
 
 
 class Replicated:
@@ -28,6 +30,7 @@ class Replicated:
     Attributes:
         weights: by name what the optimizer updates here: plain tensors; after `sum_gradients` with their gradients.
         optimizer: of them.
+        errors: runs the model on this rank's part of a batch's tokens.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class Replicated:
     ) -> None:
         self.bundle = bundle
         self.ranks = ranks
+        cut = ranks.mesh.degree(CONTEXT) > 1
+        self.errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
