@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +13,12 @@ from loader.batch import Batch, Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
-from train import checkpoint
+from loader.storage import Storage, open_storage
+from train.checkpoint import Checkpoints, CheckpointState
+from train.checkpoint.pieces import Tensors
+from train.checkpoint.saver import Notes
 from train.config import TrainConfig
+from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
 from train.metrics import StepMetrics
 from train.models.bundle import Bundle
@@ -22,6 +26,7 @@ from train.objectives.flow import draw, interpolate, sample_losses
 from train.optimizer import build_optimizer, state_tensors
 from train.packed import packed_losses
 from train.parallel.world import World, join
+from train.resume import difference, seed_step
 from train.schedule import learning_rate
 from train.timings import MicrobatchClock
 
@@ -55,14 +60,16 @@ class TrainResult:
         first_10_mean: mean loss of the first ten steps.
         last_10_mean: mean loss of the last ten steps.
         samples_per_s: over all ranks and steps.
-        checkpoint: folder of the last one.
+        checkpoint: URI of the last one.
+        stopped: whether a signal ended the run before its last step.
     """
 
     steps: int
     first_10_mean: float
     last_10_mean: float
     samples_per_s: float
-    checkpoint: Path
+    checkpoint: str
+    stopped: bool = False
 
 
 class Trainer:
@@ -75,32 +82,41 @@ class Trainer:
     Args:
         config: the run.
         stream: this rank's microbatches.
-        out: folder of the run, on a file system that all ranks see. When it holds a checkpoint, the run
-            goes on from there.
+        out: folder of the run, on a file system that all ranks see.
+        checkpoints: where they are kept, ``out/checkpoints`` unless given. When there is one, the run goes on
+            from it, with any number of ranks.
     """
 
-    def __init__(self, config: TrainConfig, stream: Stream, out: Path) -> None:
+    def __init__(
+        self, config: TrainConfig, stream: Stream, out: Path, checkpoints: Storage | None = None
+    ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
+        self.checkpoints = checkpoints or open_storage(out / "checkpoints")
 
     def run(self) -> TrainResult:
-        """Trains up to ``schedule.total_steps``.
+        """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
 
         Raises:
             UsageError: the checkpoint in ``out`` belongs to another configuration, or the samples' shapes do
                 not fit the model.
-            RunError: the stream ended early, a checkpoint is damaged, or losses stay non-finite.
+            RunError: the stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or
+                losses stay non-finite.
         """
-        with join(self.config.device) as world:
-            return self._run(world)
+        with join(self.config.device, self.config.lost_after_s) as world, interrupts() as interrupt:
+            gpus = [world.device] if world.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=gpus):
+                return self._run(world, interrupt)
 
-    def _run(self, world: World) -> TrainResult:
+    def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
         bundle = Bundle(config).to(world.device)
         weights = bundle.trained()
         optimizer = build_optimizer(config.optimizer, weights)
-        done = self._resume(weights, optimizer)
+        groups: dict[str, Tensors] = {"model": weights, "optimizer": state_tensors(optimizer, weights)}
+        checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
+        last = done = self._resume(checkpoints)
         world.broadcast_(list(weights.values()))
         self.out.mkdir(parents=True, exist_ok=True)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
@@ -112,6 +128,7 @@ class Trainer:
             nonfinite_steps = 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
+                seed_step(config.seed, step, world.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
@@ -128,7 +145,8 @@ class Trainer:
                     log.bad_samples(batch.bad)
                     own.add(batch, losses_B, tokens)
                 world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                loss, step_tokens = own.totals(world)
+                notes = (float(interrupt.asked), *checkpoints.notes())
+                loss, step_tokens, (asked, *told) = own.totals(world, notes)
                 norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
 
                 finite = math.isfinite(loss) and math.isfinite(norm)
@@ -157,17 +175,24 @@ class Trainer:
                     log.say(f"step {step}: {found.reason}")
                     if found.changed and self.stream.recalibrate(found.cost):
                         batches = iter(self.stream)
-                if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
-                    self._save(step, weights, optimizer)
-            world.barrier()
+                checkpoints.heed(Notes(*told))
+                ends = step == total_steps or asked > 0
+                if ends or step % config.checkpoint.every_steps == 0:
+                    checkpoints.save(self._state(step), last=ends)
+                    last = step
+                if ends:
+                    break
             summary = log.summary
-        folder = checkpoint.latest(self.out)
-        if folder is None:
-            raise RunError(
-                f"{self.out} shows no checkpoint on rank {world.rank}; all ranks must see that folder"
-            )
-        steps = max(done, total_steps)
-        return TrainResult(steps, summary.first_mean, summary.last_mean, summary.samples_per_s, folder)
+            if stopped := last < total_steps:
+                log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
+        return TrainResult(
+            steps=last,
+            first_10_mean=summary.first_mean,
+            last_10_mean=summary.last_mean,
+            samples_per_s=summary.samples_per_s,
+            checkpoint=checkpoints.uri(last),
+            stopped=stopped,
+        )
 
     def _sample_losses(
         self, bundle: Bundle, batch: Microbatch, device: torch.device
@@ -200,38 +225,23 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
-        """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
-        folder = checkpoint.latest(self.out)
-        if folder is None:
+    def _resume(self, checkpoints: Checkpoints) -> int:
+        """Puts everything back to the latest checkpoint; the steps done by then."""
+        state = checkpoints.latest()
+        if state is None:
             return 0
-        state = checkpoint.read_state(folder)
-        saved, own = _bound(state.config), _bound(self.config.model_dump(mode="json"))
-        if difference := checkpoint.first_difference(saved, own):
+        if differs := difference(state.config, self.config):
             raise UsageError(
-                f"{folder} was made with another configuration: {difference}; "
+                f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
                 "resume with the old value, or train into another folder"
             )
-        checkpoint.load_(folder / checkpoint.MODEL, weights)
-        checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        checkpoints.load_(state)
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(
-        self, step: int, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-    ) -> None:
-        state = checkpoint.CheckpointState(
-            step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
-        )
-        tensors = state_tensors(optimizer, weights)
-        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last)
-
-
-def _bound(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that a resumed run shares with the run before."""
-    schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
-    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint")}
-    return {**kept, "schedule": schedule}
+    def _state(self, step: int) -> CheckpointState:
+        config = self.config.model_dump(mode="json")
+        return CheckpointState(step=step, stream=dict(self.stream.state_dict()), config=config)
 
 
 class _Own:
@@ -256,8 +266,8 @@ class _Own:
         """Takes a microbatch that went through the model."""
         self._done.append((batch, losses_B.detach(), tokens))
 
-    def totals(self, world: World) -> tuple[float, int]:
-        """Loss and tokens of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+    def totals(self, world: World, notes: Sequence[float]) -> tuple[float, int, list[float]]:
+        """Loss, tokens and ``notes`` of all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
 
         Raises:
             UsageError: the weights of the step's microbatches do not add up to 1.
@@ -265,15 +275,15 @@ class _Own:
         loss = sum(batch.weight * losses_B.mean().item() for batch, losses_B, _ in self._done)
         weight = sum(batch.weight for batch, _, _ in self._done)
         tokens = sum(tokens for batch, _, tokens in self._done if batch.weight)
-        totals = torch.tensor([loss, weight, tokens], dtype=torch.float64, device=world.device)
+        totals = torch.tensor([loss, weight, tokens, *notes], dtype=torch.float64, device=world.device)
         world.sum_([totals])
-        loss, weight, tokens = totals.tolist()
+        loss, weight, tokens, *notes = totals.tolist()
         if abs(weight - 1) > 1e-6:
             raise UsageError(
                 f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
                 "open each rank's stream with its own rank and this world size"
             )
-        return loss, int(tokens)
+        return loss, int(tokens), notes
 
     def suspects(self) -> list[str]:
         """Keys of the samples whose loss is not finite; of all, where every loss is."""

@@ -68,7 +68,9 @@ def test_runs_that_differ_are_told() -> None:
 def row(milliseconds=1.0, of_copy=0.9, by="library", **more) -> Row:
     size = {"tokens": 32768, "width": 3072, "rows": 1}
     about = {"operator": "layer_norm_modulate", "case": "large", "direction": "forward"}
-    return Row(**(about | size | more), by=by, ours=by == "library", milliseconds=milliseconds, of_copy=of_copy)
+    return Row(
+        **(about | size | more), by=by, ours=by == "library", milliseconds=milliseconds, of_copy=of_copy
+    )
 
 
 def test_goals_are_those_of_the_worst_row() -> None:
