@@ -17,6 +17,7 @@ COMMANDS = (
     "remove",
     "search",
     "train",
+    "export",
     "fit",
     "state",
     "bench",

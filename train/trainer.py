@@ -104,7 +104,7 @@ class Trainer:
             RunError: the stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or
                 losses stay non-finite.
         """
-        with join(self.config.device, self.config.lost_after_s) as world, interrupts() as interrupt:
+        with interrupts() as interrupt, join(self.config.device, self.config.lost_after_s) as world:
             gpus = [world.device] if world.device.type == "cuda" else []
             with torch.random.fork_rng(devices=gpus):
                 return self._run(world, interrupt)

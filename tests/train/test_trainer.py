@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from loader.errors import RunError, UsageError
+from tests.train import worlds
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.saved import losses, metrics, newest, tensors
 from train.models.bundle import Bundle
@@ -225,10 +226,10 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
         Trainer(config, ClipStream(), tmp_path).run()
 
 
-@pytest.mark.parametrize("more", [(), ("uneven",)])
-def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, more):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    run(*torchrun, "-m", "tests.train.worker", tmp_path, 12, *more)
+@pytest.mark.parametrize("function", [worlds.train_clips, worlds.uneven])
+def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, ranks, function):
+    ended = ranks.run(function, 2, str(tmp_path), 12)
+    assert ended.codes == [0, 0], ended.errors
     assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-5)
     for key in ("grad_norm", "tokens", "samples"):
         together, alone = ([line[key] for line in metrics(out)] for out in (tmp_path, undisturbed))

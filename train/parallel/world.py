@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from loader.errors import RunError, UsageError, first_line
+from train.parallel.meeting import meet
 from train.parallel.pulse import Pulse, lost_message
 
 
@@ -100,6 +101,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         # abort the process at exit.
         importlib.import_module("torch.distributed.nn.functional")
         store, rank, size = next(rendezvous("env://"))
+        store = meet(store, rank, size)
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
         )
