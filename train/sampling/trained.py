@@ -7,7 +7,10 @@ import torch
 from pydantic import ValidationError
 
 from loader.errors import UsageError, first_line
-from train import checkpoint
+from train.checkpoint.folder import located
+from train.checkpoint.pieces import piece_of
+from train.checkpoint.reading import load_, shapes_of
+from train.checkpoint.state import read_state
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 
@@ -17,14 +20,14 @@ class Trained:
     """What a checkpoint holds.
 
     Attributes:
-        folder: of the checkpoint.
+        checkpoint: its URI.
         config: of its run.
         bundle: the model.
         step: optimizer steps done.
         averaged: whether the weights are the average that the run kept.
     """
 
-    folder: Path
+    checkpoint: str
     config: TrainConfig
     bundle: Bundle
     step: int
@@ -43,19 +46,17 @@ def load_trained(path: Path, device: torch.device, averaged: bool = True) -> Tra
         UsageError: there is no checkpoint, or it is of a model that this version does not know.
         RunError: it is damaged.
     """
-    folder = path if (path / checkpoint.STATE).exists() else checkpoint.latest(path)
-    if folder is None:
-        raise UsageError(
-            f"{path} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500"
-        )
-    state = checkpoint.read_state(folder)
+    storage, folder = located(str(path))
+    state = read_state(storage, folder)
     try:
         config = TrainConfig.model_validate(state.config)
     except ValidationError as error:
         raise UsageError(
-            f"{folder / checkpoint.STATE} describes a model that this version does not know: {first_line(error)}"
+            f"{storage.uri(folder)} describes a model that this version does not know: {first_line(error)}"
         ) from error
     bundle = Bundle(config)
-    averaged = averaged and (folder / checkpoint.EMA).exists()
-    checkpoint.load_(folder / (checkpoint.EMA if averaged else checkpoint.MODEL), bundle.trained())
-    return Trained(folder, config, bundle.to(device).eval(), state.step, averaged)
+    averaged = averaged and "ema" in state.groups
+    group, weights = "ema" if averaged else "model", bundle.trained()
+    shapes = shapes_of([piece_of(group, name, weight) for name, weight in weights.items()])
+    load_(storage, folder, state, group, weights, shapes)
+    return Trained(storage.uri(folder), config, bundle.to(device).eval(), state.step, averaged)
