@@ -1,55 +1,62 @@
 """The benchmark of the fused operators, tried out on a CPU with the references in a provider's place."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
 from loader.errors import UsageError
-from pipelines.bench_kernels import CASES, PAPER, Plan, bench_kernels
-from pipelines.kernel_cases import Case, GateNormModulate, NormModulate
+from pipelines.bench_kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
+from pipelines.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
 from pipelines.kernel_goals import BF16, COMPILED, FP32, Row, goals
-from train.kernels import gate_norm_modulate, norm_modulate
-from train.kernels.providers import Kernels
+from train.kernels import norm_modulate
+from train.kernels.providers import eager
 
 CPU = torch.device("cpu")
-EAGER = Kernels(
-    serves=lambda _x, _numerics: True,
-    norm_modulate=norm_modulate.reference,
-    norm_modulate_backward=norm_modulate.reference_backward,
-    gate_norm_modulate=gate_norm_modulate.reference,
-    gate_norm_modulate_backward=gate_norm_modulate.reference_backward,
-)
+EAGER = eager()
+F32 = torch.float32
 SMALL = (
-    Case(2, 12, 16),
-    Case(2, 12, 16, "frame", 3),
-    Case(2, 12, 16, "token", 12),
-    Case(1, 12, 16, "packed", 4),
+    Case(2, 12, 16, dtype=F32),
+    Case(2, 12, 16, "frame", 3, F32),
+    Case(2, 12, 16, "token", 12, F32),
+    Case(1, 12, 16, "packed", 4, F32),
 )
+SMALL_PAIRS = [Pair(12, 3, 8, across, rotated, F32) for across in (False, True) for rotated in (False, True)]
 
 
-@pytest.mark.parametrize("make", [NormModulate, GateNormModulate])
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.form)
+@pytest.mark.parametrize(
+    ("make", "case"),
+    [
+        *((make, case) for make in (NormModulate, GateNormModulate) for case in SMALL),
+        *((QkNorm, pair) for pair in SMALL_PAIRS),
+    ],
+    ids=lambda value: value.name,
+)
 def test_peers_compute_what_the_operators_compute(make, case) -> None:
     """A peer that does less work would look fast."""
-    one = make(Case(case.batch, case.tokens, case.width, case.form, case.rows, torch.float32), CPU)
-    inputs = [tensor.requires_grad_() for tensor in one.inputs]
+    one = make(case, CPU)
+    inputs = [tensor.detach().requires_grad_() for tensor in one.inputs]
     found = one.forward(EAGER)
     upstream = [torch.randn_like(out) for out in found[: one.outputs]]
     expected = one.chain(inputs, wide=True)
     torch.testing.assert_close(list(found[: one.outputs]), list(expected))
-    gradients = one.backward(EAGER, found, upstream)[: len(inputs)]
-    torch.testing.assert_close(list(gradients), list(torch.autograd.grad(expected, inputs, upstream)))
+    gradients = one.backward(EAGER, found, upstream)
+    theirs = torch.autograd.grad(list(expected), inputs, upstream)
+    torch.testing.assert_close(list(gradients[: len(inputs)]), list(theirs))
 
 
 def test_every_pass_is_measured_for_everyone() -> None:
     case = Case(2, 36, 64, "frame", 3)
-    result = bench_kernels(Plan(cases=[case], compiled=False, runs=2), CPU, {"reference": EAGER})
+    made = [partial(NormModulate, case), partial(GateNormModulate, case), partial(QkNorm, Pair(36, 2, 32))]
+    result = bench_kernels(Plan(made, compiled=False, runs=2), CPU, {"reference": EAGER})
     rows = [Row(**row) for row in result["rows"]]
     measured = [(row.operator, row.direction, row.by) for row in rows]
-    assert len(set(measured)) == len(measured) == 2 * 2 * 3
+    assert len(set(measured)) == len(measured) == 3 * 2 * 3
     assert {row.by for row in rows} == {"reference", BF16, FP32}
-    assert all(row.milliseconds > 0 and row.of_copy > 0 and row.case == case.name for row in rows)
+    assert all(row.milliseconds > 0 and row.of_copy > 0 for row in rows)
     assert {row.by for row in rows if row.ours} == {"reference"}
-    assert [row.same_bits for row in rows if row.ours and row.direction == "backward"] == [True, True]
+    assert [row.same_bits for row in rows if row.ours and row.direction == "backward"] == [True] * 3
     assert {goal["aim"]: goal["met"] for goal in result["goals"]}["backward: equal bits on every run"] is True
 
 
@@ -58,8 +65,8 @@ def test_runs_that_differ_are_told() -> None:
         dx, *others = norm_modulate.reference_backward(*arguments)
         return dx + torch.rand(()), *others
 
-    unsteady = Kernels(**(vars(EAGER) | {"norm_modulate_backward": noisy}))
-    plan = Plan(operators=[NormModulate], cases=[Case(1, 12, 16)], compiled=False, runs=3)
+    unsteady = replace(EAGER, norm_modulate_backward=noisy)
+    plan = Plan([partial(NormModulate, Case(1, 12, 16))], compiled=False, runs=3)
     result = bench_kernels(plan, CPU, {"unsteady": unsteady})
     assert [row["same_bits"] for row in result["rows"] if row["ours"]] == [None, False]
     assert result["goals"][-1]["met"] is False
@@ -94,8 +101,10 @@ def test_goals_are_those_of_the_worst_row() -> None:
 def test_what_is_measured_by_default_covers_the_aims() -> None:
     assert PAPER in CASES
     assert any(case.batch * case.tokens == 8192 and case.width == 1536 for case in CASES)
-    assert sum(case.elements >= 50_000_000 for case in CASES) >= 5
+    assert sum(case.shape[0] * case.shape[1] >= 50_000_000 for case in CASES) >= 5
     assert {case.form for case in CASES} == {"sample", "frame", "packed", "token"}
+    assert {pair.across_heads for pair in PAIRS} == {False, True}
+    assert {make.func for make in OPERATORS} == {NormModulate, GateNormModulate, QkNorm}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
