@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from loader.errors import RunError, UsageError
-from train.kernels import check, library
+from train.kernels import check, check_qk, library
 from train.kernels.build import DEFAULT, build
 from train.kernels.providers import PROVIDERS, VARIABLE, chosen
 from train.kernels.sources import cache_folder
@@ -72,7 +72,8 @@ def _check(options: argparse.Namespace) -> int:
     else:
         provider, _ = chosen()
         name, kernels = provider.name, provider.load()
-    cases, right = list(check.cases()), True
+    cases: list[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
+    right = True
     for device in devices:
         found = list(check.failures(kernels, device, cases))
         for failure in found:
