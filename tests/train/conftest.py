@@ -23,7 +23,7 @@ def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctyp
 def emulated_binding(
     emulated_kernels: dict[str, ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ctypes.CDLL]:
-    """csrc/binding.cpp for tensors of the processor, as torch.ops.reelweave_emulated; kernels run in the emulator."""
+    """The host side in C++ for tensors of the processor, as torch.ops.reelweave_emulated; kernels are emulated."""
     library = tmp_path_factory.mktemp("binding") / "binding.so"
     flags = (
         "-std=c++17",
@@ -38,7 +38,9 @@ def emulated_binding(
     )
     torch_root = Path(torch.__file__).parent
     places = ("-isystem", str(torch_root / "include"), "-L", str(torch_root / "lib"), "-ltorch_cpu")
-    subprocess.run(["g++", *flags, str(CSRC / "binding.cpp"), *places, "-o", str(library)], check=True)
+    subprocess.run(
+        ["g++", *flags, *map(str, sorted(CSRC.glob("*.cpp"))), *places, "-o", str(library)], check=True
+    )
     torch.ops.load_library(str(library))
     binding = ctypes.CDLL(str(library))
     launcher = EmulatedLauncher(emulated_kernels)

@@ -108,7 +108,7 @@ PAIRS = [(9, 9, 3, 3, 64), (5, 3, 2, 4, 80), (3, 3, 2, 1, 256), (7, 7, 3, 2, 20)
 
 
 def test_queries_and_keys_of_every_kind_agree_with_float64(launcher):
-    wanted = list(check_qk.cases(PAIRS))[::3]
+    wanted = list(check_qk.cases(PAIRS))[::4]
     assert list(check.failures(kernels_over(launcher), CPU, wanted)) == []
 
 
