@@ -49,6 +49,16 @@ def test_a_ring_that_does_not_fit_takes_the_tiled_path(launcher):
     assert check.worst(kernels_over(replace(launcher, limit=1 << 10)), CPU, case) <= 1
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_d_tile_reduction_serves_tokens_and_nothing_else(launcher, gated):
+    recorder = Recorder(launcher)
+    kernels = host.d_tile(recorder, lambda _x, _numerics: True)
+    assert check.worst(kernels, CPU, Case(gated, "sample", 3, 256)) <= 1
+    names = [kernel for kernel, _ in recorder.launched]
+    assert all("tiled" in name or name.startswith("reduce") for name in names)
+    assert not kernels.serves(torch.zeros(1, 2, 3, 8), "fp32")
+
+
 @pytest.mark.parametrize("blocks", [1, 3, 1000])
 def test_any_number_of_blocks_gives_the_sums(launcher, blocks):
     kernels = kernels_over(replace(launcher, blocks=blocks))

@@ -23,7 +23,7 @@ from train.kernels.launch import (
     Modulation,
     ReduceArgs,
 )
-from train.kernels.launcher import NAMES, Launcher, on_one_device, pointer
+from train.kernels.launcher import NAMES, Launcher, Limited, on_one_device, pointer
 from train.kernels.providers import Kernels
 
 
@@ -48,6 +48,11 @@ def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> 
         qk_norm=lambda *arguments: host_qk.forward(launcher, *arguments),
         qk_norm_backward=lambda *arguments: host_qk.backward(launcher, *arguments),
     )
+
+
+def d_tile(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
+    """The operators of tokens by the paper's D-tile reduction alone (csrc/tiled.cuh), to be measured beside ours."""
+    return kernels(Limited(launcher, 0), lambda x, numerics: x.dim() == 3 and serves(x, numerics))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Who runs the kernels of csrc/, and what the host sides of their operators share."""
 
 from ctypes import Structure
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -30,6 +31,34 @@ class Launcher(Protocol):
         shared_bytes: int = 0,
     ) -> None:
         """Launches the kernel on the device's current stream; `args` is copied."""
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The same launcher, with so many bytes of shared memory for a block at most."""
+
+    launcher: Launcher
+    shared_bytes: int
+
+    def shared_limit(self, device: torch.device) -> int:
+        """The smaller of both limits."""
+        return min(self.shared_bytes, self.launcher.shared_limit(device))
+
+    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
+        """As of the launcher."""
+        return self.launcher.resident(kernel, device, threads, shared_bytes)
+
+    def run(
+        self,
+        kernel: str,
+        device: torch.device,
+        args: Structure,
+        grid: tuple[int, int],
+        block: tuple[int, int],
+        shared_bytes: int = 0,
+    ) -> None:
+        """By the launcher."""
+        self.launcher.run(kernel, device, args, grid, block, shared_bytes)
 
 
 def on_one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:
