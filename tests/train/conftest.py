@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from train.kernels.build import TORCH_TARGET
 def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
     """The kernels' sources as libraries of the processor, by name of the file."""
     into: Path = tmp_path_factory.mktemp("emulated")
-    return {source.stem: build(source, into) for source in sorted(CSRC.glob("*.cu"))}
+    sources = sorted(CSRC.glob("*.cu"))
+    with ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda source: build(source, into), sources)
+        return {source.stem: library for source, library in zip(sources, built, strict=True)}
 
 
 @pytest.fixture(scope="session")
