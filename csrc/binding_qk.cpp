@@ -1,6 +1,5 @@
 // qk_norm over the kernels: the twin of train/kernels/host_qk.py. What the kernels do not take gets an empty list, and
 // whoever called asks the reference.
-#include <array>
 #include <string>
 
 #include "host.h"

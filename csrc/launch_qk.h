@@ -1,7 +1,5 @@
 // How the kernels of qk_norm.cu are launched: the twin of train/kernels/launch_qk.py, as launch.h is of launch.py.
 #pragma once
-#include <array>
-
 #include "launch.h"
 
 namespace reel {
