@@ -18,6 +18,7 @@ COMMANDS = (
     "search",
     "train",
     "sample",
+    "export",
     "fit",
     "state",
     "bench",

@@ -10,6 +10,7 @@ from loader.errors import UsageError, first_line
 from train import checkpoint
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.saved import checkpoint_folder, weights_file
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,7 @@ def load_trained(path: Path, device: torch.device, averaged: bool = True) -> Tra
         UsageError: there is no checkpoint, or it is of a model that this version does not know.
         RunError: it is damaged.
     """
-    folder = path if (path / checkpoint.STATE).exists() else checkpoint.latest(path)
-    if folder is None:
-        raise UsageError(
-            f"{path} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500"
-        )
+    folder = checkpoint_folder(path)
     state = checkpoint.read_state(folder)
     try:
         config = TrainConfig.model_validate(state.config)
@@ -56,6 +53,6 @@ def load_trained(path: Path, device: torch.device, averaged: bool = True) -> Tra
             f"{folder / checkpoint.STATE} describes a model that this version does not know: {first_line(error)}"
         ) from error
     bundle = Bundle(config)
-    averaged = averaged and (folder / checkpoint.EMA).exists()
-    checkpoint.load_(folder / (checkpoint.EMA if averaged else checkpoint.MODEL), bundle.trained())
-    return Trained(folder, config, bundle.to(device).eval(), state.step, averaged)
+    file = weights_file(folder, averaged)
+    checkpoint.load_(file, bundle.trained())
+    return Trained(folder, config, bundle.to(device).eval(), state.step, file.name == checkpoint.EMA)
