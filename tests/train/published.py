@@ -82,10 +82,10 @@ def publish_text(folder, number="", kind="Bert", width=8):
 OBJECTIVES = {"cogvideox": DDPMConfig(prediction="v", zero_terminal_snr=True), "cosmos": EDMConfig()}
 
 
-def run_config(folder, variant, steps=6, lr=5e-3, **update):
-    """A run of a published model that takes the 24 channels of the tests' tokenizer, and their hashed text."""
+def run_config(folder, variant, steps=6, lr=5e-3, channels=24, **update):
+    """A run of a published model that takes the 24 channels of the tests' tokenizer."""
     config = tiny_config(steps, every_steps=3, lr=lr)
-    update = {"model": publish(folder, variant, channels=24)} | update
+    update = {"model": publish(folder, variant, channels=channels)} | update
     update["objective"] = OBJECTIVES.get(variant.replace(",", " ").split()[0], FlowConfig())
     update["text"] = {"width": 8, "max_text_tokens": 4, "kind": "hashed"}
     if variant.startswith("hunyuan"):

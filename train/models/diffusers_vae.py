@@ -62,8 +62,17 @@ class DiffusersVAE(Tokenizer):
 
     @torch.no_grad()
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`; float32."""
-        mean, deviation = self._of(latents_BCTHW.shape[2])
+        """See `Tokenizer`; float32.
+
+        Raises:
+            UsageError: CogVideoX's VAE decodes an even number of latent frames to another number of frames.
+        """
+        frames = latents_BCTHW.shape[2]
+        if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
+            raise UsageError(
+                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (frames - 1)}; take another number"
+            )
+        mean, deviation = self._of(frames)
         video_BCTHW: torch.Tensor = self.vae.decode(
             (latents_BCTHW * deviation + mean).to(self.vae.dtype)
         ).sample
