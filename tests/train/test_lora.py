@@ -139,7 +139,8 @@ def test_every_family_has_layers_that_are_adapted(tmp_path, variant):
 def test_a_frozen_base_may_be_bfloat16(tmp_path):
     config = run_config(tmp_path, "wan", 4, lora=LORA, dtype="bfloat16")
     config = TrainConfig.model_validate(
-        config.model_dump() | {"model": config.model.model_copy(update={"dtype": "bfloat16"})}
+        config.model_dump()
+        | {"model": config.model.model_copy(update={"dtype": "bfloat16", "checkpointing": True})}
     )
     bundle = Bundle(config)
     assert {weight.dtype for weight in bundle.trained().values()} == {torch.float32}
