@@ -8,6 +8,7 @@ python -m pipelines.config_docs train > docs/train-config.md
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -115,11 +116,13 @@ def _default(field: FieldInfo) -> str:
 
 
 def _choices(field: FieldInfo) -> str:
-    options = [field.annotation, *get_args(field.annotation)]
-    for option in options:
-        if get_origin(option) is Literal:
-            return "One of " + ", ".join(f"`{one}`" for one in get_args(option))
-    return ""
+    alone = get_origin(field.annotation) is Literal
+    options = (
+        [field.annotation] if alone else [one for one in get_args(field.annotation) if one is not NoneType]
+    )
+    if not options or any(get_origin(option) is not Literal for option in options):
+        return ""
+    return "One of " + ", ".join(f"`{one}`" for option in options for one in get_args(option))
 
 
 def _intro(model: type[BaseModel]) -> str:

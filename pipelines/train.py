@@ -5,7 +5,7 @@ Also under torchrun. The same command goes on from the last checkpoint in its ou
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +16,8 @@ from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
+    from loader.stream import VideoStream
+    from loader.stream_config import StreamConfig
     from pipelines.train_config import TrainRunConfig
     from train.held_out import HeldOut
     from train.trainer import TrainResult
@@ -45,27 +47,36 @@ def run(options: argparse.Namespace) -> int:
 def train(config: "TrainRunConfig") -> "TrainResult":
     """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
+    from loader.share import Share
     from loader.stream import VideoStream
+    from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
+    from train.parallel.world import join
     from train.trainer import Trainer
 
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    source = open_source(config.dataset, config.storage)
-    stream = VideoStream(source, config.stream, rank, world_size)
-    return Trainer(config.train, stream, config.out, _held_out(config, rank, world_size)).run()
+    with join(config.train.device) as world:
+        ranks = Ranks(Mesh.of(config.train.parallel, world.size), world)
+        data, peers = ranks.along(*DATA), ranks.along(*MODEL)
+        share = Share(peers.group) if peers.size > 1 else None
+
+        def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
+            return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
+
+        stream = open_stream(config.dataset, config.stream)
+        return Trainer(config.train, stream, config.out, _held_out(config, open_stream)).run()
 
 
-def _held_out(config: "TrainRunConfig", rank: int, world_size: int) -> "HeldOut | None":
-    from loader.blend import open_source
-    from loader.stream import VideoStream
+def _held_out(
+    config: "TrainRunConfig", open_stream: "Callable[[str, StreamConfig], VideoStream]"
+) -> "HeldOut | None":
     from train.held_out import HeldOut
 
     if config.held_out is None:
         return None
-    source, steps = open_source(config.held_out.dataset, config.storage), config.held_out.steps
+    dataset, steps = config.held_out.dataset, config.held_out.steps
     once = config.stream.model_copy(update={"epochs": 1})
 
     def batches() -> "Iterator[Microbatch | Pack]":
-        return takewhile(lambda batch: batch.step < steps, VideoStream(source, once, rank, world_size))
+        return takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
 
     return HeldOut(config.held_out.every_steps, batches)
 

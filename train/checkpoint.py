@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from loader.errors import RunError, UsageError
+from train.parallel.pieces import copy_
 
 FORMAT_VERSION = 1
 MAX_STATE_BYTES = 1 << 20
@@ -116,7 +117,7 @@ def load_(path: Path, targets: Tensors) -> None:
                 raise UsageError(f"{path} does not fit this configuration: {difference}")
             with torch.no_grad():
                 for name, target in targets.items():
-                    target.copy_(file.get_tensor(name))
+                    copy_(target, file.get_tensor(name))
     except (OSError, SafetensorError) as error:
         raise RunError(
             f"{path} is damaged; remove {path.parent} to go on from the checkpoint before"

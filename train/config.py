@@ -10,6 +10,7 @@ from loader.tokens import Compression
 from train.models.config import DiffusersConfig, DiTConfig, ModelConfig
 from train.models.presets import PRESETS
 from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
+from train.parallel.config import ParallelConfig
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -174,6 +175,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    parallel: ParallelConfig = ParallelConfig()
     recalibrate: RecalibrateConfig | None = Field(
         None, description="when measured times replace the cost that steps are planned with; null is never"
     )

@@ -11,6 +11,7 @@ from train.config import TrainConfig
 from train.losses import losses
 from train.models.bundle import Bundle
 from train.parallel.world import World
+from train.squared_errors import SquaredErrors, of_whole
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,28 @@ class HeldOut:
     batches: Callable[[], Iterable[Microbatch | Pack]]
 
     @torch.no_grad()
-    def losses(self, bundle: Bundle, config: TrainConfig, world: World) -> Breakdown:
-        """Their losses, with captions, at the middle of each part of the times that training draws; a collective."""
-        rows = LossRows()
-        for batch in self.batches():
+    def losses(
+        self,
+        bundle: Bundle,
+        config: TrainConfig,
+        world: World,
+        keep_up: Callable[[int], None] | None = None,
+        errors: SquaredErrors = of_whole,
+    ) -> Breakdown:
+        """Their losses, with captions, at the middle of each part of the times that training draws; a collective.
+
+        Args:
+            bundle: the model.
+            config: of the run.
+            world: the ranks that have batches of their own.
+            keep_up: told beforehand how often this rank will run the model, where ranks run in lockstep.
+            errors: runs the model.
+        """
+        rows, batches = LossRows(), list(self.batches())
+        if keep_up:
+            keep_up(len(batches) * BINS)
+        for batch in batches:
             for part in range(BINS):
-                rows.add(batch, losses(bundle, config, batch, world.device, quantile=(part + 0.5) / BINS))
+                quantile = (part + 0.5) / BINS
+                rows.add(batch, losses(bundle, config, batch, world.device, quantile, errors))
         return rows.take(world)

@@ -9,9 +9,9 @@ from loader.batch import Microbatch, Pack
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.models.denoiser import Work
-from train.models.precision import at_least_float32
 from train.objectives.draw import draw
 from train.objectives.level import Level, pose
+from train.squared_errors import Question, SquaredErrors, of_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,7 @@ def losses(
     batch: Microbatch | Pack,
     device: torch.device,
     quantile: float | None = None,
+    errors: SquaredErrors = of_whole,
 ) -> Losses:
     """Runs the model on a batch; a sample's loss is the mean over its own values, however long it is.
 
@@ -48,6 +49,7 @@ def losses(
         batch: B samples of one shape, or packed ones of any.
         device: where the model is.
         quantile: takes all samples at this quantile of their times, with their captions; None draws both.
+        errors: runs the model.
     """
     if isinstance(batch, Pack):
         parts = [(slice(i, i + 1), video_CTHW[None]) for i, video_CTHW in enumerate(batch.videos)]
@@ -62,13 +64,10 @@ def losses(
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         context_BMD, mask_BM = bundle.text(captions)
-        if isinstance(batch, Pack):
-            inputs = [one.inputs[0] for one in posed]
-            packed = bundle.dit.forward_packed(inputs, told_B, context_BMD, mask_BM)
-            predictions = [prediction_CTHW[None] for prediction_CTHW in packed]
-        else:
-            predictions = [bundle.dit(posed[0].inputs, told_B, context_BMD, mask_BM)]
-    each = torch.cat([one.losses(prediction) for one, prediction in zip(posed, predictions, strict=True)])
+        inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
+        asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
+        errors_B = errors(bundle.dit, asked)
+    each = torch.cat([one.level.weight for one in posed]) * errors_B
     video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
     normals_B = torch.cat([one.normals for one in posed])
     work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
@@ -85,10 +84,6 @@ class _Posed:
     normals: torch.Tensor
     dropped: list[bool]
     tokens: int
-
-    def losses(self, prediction_BCTHW: torch.Tensor) -> torch.Tensor:
-        errors_BCTHW = (at_least_float32(prediction_BCTHW) - self.targets).square()
-        return self.level.weight * errors_BCTHW.flatten(1).mean(dim=1)
 
 
 def _pose(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from pydantic import ValidationError
 
 from loader.batch import Microbatch, Pack
@@ -23,15 +22,14 @@ from train.held_out import HeldOut
 from train.log import MetricLog
 from train.losses import losses
 from train.metrics import StepMetrics
-from train.models.bundle import Bundle
-from train.optimizer import build_optimizer, state_tensors
+from train.parallel.layout import Layout, lay_out
+from train.parallel.mesh import DATA
+from train.parallel.pieces import gathered
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.timings import MicrobatchClock
-
-Weights = dict[str, torch.nn.Parameter]
 
 
 class Stream(Protocol):
@@ -109,15 +107,15 @@ class Trainer:
 
     def _run(self, world: World) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
-        bundle = Bundle(config).to(world.device)
-        weights = bundle.trained()
-        optimizer, ema = build_optimizer(config.optimizer, weights), Ema(config.ema, weights)
-        done = self._resume(weights, optimizer, ema)
-        world.broadcast_(list(weights.values()))
+        layout = lay_out(config, world)
+        bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
+        ema = Ema(config.ema, weights)
+        done = self._resume(layout, ema)
+        layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in weights.values())
+            count = sum(weight.numel() for weight in layout.placed(weights).values())
             log.say(
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
@@ -126,26 +124,28 @@ class Trainer:
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
-                for group in optimizer.param_groups:
+                for group in layout.optimizer.param_groups:
                     group["lr"] = lr
-                optimizer.zero_grad(set_to_none=False)
+                layout.zero_gradients()
                 data_s, own = 0.0, StepLosses(config.denominator)
                 for batch, waited_s in self._batches(batches, step):
+                    if batch.slot == 0:
+                        layout.keep_up(batch.slots)
                     with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device)
+                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
                         own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
                     rows.add(batch, found)
                     data_s += waited_s
                     log.bad_samples(batch.bad)
-                world.sum_([weight.grad for weight in weights.values() if weight.grad is not None])
-                mean_loss, step_work = own.totals(world)
+                layout.sum_gradients()
+                mean_loss, step_work = own.totals(data)
                 own.normalise_(weights.values())
-                norm = torch.nn.utils.clip_grad_norm_(weights.values(), config.optimizer.grad_clip).item()
+                norm = layout.clip(config.optimizer.grad_clip)
 
                 finite = math.isfinite(mean_loss) and math.isfinite(norm)
                 if finite:
                     own.spread_(weights.values())
-                    optimizer.step()
+                    layout.update()
                     ema.update_(weights.values(), step)
                 step_s = time.perf_counter() - began
                 log.add(
@@ -167,16 +167,17 @@ class Trainer:
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
                 if step % config.log.every_steps == 0:
-                    log.add_losses(step, "train", rows.take(world))
+                    log.add_losses(step, "train", rows.take(data))
                 if self.held_out and step % self.held_out.every_steps == 0:
-                    log.add_losses(step, "held_out", self.held_out.losses(bundle, config, world))
+                    looked = self.held_out.losses(bundle, config, data, layout.keep_up, layout.errors)
+                    log.add_losses(step, "held_out", looked)
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
                     fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
                     log.say(f"step {step}: {fit.reason}")
                     if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
-                if world.rank == 0 and (step % config.checkpoint.every_steps == 0 or step == total_steps):
-                    self._save(step, weights, optimizer, ema)
+                if step % config.checkpoint.every_steps == 0 or step == total_steps:
+                    self._save(step, layout, ema)
             world.barrier()
             summary = log.summary
         folder = checkpoint.latest(self.out)
@@ -201,7 +202,7 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> int:
+    def _resume(self, layout: Layout, ema: Ema) -> int:
         """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
         folder = checkpoint.latest(self.out)
         if folder is None:
@@ -213,19 +214,22 @@ class Trainer:
                 f"{folder} was made with another configuration: {difference}; "
                 "resume with the old value, or train into another folder"
             )
-        checkpoint.load_(folder / checkpoint.MODEL, weights)
-        checkpoint.load_(folder / checkpoint.OPTIMIZER, state_tensors(optimizer, weights))
+        checkpoint.load_(folder / checkpoint.MODEL, layout.placed(layout.weights))
+        checkpoint.load_(folder / checkpoint.OPTIMIZER, layout.optimizer_state())
         if ema.tensors:
-            checkpoint.load_(folder / checkpoint.EMA, ema.tensors)
+            checkpoint.load_(folder / checkpoint.EMA, layout.placed(ema.tensors))
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(self, step: int, weights: Weights, optimizer: torch.optim.Optimizer, ema: Ema) -> None:
+    def _save(self, step: int, layout: Layout, ema: Ema) -> None:
+        tensors = (layout.placed(layout.weights), layout.optimizer_state(), layout.placed(ema.tensors))
+        weights, optimizer, averages = map(gathered, tensors)
+        if layout.ranks.world.rank > 0:
+            return
         state = checkpoint.CheckpointState(
             step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
         )
-        tensors = state_tensors(optimizer, weights)
-        checkpoint.save(self.out, state, weights, tensors, self.config.checkpoint.keep_last, ema.tensors)
+        checkpoint.save(self.out, state, weights, optimizer, self.config.checkpoint.keep_last, averages)
 
 
 def _completed(config: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +243,7 @@ def _completed(config: dict[str, Any]) -> dict[str, Any]:
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that a resumed run shares with the run before."""
     schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
-    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint")}
+    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint", "parallel")}
     return {**kept, "schedule": schedule}
 
 

@@ -44,6 +44,8 @@ class ClipStream:
         world_size: 1, 2 or 4.
         stall_before: step, counted from 0, before which the stream waits for ever.
         sizes: samples of each of this rank's microbatches of a step; one microbatch of all, where empty.
+        first: of this rank's samples of a step; None: all ranks have equally many.
+        samples: of a step, on all ranks.
     """
 
     def __init__(
@@ -52,11 +54,15 @@ class ClipStream:
         world_size: int = 1,
         stall_before: int | None = None,
         sizes: tuple[int, ...] = (),
+        first: int | None = None,
+        samples: int = SAMPLES_PER_STEP,
     ) -> None:
         self.rank, self.world_size, self.stall_before = rank, world_size, stall_before
-        self.sizes = sizes or (SAMPLES_PER_STEP // world_size,)
+        self.sizes = sizes or (samples // world_size,)
+        self.first = rank * (samples // world_size) if first is None else first
+        self.samples = samples
         self.position = 0
-        self.mean_samples = float(SAMPLES_PER_STEP)
+        self.mean_samples = float(samples)
 
     def __iter__(self) -> Iterator[Microbatch]:
         while True:
@@ -68,7 +74,7 @@ class ClipStream:
 
     def microbatch(self, step: int, slot: int = 0) -> Microbatch:
         bucket = BUCKETS[step % 2]
-        first = self.rank * (SAMPLES_PER_STEP // self.world_size) + sum(self.sizes[:slot])
+        first = self.first + sum(self.sizes[:slot])
         numbers = [(step * 3 + i) % 9 for i in range(first, first + self.sizes[slot])]
         return Microbatch(
             bucket=bucket,
@@ -79,8 +85,8 @@ class ClipStream:
             passes=(step,) * len(numbers),
             step=step,
             epoch=step,
-            weight=len(numbers) / SAMPLES_PER_STEP,
-            step_samples=SAMPLES_PER_STEP,
+            weight=len(numbers) / self.samples,
+            step_samples=self.samples,
             mean_samples=self.mean_samples,
             slot=slot,
             slots=len(self.sizes),

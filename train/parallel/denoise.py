@@ -6,15 +6,20 @@ and the timesteps.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from loader.errors import UsageError
 from train.models.config import DiTConfig
+from train.models.denoiser import Denoiser
 from train.models.dit import DiT, Pack, tokens
 from train.models.packed_attention import BlockDiagonal
+from train.models.precision import at_least_float32
 from train.models.segments import Segments
 from train.parallel.context import ContextParallel
+from train.squared_errors import Question
 
 
 def denoise_part(
@@ -35,7 +40,7 @@ def denoise_part(
         mask_BM: as of `DiT.forward`.
         ranks: who shares the sequence.
     """
-    _check(dit)
+    cuttable(dit)
     grid = dit.grid(x_BCTHW.shape[2:])
     cut = ranks.cut(math.prod(grid))
     pack = Pack(own=ranks.attend_dense(cut), here=cut.part(ranks.rank))
@@ -61,7 +66,7 @@ def denoise_packed_part(
         mask_BM: as of `DiT.forward_packed`.
         ranks: who shares the sequence.
     """
-    _check(dit)
+    cuttable(dit)
     grids = [dit.grid(x_CTHW.shape[1:]) for x_CTHW in latents]
     samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
     cut = ranks.cut(sum(samples.lengths))
@@ -76,8 +81,52 @@ def denoise_packed_part(
     return dit.denoise(values_1LV[:, pack.here], t_B, context_BMD[mask_BM][None], None, grids, pack)
 
 
-def _check(dit: DiT) -> None:
-    if not isinstance(dit.config, DiTConfig):
+@dataclass(frozen=True, eq=False)
+class OfParts:
+    """`train.squared_errors.SquaredErrors` of a model that sees one part of each sequence here.
+
+    Errors have the value of the whole, the same on every rank, and the gradient of the part: gradients of what all
+    ranks have are then summed over them once, as docs/parallel.md has it.
+
+    Attributes:
+        ranks: who shares the sequences.
+    """
+
+    ranks: ContextParallel
+
+    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+        """The mean squared error of each sample over its values, at least float32 [B]."""
+        dit = cuttable(dit)
+        conditions = (asked.told, asked.context, asked.mask, self.ranks)
+        targets = torch.cat([tokens(target, dit.patch) for target in asked.targets], dim=1)
+        cut = self.ranks.cut(targets.shape[1])
+        if asked.packed:
+            values = denoise_packed_part(dit, [x_1CTHW[0] for x_1CTHW in asked.inputs], *conditions)
+        else:
+            values = denoise_part(dit, asked.inputs[0], *conditions)
+        squares = (at_least_float32(values) - targets[:, cut.part(self.ranks.rank)]).square().sum(dim=2)
+        if asked.packed:
+            counts = cut.counts([dit.tokens(target.shape[2:]) for target in asked.targets])[self.ranks.rank]
+            part_B = torch.stack([own.sum() for own in torch.split(squares[0], counts)])
+        else:
+            part_B = squares.sum(dim=1)
+        part_B = part_B / torch.tensor([target[0].numel() for target in asked.targets], device=part_B.device)
+        whole_B = part_B.detach().clone()
+        for group in (self.ranks.ulysses, self.ranks.ring):
+            dist.all_reduce(whole_B, group=group)
+        return part_B + (whole_B - part_B.detach())
+
+
+def cuttable(model: Denoiser) -> DiT:
+    """The model, if its sequences can be cut.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not isinstance(model, DiT) or not isinstance(model.config, DiTConfig):
+        kind = model.config.kind if isinstance(model, DiT) else type(model).__name__
         raise UsageError(
-            f"a model of kind {dit.config.kind} cannot be cut over context-parallel ranks; use train.model.kind=dit"
+            f"a model of kind {kind} cannot be cut over context-parallel ranks: use train.model.kind=dit, or leave"
+            " parallel.ring and parallel.ulysses at 1"
         )
+    return model

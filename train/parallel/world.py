@@ -15,25 +15,35 @@ from loader.errors import UsageError
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train one model.
+    """The processes that train one model, or some of them.
 
     Attributes:
         rank: of this process, from 0.
         size: number of processes.
         device: where this process computes.
+        group: these processes; None: all there are.
     """
 
     rank: int
     size: int
     device: torch.device
+    group: dist.ProcessGroup | None = None
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replaces tensors of one type by their sums over all ranks, in one collective."""
-        self._together(tensors, dist.all_reduce)
+        self._together(tensors, lambda flat: dist.all_reduce(flat, group=self.group))
+
+    def largest(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        if self.size == 1:
+            return number
+        found = torch.tensor(number, device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
+        return int(found)
 
     def broadcast_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replaces tensors of one type by those of rank 0, in one collective."""
-        self._together(tensors, lambda flat: dist.broadcast(flat, src=0))
+        self._together(tensors, lambda flat: dist.broadcast(flat, group=self.group, group_src=0))
 
     def gather(self, rows_nK: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks, rank after rank; each may have another number of them."""
@@ -45,7 +55,7 @@ class World:
         padded = rows_nK.new_zeros((int(counts.max()), *rows_nK.shape[1:]))
         padded[: len(rows_nK)] = rows_nK
         parts = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(parts, padded)
+        dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
 
     def barrier(self) -> None:
@@ -55,7 +65,7 @@ class World:
     def _together(
         self, tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object]
     ) -> None:
-        if self.size == 1:
+        if self.size == 1 or not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         collective(flat)

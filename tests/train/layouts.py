@@ -1,0 +1,131 @@
+"""Short runs in any layout, and their processes: python -m tests.train.layouts OUT runs the cases of its world size."""
+
+import itertools
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loader.errors import RunError
+from tests.train.clips import ClipStream, tiny_config
+from train.config import EmaConfig, TrainConfig
+from train.held_out import HeldOut
+from train.models.config import DiTConfig, MMDiTConfig, ModelConfig
+from train.parallel.config import ParallelConfig
+from train.parallel.mesh import DATA, Mesh
+from train.parallel.world import join
+from train.trainer import Trainer
+
+STEPS = 5
+SAMPLES = 8
+# Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
+SPLITS = {1: ((8,),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
+
+
+DIT = DiTConfig(hidden=24, heads=4, layers=2)
+MMDIT = MMDiTConfig(hidden=24, heads=4, layers=2, adaln_rank=8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of five steps.
+
+    Attributes:
+        parallel: its layout.
+        dtype: of all numbers, or bfloat16 for activations.
+        grad_clip: largest norm.
+        resumed_as: the layout that it goes on in behind step 3.
+        model: what is trained.
+        held_out: whether ranks look at held-out clips, each at one more batch than the one before.
+    """
+
+    parallel: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float64"
+    grad_clip: float = 1e9
+    resumed_as: dict[str, Any] | None = None
+    model: ModelConfig = DIT
+    held_out: bool = False
+
+
+FSDP: dict[str, Any] = {"dp_replicate": 1, "dp_shard": "rest"}
+ZERO = FSDP | {"shard": "optimizer"}
+CASES: dict[int, dict[str, Case]] = {
+    2: {
+        "replicated": Case(dtype="float32"),
+        "fsdp": Case(FSDP, "float32", held_out=True),
+        "zero": Case(ZERO, "float32"),
+        "fsdp-bfloat16": Case(FSDP, "bfloat16"),
+        "zero-bfloat16": Case(ZERO, "bfloat16"),
+    },
+    4: {
+        "fsdp": Case(FSDP, grad_clip=0.1),
+        "hsdp": Case({"dp_shard": 2}, grad_clip=0.1),
+        "zero-replicated": Case({"dp_shard": 2, "shard": "optimizer"}, grad_clip=0.1),
+        "tp-fsdp": Case(
+            FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1, model=MMDIT
+        ),
+        "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
+        "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
+        "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
+        "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
+    },
+}
+
+
+def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
+    config = tiny_config(STEPS, every_steps=3)
+    return config.model_copy(
+        update={
+            "model": case.model,
+            "ema": EmaConfig(),
+            "optimizer": config.optimizer.model_copy(update={"grad_clip": case.grad_clip}),
+            "dtype": "bfloat16" if case.dtype == "bfloat16" else "float32",
+            "parallel": ParallelConfig(**parallel),
+        }
+    )
+
+
+def stream_of(rank: int, ranks: int) -> ClipStream:
+    split = SPLITS[ranks]
+    return ClipStream(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
+
+
+class Cut(ClipStream):
+    """Ends behind three steps."""
+
+    def __iter__(self):
+        return itertools.takewhile(lambda batch: batch.step < 3, super().__iter__())
+
+
+def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
+    """Runs a case in one process of its world."""
+    torch.set_default_dtype(torch.float64 if case.dtype == "float64" else torch.float32)
+    for parallel, stops in ((case.parallel, case.resumed_as), (case.resumed_as, None)):
+        if parallel is None:
+            continue
+        config = config_of(case, parallel)
+        mesh = Mesh.of(config.parallel, world_size)
+        data_rank = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
+        stream = stream_of(data_rank, mesh.degree(DATA))
+        looked = [next(iter(stream_of(data_rank, mesh.degree(DATA))))] * (1 + data_rank)
+        held_out = HeldOut(2, lambda looked=looked: looked) if case.held_out else None
+        if stops is not None:
+            stream.__class__ = Cut
+        try:
+            Trainer(config, stream, out, held_out).run()
+        except RunError as error:
+            if stops is None:
+                raise
+            print(error)
+
+
+if __name__ == "__main__":
+    out, *chosen = sys.argv[1:]
+    torch.set_num_threads(1)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with join("cpu"):
+        for name in chosen or CASES[world_size]:
+            run_case(CASES[world_size][name], Path(out) / name, rank, world_size)

@@ -1,0 +1,126 @@
+"""A step is the same step in every layout: the cases of tests/train/layouts.py against one process alone."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.train.layouts import CASES, Case, run_case
+from train import checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process in float64, by model."""
+    outs, threads = {}, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for model in {case.model for case in CASES[4].values()}:
+            outs[model] = tmp_path_factory.mktemp("alone")
+            run_case(Case(grad_clip=0.1, model=model), outs[model])
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+    return outs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All cases, by world size; the processes of a world run its cases one after the other."""
+    return {size: run_world(size, tmp_path_factory.mktemp(f"world{size}")) for size in CASES}
+
+
+def run_world(size: int, out: Path) -> Path:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.train.layouts", str(out)]
+    members = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | common | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    told = [member.communicate(timeout=400)[1] for member in members]
+    assert [member.returncode for member in members] == [0] * size, told
+    return out
+
+
+def metrics_of(out: Path, key: str) -> list:
+    return [json.loads(line)[key] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def tensors(out: Path) -> dict[str, torch.Tensor]:
+    """Weights, moments, steps and averages behind the last step."""
+    folder = checkpoint.latest(out)
+    averages = {f"{name}.ema": tensor for name, tensor in load_file(folder / checkpoint.EMA).items()}
+    return load_file(folder / checkpoint.MODEL) | load_file(folder / checkpoint.OPTIMIZER) | averages
+
+
+@pytest.mark.parametrize("name", CASES[4])
+def test_any_layout_makes_the_steps_of_one_process(alone, runs, name):
+    own, expected = runs[4] / name, alone[CASES[4][name].model]
+    for key in ("step", "samples", "tokens", "skipped", "loss", "grad_norm", "lr"):
+        assert metrics_of(own, key) == pytest.approx(metrics_of(expected, key), rel=1e-10), key
+    assert min(metrics_of(expected, "grad_norm")) > 0.1, "nothing is clipped"
+    found, wanted = tensors(own), tensors(expected)
+    assert found.keys() == wanted.keys()
+    for key, tensor in wanted.items():
+        assert found[key].dtype == tensor.dtype
+        # The averages are float32.
+        assert (found[key] - tensor).norm() <= (1e-6 if key.endswith(".ema") else 1e-10) * tensor.norm(), key
+
+
+def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(runs):
+    assert metrics_of(runs[2] / "zero", "loss") == metrics_of(runs[2] / "replicated", "loss")
+    found, wanted = tensors(runs[2] / "zero"), tensors(runs[2] / "replicated")
+    assert found.keys() == wanted.keys()
+    for key, tensor in wanted.items():
+        assert torch.equal(found[key], tensor), key
+
+
+def test_two_ranks_agree_in_float32_where_weights_are_divided(runs):
+    # Not in every bit: a rank's microbatches are summed after the ranks, and a block's share of what all blocks take
+    # (text, time) before that of the others.
+    assert metrics_of(runs[2] / "fsdp", "loss") == pytest.approx(
+        metrics_of(runs[2] / "replicated", "loss"), rel=1e-6
+    )
+    found, wanted = tensors(runs[2] / "fsdp"), tensors(runs[2] / "replicated")
+    for key, tensor in wanted.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(runs):
+    lines = [json.loads(line) for line in (runs[2] / "fsdp" / "losses.jsonl").read_text().splitlines()]
+    looked = [(line["step"], line["whole"]["samples"]) for line in lines if line["of"] == "held_out"]
+    # One sample on the first rank, four in each of two batches on the second, at four times.
+    assert looked == [(2, 36), (4, 36)]
+
+
+@pytest.mark.parametrize("name", ["fsdp-bfloat16", "zero-bfloat16"])
+def test_weights_in_bfloat16_follow_their_float32_masters(runs, name):
+    for key, bound in (("loss", 1e-3), ("grad_norm", 1e-2)):
+        own, expected = (metrics_of(runs[2] / case, key) for case in (name, "replicated"))
+        assert own != expected
+        assert own == pytest.approx(expected, rel=bound)
+    found = tensors(runs[2] / name)
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert any((tensor != tensor.bfloat16()).any() for tensor in found.values())

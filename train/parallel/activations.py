@@ -1,0 +1,69 @@
+"""What a block keeps for its backward and what it computes again; and its compilation, which may decide that.
+
+Both replace a block's ``forward``, inside of what FSDP hooks into, so that names of parameters stay.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+Policy = Literal["none", "full", "selective", "memory_budget"]
+
+_aten = torch.ops.aten
+KEPT = frozenset(
+    {
+        _aten.mm.default,
+        _aten.addmm.default,
+        _aten.bmm.default,
+        _aten._scaled_dot_product_cudnn_attention.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._scaled_dot_product_fused_attention_overrideable.default,
+        torch.ops.higher_order.flex_attention,
+    }
+)
+"""Operators whose results selective checkpointing keeps: those bound by arithmetic."""
+
+
+def checkpoint_block(block: nn.Module, policy: Policy) -> None:
+    """Makes a block compute again in the backward what the policy does not keep.
+
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget
+    is left to the compiler.
+    """
+    if policy in ("none", "memory_budget"):
+        return
+    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if policy == "selective":
+        how["context_fn"] = partial(create_selective_checkpoint_contexts, _keep)
+    block.forward = partial(checkpoint, block.forward, **how)
+
+
+def compile_block(block: nn.Module, memory_budget: float = 1.0, backend: str = "inductor") -> None:
+    """Compiles a block when it first runs.
+
+    Args:
+        block: whose forward it is.
+        memory_budget: share of its activations that is kept; 1 keeps what makes it fastest.
+        backend: of torch.compile.
+    """
+    compiled: Callable[..., Any] = torch.compile(block.forward, backend=backend)
+
+    def forward(*inputs: Any, **options: Any) -> Any:
+        with torch._functorch.config.patch(activation_memory_budget=memory_budget):
+            return compiled(*inputs, **options)
+
+    block.forward = forward
+
+
+def _keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,88 @@
+"""The layout of a model: how the layers of our diffusion transformers are divided, and what is done in which order."""
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from loader.errors import UsageError
+from train.config import TrainConfig
+from train.models.denoiser import Denoiser
+from train.models.dit import Attention, DiT
+from train.models.mmdit import Source
+from train.parallel.activations import checkpoint_block, compile_block
+from train.parallel.denoise import cuttable
+from train.parallel.fsdp import shard
+from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
+
+
+def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
+    """Lays a model out: tensor parallel, then activation checkpointing, then compilation, then FSDP.
+
+    Raises:
+        UsageError: the model does not divide.
+    """
+    parallel, mesh = config.parallel, ranks.mesh
+    if mesh.degree(CONTEXT) > 1:
+        _check_cut(model, mesh)
+    if mesh.tp > 1:
+        _check(model, mesh.tp)
+        for block in model.repeated():
+            _divide(block, ranks.weights["tp"])
+    for block in model.repeated():
+        checkpoint_block(block, parallel.activation_checkpointing)
+        if parallel.compile:
+            compile_block(block, parallel.memory_budget)
+    if parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1:
+        shard(model, ranks, config.dtype)
+
+
+def summed_over_tensor_ranks(name: str) -> bool:
+    """Whether the gradient of a weight is a sum over tensor-parallel ranks: norms see the heads of one rank alone."""
+    return name.endswith(("query_norm.weight", "key_norm.weight"))
+
+
+def _check(model: Denoiser, ranks: int) -> None:
+    if not isinstance(model, DiT):
+        raise UsageError(
+            f"parallel.tp={ranks} cannot divide this model: leave it at 1, and divide with dp_shard"
+        )
+    heads, inner = model.config.heads, model.config.inner
+    if heads % ranks or inner % ranks:
+        raise UsageError(
+            f"parallel.tp={ranks} must divide model.heads={heads} and the {inner} values inside the MLP"
+        )
+
+
+def _check_cut(model: Denoiser, mesh: Mesh) -> None:
+    heads = cuttable(model).config.heads
+    if heads % (mesh.ulysses * mesh.tp):
+        raise UsageError(
+            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide model.heads={heads};"
+            " parallel.ring takes any number of ranks"
+        )
+
+
+def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
+    """Divides attention by heads and MLPs by their inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
+
+    Queries and keys are normalised per head, which needs no communication. The vectors of a modulation are few: each
+    rank makes some of them, and all get all.
+    """
+    for module in list(block.modules()):
+        if isinstance(module, Attention):
+            share_inputs(module, mesh)
+            divide_outputs(module.query, mesh)
+            divide_inputs(module.out, mesh)
+        if isinstance(module, Attention | Source):
+            divide_outputs(module.key, mesh)
+            divide_outputs(module.value, mesh)
+            module.heads //= mesh.size()
+        for name, child in module.named_children():
+            layers: list[Any] = list(child) if isinstance(child, nn.Sequential) else [child]
+            if name == "mlp":
+                divide_outputs(layers[0], mesh)
+                divide_inputs(layers[-1], mesh)
+            if name == "modulation":
+                divide_outputs(layers[-1], mesh, gather=True)

@@ -1,0 +1,51 @@
+"""From a configuration to a run laid out on its ranks."""
+
+import torch
+
+from loader.errors import UsageError
+from train.config import TrainConfig
+from train.models.bundle import Bundle
+from train.parallel import pieces
+from train.parallel.dit import parallelize
+from train.parallel.fully_sharded import FullySharded
+from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.optimizer_sharded import OptimizerSharded
+from train.parallel.replicated import Replicated
+from train.parallel.world import World
+
+Layout = Replicated
+"""What the trainer knows of a layout."""
+
+
+def lay_out(config: TrainConfig, world: World) -> Layout:
+    """Makes a run's modules and lays them out; a collective.
+
+    Raises:
+        UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
+    """
+    mesh = Mesh.of(config.parallel, world.size)
+    if mesh.pp > 1:
+        raise UsageError("the trainer does not use parallel.pp yet; leave it at 1")
+    divides = mesh.degree(("dp_shard", *CONTEXT)) > 1
+    if divides and config.parallel.shard == "optimizer" and mesh.tp > 1:
+        raise UsageError(
+            "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
+        )
+    whole = not divides or config.parallel.shard == "optimizer"
+    bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
+    parallelize(bundle.dit, ranks, config)
+    if whole:
+        bundle.to(world.device)
+        return (OptimizerSharded if divides else Replicated)(bundle, config, ranks)
+    _fill_(bundle, world)
+    return FullySharded(bundle, config, ranks)
+
+
+@torch.no_grad()
+def _fill_(bundle: Bundle, world: World) -> None:
+    """Gives a denoiser without values those of the run's seed, layer by layer: no rank needs to hold all of it."""
+    bundle.dit.to_empty(device=world.device)
+    weights = dict(bundle.dit.named_parameters())
+    for name, value in bundle.initial_weights():
+        pieces.copy_(weights[name], value)
+    bundle.to(world.device)

@@ -1,0 +1,134 @@
+"""The grid that the ranks of a run lie in, and the groups along its dimensions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from loader.errors import UsageError
+from train.parallel.config import ParallelConfig
+from train.parallel.context import ContextParallel
+from train.parallel.world import World
+
+DATA = ("dp_replicate", "dp_shard")
+"""Ranks that differ in these alone train on different samples."""
+CONTEXT = ("ring", "ulysses")
+"""Ranks that differ in these alone hold different tokens of the same samples."""
+SUMMED = (*DATA, *CONTEXT)
+"""Ranks that differ in these alone hold the same weights, whose gradients add up: other samples, or other tokens."""
+MODEL = ("pp", *CONTEXT, "tp")
+"""Ranks that differ in these alone train on the same samples."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The sizes of a grid of ranks; the last dimension varies fastest, so tensor-parallel ranks are neighbours.
+
+    Attributes:
+        pp: stages that the blocks are divided into.
+        dp_replicate: groups that each hold the whole state.
+        dp_shard: ranks that divide it.
+        ring: context-parallel ranks that pass blocks.
+        ulysses: context-parallel ranks that exchange heads.
+        tp: ranks that divide each matrix.
+    """
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    ring: int = 1
+    ulysses: int = 1
+    tp: int = 1
+
+    @classmethod
+    def of(cls, config: ParallelConfig, world_size: int) -> "Mesh":
+        """The grid that a configuration makes of this many ranks.
+
+        Raises:
+            UsageError: the degrees do not multiply to them.
+        """
+        degrees = {field.name: getattr(config, field.name) for field in fields(cls)}
+        fixed = math.prod(degree for degree in degrees.values() if degree != "rest")
+        told = " x ".join(f"parallel.{name}={degree}" for name, degree in degrees.items() if degree != 1)
+        rest, over = divmod(world_size, fixed)
+        if over or (rest > 1 and "rest" not in degrees.values()):
+            whole = "divide" if "rest" in degrees.values() else "multiply to"
+            raise UsageError(
+                f"{told or 'parallel: one rank'} must {whole} the {world_size} ranks of this run, and make {fixed};"
+                " change a degree, or start another number of ranks"
+            )
+        return cls(**{name: rest if degree == "rest" else degree for name, degree in degrees.items()})
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return math.prod(astuple(self))
+
+    def degree(self, dimensions: Sequence[str]) -> int:
+        """How many ranks differ in these dimensions alone."""
+        return math.prod(getattr(self, name) for name in dimensions)
+
+    def partition(self, dimensions: Sequence[str]) -> list[list[int]]:
+        """All ranks, in groups that differ in these dimensions alone; both in the order of the grid."""
+        names = [field.name for field in fields(self)]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.size):
+            left, place = rank, {}
+            for name in reversed(names):
+                left, place[name] = divmod(left, getattr(self, name))
+            others = tuple(place[name] for name in names if name not in dimensions)
+            groups.setdefault(others, []).append(rank)
+        return list(groups.values())
+
+
+class Ranks:
+    """The processes of a run in their grid, seen from one of them.
+
+    What gives a group makes it at the first call, which is a collective of all processes.
+
+    Args:
+        mesh: the grid.
+        world: all processes, as many as the grid has places.
+
+    Attributes:
+        mesh: the grid.
+        world: all processes.
+    """
+
+    def __init__(self, mesh: Mesh, world: World) -> None:
+        self.mesh = mesh
+        self.world = world
+        self._along: dict[tuple[str, ...], World] = {}
+
+    def along(self, *dimensions: str) -> World:
+        """The ranks that differ from this one in these dimensions alone."""
+        if dimensions not in self._along:
+            self._along[dimensions] = self._group(dimensions)
+        return self._along[dimensions]
+
+    @cached_property
+    def weights(self) -> DeviceMesh:
+        """The dimensions that weights lie in: pp, dp_replicate, dp_shard (context-parallel ranks among them), tp."""
+        mesh = self.mesh
+        sizes = (mesh.pp, mesh.dp_replicate, mesh.degree(("dp_shard", *CONTEXT)), mesh.tp)
+        names = ("pp", "dp_replicate", "dp_shard", "tp")
+        return init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)
+
+    @cached_property
+    def context(self) -> ContextParallel:
+        """The ranks that share this rank's sequences."""
+        make: Any = dist.new_subgroups_by_enumeration
+        ring, ulysses = (make(self.mesh.partition((name,)))[0] for name in CONTEXT)
+        return ContextParallel(ring, ulysses)
+
+    def _group(self, dimensions: Sequence[str]) -> World:
+        groups = self.mesh.partition(dimensions)
+        own = next(ranks for ranks in groups if self.world.rank in ranks)
+        if len(own) == self.world.size:
+            return self.world
+        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(own) > 1 else None
+        return World(own.index(self.world.rank), len(own), self.world.device, group)

@@ -1,0 +1,117 @@
+"""Weights, gradients and optimizer state on every rank; gradients are summed once a step."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from train.config import TrainConfig
+from train.models.bundle import Bundle
+from train.optimizer import build_optimizer, state_tensors
+from train.parallel import pieces
+from train.parallel.denoise import OfParts
+from train.parallel.dit import summed_over_tensor_ranks
+from train.parallel.mesh import CONTEXT, SUMMED, Ranks
+from train.squared_errors import SquaredErrors, of_whole
+
+
+class Replicated:
+    """How what is trained lies on the ranks: whole on each, or on each tensor-parallel group.
+
+    Gradients are sums over the samples of all ranks: a microbatch's loss is weighed by its share of the step.
+
+    Args:
+        bundle: the modules, in their final layout.
+        config: the run.
+        ranks: the processes.
+        wholes: the tensors that the pieces here belong to, where they are not the parameters.
+
+    Attributes:
+        weights: by name what the optimizer updates here: plain tensors; after `sum_gradients` with their gradients.
+        optimizer: of them.
+        errors: runs the model on this rank's part of a batch's tokens.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        config: TrainConfig,
+        ranks: Ranks,
+        wholes: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        self.bundle = bundle
+        self.ranks = ranks
+        cut = ranks.mesh.degree(CONTEXT) > 1
+        self.errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
+        self._wholes = dict(wholes or bundle.trained())
+        self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
+        self.optimizer = build_optimizer(config.optimizer, self.weights)
+        for name, whole in self._wholes.items():
+            if isinstance(whole, DTensor):
+                whole.grad = pieces.placed(self._gradient(name), whole)
+
+    def share(self) -> None:
+        """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
+        self.ranks.along(*SUMMED).broadcast_(list(self.weights.values()))
+
+    def zero_gradients(self) -> None:
+        """Begins a step."""
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def keep_up(self, rounds: int) -> None:
+        """Comes before this rank runs the model so often; for layouts whose ranks must all run it equally often."""
+
+    def sum_gradients(self) -> None:
+        """Sums gradients over the ranks, once all microbatches are through."""
+        self.ranks.along(*SUMMED).sum_(
+            [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        )
+        self._sum_over_tensor_ranks()
+
+    def clip(self, largest: float) -> float:
+        """Scales gradients so that their norm is at most this; the norm before, of the whole, the same on all ranks."""
+        divided = any(pieces.parts(whole) > 1 for whole in self._wholes.values())
+        gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        if divided:
+            world = self.ranks.world
+            found = pieces.norm(
+                (
+                    (self._gradient(name), world.size // pieces.parts(whole))
+                    for name, whole in self._wholes.items()
+                ),
+                world,
+            )
+        else:
+            found = torch.nn.utils.get_total_norm(gradients)
+        torch.nn.utils.clip_grads_with_norm_(self.weights.values(), largest, found)
+        return found.item()
+
+    def update(self) -> None:
+        """Makes the optimizer's step."""
+        self.optimizer.step()
+
+    def placed(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tensors that lie like the weights, by their names: plain where they are whole here, else DTensors, in place.
+
+        What is written into the weights through them counts behind the next `share`.
+        """
+        return {name: pieces.placed(tensor, self._wholes[name]) for name, tensor in tensors.items()}
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        """The optimizer's state, named WEIGHT.NAME, as of `placed`."""
+        return {
+            name: pieces.placed(tensor, self._wholes[key]) if tensor.ndim else tensor
+            for key, weight in self.weights.items()
+            for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
+        }
+
+    def _gradient(self, name: str) -> torch.Tensor:
+        gradient = self.weights[name].grad
+        assert gradient is not None, f"{name} has no gradient"
+        return gradient
+
+    def _sum_over_tensor_ranks(self) -> None:
+        ranks = self.ranks.along("tp")
+        if ranks.size > 1:
+            ranks.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])

@@ -1,0 +1,56 @@
+"""Tensor parallelism of linear layers: each rank has some of the rows or columns of the matrix.
+
+Weights are DTensors, which FSDP divides further and checkpoints put together; activations are plain tensors, as kernels
+want them.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+
+def divide_outputs(layer: nn.Linear, mesh: DeviceMesh, gather: bool = False) -> None:
+    """Each rank computes some of the outputs, and returns these; all of them, where they are gathered."""
+    _divide(layer, mesh, Shard(0), Shard(0), Replicate(), Replicate() if gather else Shard(-1))
+
+
+def divide_inputs(layer: nn.Linear, mesh: DeviceMesh) -> None:
+    """Each rank takes some of the inputs; the sum is returned on all."""
+    _divide(layer, mesh, Shard(1), Replicate(), Shard(-1), Replicate())
+
+
+def share_inputs(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Lets the layers of a module take its first two arguments together, so that gradients of each are summed once."""
+
+    def take(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, source, *others = inputs
+        shared = _wrap(x, mesh, Replicate())
+        return (shared, shared if source is x else _wrap(source, mesh, Replicate()), *others)
+
+    module.register_forward_pre_hook(take)
+
+
+def _divide(
+    layer: nn.Linear, mesh: DeviceMesh, weight: Placement, bias: Placement, taken: Placement, given: Placement
+) -> None:
+    def take(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[DTensor]:
+        return (_wrap(inputs[0], mesh, taken),)
+
+    def give(_layer: nn.Module, _inputs: Any, output: DTensor) -> torch.Tensor:
+        # Waits for the sum: a kernel that is given an unfinished tensor would read it too early.
+        local: torch.Tensor = output.redistribute(placements=[given]).to_local()
+        return local
+
+    # Every rank has the whole, made from the run's seed.
+    for name, placement in (("weight", weight), ("bias", bias)):
+        part = distribute_tensor(getattr(layer, name), mesh, [placement], src_data_rank=None)
+        layer.register_parameter(name, nn.Parameter(part))
+    layer.register_forward_pre_hook(take)
+    layer.register_forward_hook(give)
+
+
+def _wrap(x: torch.Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    return x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [placement], run_check=False)
