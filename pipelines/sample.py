@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from train.sampling.trained import load_trained
 
     with join(options.device) as world, progress_bars() as bars:
-        trained = load_trained(options.checkpoint, world.device, averaged=not options.no_ema)
+        trained = load_trained(str(options.checkpoint), world.device, averaged=not options.no_ema)
         task = bars.add_task("sampling", total=config.steps, count="", note="")
         video_BCTHW = generate(
             trained.bundle, trained.config, config, [options.prompt], lambda: bars.advance(task)

@@ -48,6 +48,12 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
     @model_validator(mode="after")
+    def _published_models_take_no_packs(self) -> Self:
+        if self.stream.regime == "pack" and self.train.model.kind == "diffusers":
+            raise ValueError("stream.regime pack is for models of ours; a model of diffusers takes no packs")
+        return self
+
+    @model_validator(mode="after")
     def _pixels_are_trained_on(self) -> Self:
         if not self.stream.decode:
             raise ValueError("stream.decode must be true: training needs pixels")

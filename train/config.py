@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, PositiveFloat, field_validator, model_val
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
-from train.models.config import DiTConfig, ModelConfig
+from train.models.config import DiffusersConfig, DiTConfig, ModelConfig
 from train.models.presets import PRESETS
 from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
 from train.parallel.config import ParallelConfig
@@ -16,9 +16,33 @@ from train.parallel.config import ParallelConfig
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     """The fixed space-time patch transform (`train.models.tokenizer`)."""
 
+    kind: Literal["patch"] = "patch"
     frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
+
+
+class DiffusersVAEConfig(BaseModel, frozen=True, extra="forbid"):
+    """A published VAE of diffusers, frozen (`train.models.diffusers_vae`)."""
+
+    kind: Literal["diffusers"] = "diffusers"
+    name: str = Field(
+        description="name of a pipeline or VAE on the Hugging Face hub, or a local folder of either"
+    )
+    subfolder: str = Field(
+        "vae", description="of the pipeline; a local folder that is the VAE's own needs none"
+    )
+    frames: int = Field(4, ge=1, description="video frames per latent frame, as the VAE has them; checked")
+    height: int = Field(8, ge=1, description="pixel rows per latent row; checked")
+    width: int = Field(8, ge=1, description="pixel columns per latent column; checked")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of its weights and activations")
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="standard deviation that latents are brought to: 0.5 for Cosmos 1, 1 for all others",
+    )
+    slicing: bool = Field(False, description="one sample after the other, for less memory")
+    tiling: bool = Field(False, description="one tile of the picture after the other; seams may show")
 
 
 class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -30,13 +54,61 @@ class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(64, ge=1, description="words used of a caption")
 
 
-class TransformersTextConfig(BaseModel, frozen=True, extra="forbid"):
+class PublishedTextConfig(BaseModel, frozen=True, extra="forbid"):
+    """Where a text encoder of transformers lies, and how much it reads."""
+
+    name: str = Field(description="name on the Hugging Face hub, or a local folder")
+    subfolder: str = Field("", description="of the encoder, where it is part of a pipeline: text_encoder")
+    tokenizer_subfolder: str = Field(
+        "", description="of its tokenizer, where it is part of a pipeline: tokenizer"
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="type of its weights")
+    max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
+
+
+class PooledTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
+    """A frozen encoder, such as CLIP's, of which one vector stands for the whole caption."""
+
+    max_text_tokens: int = Field(77, ge=1, description="tokens used of a caption")
+
+
+class TransformersTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
     """A frozen text encoder loaded through transformers."""
 
     kind: Literal["transformers"] = "transformers"
-    name: str = Field(description="name on the Hugging Face hub, or a local folder")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="type of its weights")
-    max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
+    padding: Literal["mask", "text"] = Field(
+        "mask",
+        description="mask: padding of captions does not count; text: they are filled up to max_text_tokens, and padding"
+        " is read and counts like words, as CogVideoX has it",
+    )
+    template: str = Field("{}", description="what the encoder reads, with {} for the caption")
+    template_tokens: int = Field(
+        0, ge=0, description="tokens of the template before the caption, which are cut off"
+    )
+    skipped_layers: int = Field(0, ge=0, description="last layers of the encoder that are left out")
+    pooled: PooledTextConfig | None = Field(
+        None,
+        description="a second encoder, which HunyuanVideo needs; its vector is the first row of the context",
+    )
+
+
+class LoraConfig(BaseModel, frozen=True, extra="forbid"):
+    """Low-rank adapters: they are trained, averaged and saved, and nothing else (`train.models.lora`)."""
+
+    rank: int = Field(16, ge=1, description="of each adapter's two matrices")
+    alpha: float = Field(16.0, gt=0, description="an adapter's output counts alpha / rank")
+    targets: tuple[str, ...] = Field(
+        (), description="layers that get one, by the end of their names; empty: the projections of attention"
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of an adapter's inputs that are dropped; not the same after a resume",
+    )
+    checkpoint: str | None = Field(
+        None, description="folder of a run of ours, or of one of its checkpoints, whose weights are adapted"
+    )
 
 
 class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
@@ -101,10 +173,13 @@ class LogConfig(BaseModel, frozen=True, extra="forbid"):
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run; the data come as a stream beside it."""
 
-    model: ModelConfig = Field(
-        DiTConfig(), discriminator="kind", description="an architecture, or the name of a preset"
+    model: ModelConfig | DiffusersConfig = Field(
+        DiTConfig(),
+        discriminator="kind",
+        description="an architecture, the name of a preset, or a published model",
     )
-    tokenizer: PatchTransformConfig = PatchTransformConfig()
+    lora: LoraConfig | None = Field(None, description="train adapters of the model; null trains all of it")
+    tokenizer: PatchTransformConfig | DiffusersVAEConfig = Field(PatchTransformConfig(), discriminator="kind")
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -135,6 +210,11 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     def _flow_where_no_name_is_given(cls, value: Any) -> Any:
         return {"name": "flow", **value} if isinstance(value, dict) else value
 
+    @field_validator("tokenizer", mode="before")
+    @classmethod
+    def _patch_where_no_kind_is_given(cls, value: Any) -> Any:
+        return {"kind": "patch", **value} if isinstance(value, dict) else value
+
     @field_validator("model", mode="before")
     @classmethod
     def _preset_or_kind(cls, value: Any) -> Any:
@@ -143,6 +223,21 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
                 raise ValueError(f"there are the presets {', '.join(PRESETS)}")
             return PRESETS[value]
         return {"kind": "dit", **value} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _trained_weights_are_float32(self) -> "TrainConfig":
+        published = isinstance(self.model, DiffusersConfig)
+        if isinstance(self.model, DiffusersConfig) and self.model.dtype != "float32":
+            if self.lora is None:
+                raise ValueError(
+                    f"model.dtype {self.model.dtype} needs lora: weights that are trained are float32"
+                )
+            if self.dtype != self.model.dtype:
+                raise ValueError(f"model.dtype {self.model.dtype} needs dtype {self.model.dtype}")
+        if self.lora and published == (self.lora.checkpoint is not None):
+            which = "is for models of ours" if published else "must name the weights that are adapted"
+            raise ValueError(f"lora.checkpoint {which}")
+        return self
 
     @property
     def compression(self) -> Compression:

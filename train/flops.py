@@ -34,6 +34,11 @@ class Flops(NamedTuple):
         """Forward and backward."""
         return self.forward + self.backward
 
+    @property
+    def adapting(self) -> int:
+        """Forward, and the gradients of inputs: what training costs where adapters of a low rank learn, and no more."""
+        return 2 * self.forward
+
 
 def sample_flops(
     config: ModelConfig, channels: int, text_width: int, latent_size: Sequence[int], text_tokens: int

@@ -10,10 +10,13 @@ from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main
 from tests.s3server import make_bucket, s3_server
 from tests.train import sharded
+from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
+from tests.train.saved import tensors
 from train.checkpoint import Checkpoints, CheckpointState
-from train.config import CheckpointConfig
+from train.config import CheckpointConfig, EmaConfig
 from train.parallel.world import World
+from train.trainer import Trainer
 
 MODEL = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(), "n": torch.tensor([7])}
 EMA = {name: tensor + 1 for name, tensor in MODEL.items()}
@@ -85,3 +88,34 @@ def test_what_is_no_checkpoint_is_refused_and_nothing_is_written(tmp_path: Path,
     (tmp_path / "step-000003" / "model" / "00000-of-00001.safetensors").write_bytes(b"cut off")
     assert main(["export", str(tmp_path), "--out", str(out)]) == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize("group", ["ema", "model"])
+def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) -> None:
+    config = tiny_config(2).model_copy(update={"ema": EmaConfig(decay=0.5)})
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    command = ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--weights", group, "--json"]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"out": str(tmp_path / "out"), "step": 2, "weights": group, "merged": False}
+    weights, saved = load_file(tmp_path / "out" / "model.safetensors"), tensors(tmp_path / "run", group)
+    expected = {name.removeprefix("dit."): weight for name, weight in saved.items()}
+    assert all((weight == expected[name]).all() for name, weight in weights.items())
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["kind"] == "dit"
+    assert main(command) == 2
+    assert "exists" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--out", "w.safetensors", "--merge"), "--merge"),
+        (("--out", "folder", "--dtype", "bfloat16"), "--dtype"),
+        (("--out", "s3://bucket/folder"), "no local folder"),
+    ],
+)
+def test_what_only_the_other_kind_can_be_is_refused(tmp_path: Path, capsys, more, told: str) -> None:
+    save(str(tmp_path), {"model": MODEL})
+    assert main(["export", str(tmp_path), *more]) == 2
+    assert told in capsys.readouterr().err

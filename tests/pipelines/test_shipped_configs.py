@@ -26,6 +26,16 @@ def test_train_yaml_is_a_configuration() -> None:
     assert config.dataset == "x"
 
 
+def test_the_fine_tuning_of_wan_is_a_configuration() -> None:
+    config = resolve(TrainRunConfig, CONFIGS / "finetune_wan_lora.yaml", ["dataset=x"])
+    clip = 21 * 30 * 52  # 81 frames of 480 x 832
+    assert clip + 513 <= config.stream.buckets.memory_tokens
+    assert (clip + 513) ** 2 <= (config.stream.buckets.compute_budget or 0)
+    with pytest.raises(UsageError, match=r"stream\.regime pack.*takes no packs"):
+        changes = ["stream.regime=pack", "stream.policy=balanced", "dataset=x"]
+        resolve(TrainRunConfig, CONFIGS / "finetune_wan_lora.yaml", changes)
+
+
 def test_report_yaml_is_a_configuration() -> None:
     assert resolve(ReportConfig, CONFIGS / "report.yaml", []).buckets.memory_tokens > 0
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.train import published
 from train.config import HashedTextConfig, TransformersTextConfig
 from train.models.text import HashedTextEncoder, TransformersTextEncoder
 
@@ -43,15 +44,7 @@ def test_a_word_has_the_same_row_in_every_process_and_version():
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = ["<pad>", "<unk>", "</s>", "a", "cat", "dog", "jumps", "over", "the"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
-    )
+    return published.vocabulary()
 
 
 @pytest.fixture(scope="module")

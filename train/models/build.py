@@ -6,26 +6,59 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from train.models.config import DiTConfig, ModelConfig, STDiTConfig
+from loader.errors import UsageError
+from train.config import DiffusersVAEConfig, PatchTransformConfig
+from train.models.config import DiffusersConfig, DiTConfig, ModelConfig, STDiTConfig
 from train.models.denoiser import Denoiser
+from train.models.diffusers_cogvideox import CogVideoX
+from train.models.diffusers_cosmos import Cosmos
+from train.models.diffusers_folder import description, part_folder
+from train.models.diffusers_hunyuan import HunyuanVideo
+from train.models.diffusers_shared import DiffusersDenoiser
+from train.models.diffusers_vae import DiffusersVAE
+from train.models.diffusers_wan import Wan
 from train.models.dit import DiT
 from train.models.mmdit import MMDiT
 from train.models.st_dit import STDiT
+from train.models.tokenizer import PatchTransform, Tokenizer
 
 
-def build_denoiser(config: ModelConfig, channels: int, text_width: int) -> Denoiser:
+def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:
+    """The tokenizer a configuration describes."""
+    return PatchTransform(config) if isinstance(config, PatchTransformConfig) else DiffusersVAE(config)
+
+
+PUBLISHED = (Wan, CogVideoX, HunyuanVideo, Cosmos)
+
+
+def build_denoiser(config: ModelConfig | DiffusersConfig, channels: int, text_width: int) -> Denoiser:
     """The model a configuration describes; under ``torch.device("meta")`` without weights.
 
     Args:
         config: the architecture.
         channels: channels of the latents.
         text_width: width of the text context.
+
+    Raises:
+        UsageError: a published model is not there, of another family, or does not fit latents and text.
     """
+    if isinstance(config, DiffusersConfig):
+        return _published(config, channels, text_width)
     if isinstance(config, DiTConfig):
         return DiT(config, channels, text_width)
     if isinstance(config, STDiTConfig):
         return STDiT(config, channels, text_width)
     return MMDiT(config, channels, text_width)
+
+
+def _published(config: DiffusersConfig, channels: int, text_width: int) -> DiffusersDenoiser:
+    folder = part_folder(config.name, config.subfolder, "model.name")
+    found = description(folder, "model.name").get("_class_name")
+    for family in PUBLISHED:
+        if family.source == found:
+            return family(config, folder, channels, text_width)
+    known = ", ".join(family.source for family in PUBLISHED)
+    raise UsageError(f"model.name={config.name!r} is a {found}; supported are {known}")
 
 
 def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -7,10 +7,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from train.config import TrainConfig
-from train.models.build import build_denoiser, initial_weights
+from loader.errors import UsageError
+from train.checkpoint.weights import weights_of
+from train.config import LoraConfig, TrainConfig
+from train.models.build import build_denoiser, build_tokenizer, initial_weights
+from train.models.config import DiffusersConfig
+from train.models.lora import adapt
 from train.models.text import build_text_encoder
-from train.models.tokenizer import PatchTransform
 from train.objectives.build import build_objective
 
 
@@ -26,26 +29,60 @@ class Bundle(nn.Module):
         text: captions to context.
         dit: the denoiser, of any kind; it predicts what the objective asks.
         objective: what that is.
+
+    Raises:
+        UsageError: a published part is not there, or the parts do not fit each other.
     """
 
     def __init__(self, config: TrainConfig, meta: bool = False) -> None:
         super().__init__()
+        self._config = config
         self.objective = build_objective(config.objective)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.tokenizer = PatchTransform(config.tokenizer)
+            self.tokenizer = build_tokenizer(config.tokenizer)
             self.text = build_text_encoder(config.text)
             self._drawn = torch.get_rng_state()
             self._build = partial(build_denoiser, config.model, self.tokenizer.channels, self.text.width)
             with torch.device("meta") if meta else nullcontext():
                 self.dit = self._build()
+            self._fits(config)
+            if config.lora:
+                self._adapt(config.lora)
 
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and initial value of each weight of the denoiser, whole, on the CPU, one layer after the other."""
+        """Name and initial value of each weight of the denoiser, whole, on the CPU.
+
+        One layer after the other; but a published model, or one with adapters, is read whole first.
+        """
+        if self._config.lora or isinstance(self._config.model, DiffusersConfig):
+            whole = Bundle(self._config).dit
+            return ((name, weight.detach()) for name, weight in whole.named_parameters())
         with torch.device("meta"):
             twin = self._build()
         return initial_weights(twin, self._drawn)
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, by name; a frozen text encoder has none."""
+        """The parameters that are trained, by name; frozen encoders have none, and under LoRA only adapters."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def _adapt(self, config: LoraConfig) -> None:
+        if config.checkpoint is not None:
+            weights_of(config.checkpoint).load_(self.trained())
+        self.requires_grad_(False)
+        adapt(self.dit, config)
+
+    def _fits(self, config: TrainConfig) -> None:
+        """Checks what no part can see alone."""
+        if config.objective.name not in self.dit.objectives:
+            raise UsageError(
+                f"objective.name={config.objective.name}: this model was published with, and is trained with,"
+                f" {' or '.join(self.dit.objectives)}"
+            )
+        if self.text.pooled_width != self.dit.pooled_width:
+            needed = (
+                f"be an encoder of {self.dit.pooled_width} values" if self.dit.pooled_width else "be unset"
+            )
+            raise UsageError(
+                f"text.pooled must {needed}: this is what the model takes of a caption as a whole"
+            )

@@ -56,4 +56,37 @@ class MMDiTConfig(TransformerConfig):
 
 
 ModelConfig = DiTConfig | STDiTConfig | MMDiTConfig
-"""Told apart by `kind`."""
+"""Ours; told apart by `kind`."""
+
+
+class DiffusersConfig(BaseModel, frozen=True, extra="forbid"):
+    """A published transformer of diffusers, to be trained further (`train.models.diffusers_shared`)."""
+
+    kind: Literal["diffusers"] = "diffusers"
+    name: str = Field(
+        description="name of a pipeline or model on the Hugging Face hub, or a local folder of either"
+    )
+    subfolder: str = Field(
+        "transformer", description="of the pipeline; a local folder that is the model's own needs none"
+    )
+    patch: tuple[int, int, int] = Field(
+        (1, 2, 2), description="latent frames, rows and columns per token, as the model has them; checked"
+    )
+    fused: bool = Field(True, description="use the fused operators (docs/patch.md)")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="type of its weights; bfloat16 only where they are frozen, under lora"
+    )
+    checkpointing: bool = Field(
+        False, description="keep of each block its input alone, and compute the rest again in the backward"
+    )
+    text_tokens: int | None = Field(
+        None, ge=1, description="length that captions are filled up to; null: that of the family's pipeline"
+    )
+    guidance: float | None = Field(
+        None, gt=0, description="HunyuanVideo: the guidance that a distilled model is told; 6 in its pipeline"
+    )
+    fps: float | None = Field(
+        None,
+        gt=0,
+        description="Cosmos: frames per second that positions in time are told; null: not told, as images",
+    )

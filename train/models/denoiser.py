@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -29,9 +29,17 @@ class Denoiser(nn.Module):
 
     Attributes:
         patch: latent frames, rows and columns per token.
+        objectives: names of those that it can be trained with.
+        lora_targets: layers that LoRA adapts, if no others are named.
+        adapted: all but the weights of adapters are frozen (`train.models.lora`).
+        pooled_width: values in the first row of the context that stand for the whole caption; 0: that row is a token.
     """
 
     patch: Patch
+    objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
+    lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
+    adapted: bool = False
+    pooled_width: int = 0
 
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
@@ -105,4 +113,5 @@ class Denoiser(nn.Module):
         """
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)
-        return Work(tokens, sum(self.flops(size, text).training for size, text in samples))
+        costs = [self.flops(size, text) for size, text in samples]
+        return Work(tokens, sum(cost.adapting if self.adapted else cost.training for cost in costs))

@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from loader.errors import UsageError, first_line
 from loader.text import words
-from train.config import HashedTextConfig, TransformersTextConfig
+from train.config import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
 
 
 class TextEncoder(nn.Module):
@@ -16,9 +18,11 @@ class TextEncoder(nn.Module):
 
     Attributes:
         width: width D of the context.
+        pooled_width: values in the first row of the context that stand for the whole caption; 0: that row is a token.
     """
 
     width: int
+    pooled_width: int = 0
 
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """The context, float [B, L, D], and which of its tokens count, bool [B, L].
@@ -70,42 +74,96 @@ class TransformersTextEncoder(TextEncoder):
     def __init__(self, config: TransformersTextConfig) -> None:
         super().__init__()
         self.config = config
-        try:
-            from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
-            from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
-
-            description = AutoConfig.from_pretrained(config.name, trust_remote_code=False)
-            # The encoder's own class leaves a T5's decoder on the disk.
-            encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
-            self.model = (AutoModelForTextEncoding if encoder else AutoModel).from_pretrained(
-                config.name, dtype=getattr(torch, config.dtype), use_safetensors=True, trust_remote_code=False
-            )
-            self.tokenizer = AutoTokenizer.from_pretrained(config.name, trust_remote_code=False)
-        except (ImportError, OSError, ValueError) as error:
-            raise UsageError(
-                f"text.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
-                "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
-            ) from error
-        self.model.requires_grad_(False)
+        self.tokenizer, self.model = _load(config, "text")
         self.width = int(self.model.config.hidden_size)
-        if self.tokenizer.pad_token is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.pooled: _Pooled | None = None
+        if config.pooled is not None:
+            self.pooled = _Pooled(config.pooled)
+            self.pooled_width = self.pooled.width
+            if self.pooled_width > self.width:
+                raise UsageError(
+                    f"text.pooled.name={config.pooled.name!r} gives {self.pooled_width} values, more than the"
+                    f" {self.width} of a row of the context"
+                )
 
     @torch.no_grad()
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``TextEncoder``; the longest context is ``max_text_tokens``."""
+        """See ``TextEncoder``; the longest context is ``max_text_tokens``, and one row with ``pooled``."""
+        config = self.config
+        tokens = self.tokenizer(
+            [config.template.replace("{}", caption) for caption in captions],
+            padding=True if config.padding == "mask" else "max_length",
+            truncation=True,
+            max_length=config.template_tokens + config.max_text_tokens,
+            return_tensors="pt",
+        ).to(self.model.device)
+        mask_BL = tokens["attention_mask"].bool()
+        if config.padding == "text":
+            mask_BL = torch.ones_like(mask_BL)
+        tokens["attention_mask"] = mask_BL.long()
+        output = self.model(**tokens, output_hidden_states=config.skipped_layers > 0)
+        layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
+        context_BLD = layers[-1 - config.skipped_layers][:, config.template_tokens :].float()
+        mask_BL = mask_BL[:, config.template_tokens :]
+        # A tokenizer without special tokens leaves an empty caption nothing to attend to.
+        mask_BL[:, 0] |= ~mask_BL.any(dim=1)
+        if self.pooled is not None:
+            row_B1D = F.pad(self.pooled(captions), (0, self.width - self.pooled_width))[:, None]
+            context_BLD, mask_BL = (
+                torch.cat([row_B1D, context_BLD], dim=1),
+                F.pad(mask_BL, (1, 0), value=True),
+            )
+        return context_BLD, mask_BL
+
+
+class _Pooled(nn.Module):
+    """One vector for each caption."""
+
+    def __init__(self, config: PooledTextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokenizer, self.model = _load(config, "text.pooled")
+        self.width = int(self.model.config.hidden_size)
+
+    def forward(self, captions: Sequence[str]) -> torch.Tensor:
+        """Float32 [B, width]."""
         tokens = self.tokenizer(
             list(captions),
-            padding=True,
+            padding="max_length",
             truncation=True,
             max_length=self.config.max_text_tokens,
             return_tensors="pt",
-        ).to(self.model.device)
-        context_BLD = self.model(**tokens).last_hidden_state.float()
-        mask_BL = tokens["attention_mask"].bool()
-        # A tokenizer without special tokens leaves an empty caption nothing to attend to.
-        mask_BL[:, 0] |= ~mask_BL.any(dim=1)
-        return context_BLD, mask_BL
+        )
+        # As HunyuanVideo's pipeline does it: without a mask. CLIP is causal, and padding lies behind its vector.
+        pooled_BD: torch.Tensor = self.model(tokens["input_ids"].to(self.model.device)).pooler_output
+        return pooled_BD.float()
+
+
+def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
+    """A tokenizer that pads behind the text, and a frozen encoder."""
+    try:
+        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+        from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+
+        place = {"subfolder": config.subfolder, "trust_remote_code": False}
+        description = AutoConfig.from_pretrained(config.name, **place)
+        # The encoder's own class leaves a T5's decoder on the disk.
+        encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
+        model = (AutoModelForTextEncoding if encoder else AutoModel).from_pretrained(
+            config.name, dtype=getattr(torch, config.dtype), use_safetensors=True, **place
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.name, **place | {"subfolder": config.tokenizer_subfolder}, padding_side="right"
+        )
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(
+            f"{key}.name={config.name!r} could not be loaded ({first_line(error)}); pass a hub "
+            "name, or the path of a local folder with config.json, model.safetensors and its tokenizer"
+        ) from error
+    model.requires_grad_(False)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer, model
 
 
 def build_text_encoder(config: HashedTextConfig | TransformersTextConfig) -> TextEncoder:

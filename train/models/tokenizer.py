@@ -1,4 +1,4 @@
-"""A video tokenizer without weights: an orthonormal cosine transform of space-time patches."""
+"""Video tokenizers, and one without weights: an orthonormal cosine transform of space-time patches."""
 
 import math
 
@@ -23,7 +23,61 @@ def cosine_basis(size: int) -> torch.Tensor:
     return basis
 
 
-class PatchTransform(nn.Module):
+class Tokenizer(nn.Module):
+    """Turns video into latents and back, causal in time: 1 + k * frames video frames are 1 + k latent frames.
+
+    Attributes:
+        compression: video frames, pixel rows and pixel columns per latent one.
+    """
+
+    compression: tuple[int, int, int]
+
+    @property
+    def channels(self) -> int:
+        """Channels of a latent."""
+        raise NotImplementedError
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Latents of RGB video.
+
+        Args:
+            video_BCTHW: [B, 3, frames, height, width], uint8 or floating point in [-1, 1].
+
+        Returns:
+            float32 [B, channels, 1 + (frames - 1) / frames per latent, height / rows, width / columns].
+
+        Raises:
+            UsageError: see `latent_size`.
+        """
+        raise NotImplementedError
+
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Video of latents, float32 [B, 3, frames, height, width]."""
+        raise NotImplementedError
+
+    def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
+        """Frames, rows and columns of the latents of a video of that many frames, rows and columns.
+
+        Raises:
+            UsageError: when the video does not divide into whole patches.
+        """
+        t, h, w = self.compression
+        frames, height, width = size
+        if (frames - 1) % t:
+            below = frames - (frames - 1) % t
+            raise UsageError(
+                f"{frames} frames do not fit tokenizer.frames={t}: "
+                f"use 1 + a multiple of {t}, such as {below} or {below + t}"
+            )
+        if height % h or width % w:
+            raise UsageError(
+                f"{height}x{width} pixels do not fit the tokenizer: height must be a multiple of {h}, "
+                f"width a multiple of {w}"
+            )
+        return 1 + (frames - 1) // t, height // h, width // w
+
+
+class PatchTransform(Tokenizer):
     """Turns video into latents and back without loss; fixed, linear, causal in time.
 
     Frames are grouped as the causal video VAEs do it: the first frame alone, then every ``frames`` frames
@@ -49,21 +103,11 @@ class PatchTransform(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Channels of a latent."""
+        """See `Tokenizer`."""
         return COLOURS * math.prod(self.compression)
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Latents of RGB video.
-
-        Args:
-            video_BCTHW: [B, 3, frames, height, width], uint8 or floating point in [-1, 1].
-
-        Returns:
-            float32 [B, channels, 1 + (frames - 1) / frames per latent, height / rows, width / columns].
-
-        Raises:
-            UsageError: when the video does not divide into whole patches.
-        """
+        """See `Tokenizer`."""
         self.latent_size(tuple(video_BCTHW.shape[2:]))
         x = video_BCTHW.float()
         if video_BCTHW.dtype == torch.uint8:
@@ -74,31 +118,10 @@ class PatchTransform(nn.Module):
         return coefficients_BTHWCK.permute(0, 5, 4, 1, 2, 3).flatten(1, 2)
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Video of latents, the inverse of ``encode``: float32 [B, 3, frames, height, width]."""
+        """See `Tokenizer`; the inverse of ``encode``."""
         B, _, T, H, W = latents_BCTHW.shape
         coefficients = latents_BCTHW.float().reshape(B, -1, COLOURS, T, H, W)
         x = join(coefficients.permute(0, 3, 4, 5, 2, 1) @ self.basis_KP, self.compression)
         # Generated latents need not hold the first frame still: its projection on stills is the mean.
         t = self.compression[0]
         return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)
-
-    def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
-        """Frames, rows and columns of the latents of a video of that many frames, rows and columns.
-
-        Raises:
-            UsageError: when the video does not divide into whole patches.
-        """
-        t, h, w = self.compression
-        frames, height, width = size
-        if (frames - 1) % t:
-            below = frames - (frames - 1) % t
-            raise UsageError(
-                f"{frames} frames do not fit tokenizer.frames={t}: "
-                f"use 1 + a multiple of {t}, such as {below} or {below + t}"
-            )
-        if height % h or width % w:
-            raise UsageError(
-                f"{height}x{width} pixels do not fit the tokenizer: height must be a multiple of {h}, "
-                f"width a multiple of {w}"
-            )
-        return 1 + (frames - 1) // t, height // h, width // w

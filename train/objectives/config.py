@@ -104,6 +104,9 @@ class DDPMConfig(ObjectiveConfig, frozen=True, extra="forbid"):
     zero_terminal_snr: bool = Field(
         False, description="rescale the schedule so that the last level is noise alone; needs prediction v"
     )
+    snr_shift: float = Field(
+        1.0, gt=0, description="divide every level's signal over noise by this; CogVideoX 2B takes 3"
+    )
     min_snr_gamma: float | None = Field(
         None,
         gt=0,

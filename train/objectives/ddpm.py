@@ -28,6 +28,8 @@ class DDPM:
     def products(self) -> torch.Tensor:
         """The cumulative product a of every level, float64 [timesteps]."""
         products = torch.cumprod(1 - betas(self.config), dim=0)
+        # a / (1 - a) over s, solved for a; CogVideoX shifts before it rescales.
+        products = products / (self.config.snr_shift + (1 - self.config.snr_shift) * products)
         return zero_terminal(products) if self.config.zero_terminal_snr else products
 
     def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol

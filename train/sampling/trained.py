@@ -1,16 +1,13 @@
 """The model of a checkpoint, ready to sample."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
 from loader.errors import UsageError, first_line
-from train.checkpoint.folder import located
-from train.checkpoint.pieces import piece_of
-from train.checkpoint.reading import load_, shapes_of
-from train.checkpoint.state import read_state
+from loader.storage import StorageConfig
+from train.checkpoint.weights import weights_of
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 
@@ -34,29 +31,31 @@ class Trained:
     averaged: bool
 
 
-def load_trained(path: Path, device: torch.device, averaged: bool = True) -> Trained:
-    """The model of a checkpoint's folder, or of the latest checkpoint of a run's folder.
+def load_trained(
+    named: str,
+    device: torch.device,
+    averaged: bool = True,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Trained:
+    """The model of a checkpoint.
 
     Args:
-        path: of either.
+        named: folder or prefix of a run, whose newest checkpoint is taken, or of one of its checkpoints.
         device: where the model goes.
         averaged: takes the average of the weights where the checkpoint has one.
+        storage: how it is reached.
 
     Raises:
         UsageError: there is no checkpoint, or it is of a model that this version does not know.
         RunError: it is damaged.
     """
-    storage, folder = located(str(path))
-    state = read_state(storage, folder)
+    saved = weights_of(named, averaged, storage)
     try:
-        config = TrainConfig.model_validate(state.config)
+        config = TrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
         raise UsageError(
-            f"{storage.uri(folder)} describes a model that this version does not know: {first_line(error)}"
+            f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
     bundle = Bundle(config)
-    averaged = averaged and "ema" in state.groups
-    group, weights = "ema" if averaged else "model", bundle.trained()
-    shapes = shapes_of([piece_of(group, name, weight) for name, weight in weights.items()])
-    load_(storage, folder, state, group, weights, shapes)
-    return Trained(storage.uri(folder), config, bundle.to(device).eval(), state.step, averaged)
+    saved.load_(bundle.trained())
+    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group == "ema")

@@ -1,0 +1,204 @@
+"""LoRA: what is trained, saved and averaged, and what others make of it."""
+
+import itertools
+import json
+
+import diffusers
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from loader.errors import UsageError
+from tests.train.clips import ClipStream, tiny_config
+from tests.train.published import run_config
+from tests.train.saved import tensors
+from train.config import EmaConfig, LoraConfig, TrainConfig
+from train.export import LORA_FILE, export
+from train.models.bundle import Bundle
+from train.models.config import MMDiTConfig, STDiTConfig
+from train.sampling.trained import load_trained
+from train.trainer import Trainer
+
+LORA = {"rank": 4, "alpha": 8.0}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def wan(tmp_path_factory):
+    """A finished run of adapters on a tiny Wan: its folder and configuration."""
+    folder = tmp_path_factory.mktemp("wan")
+    config = run_config(folder, "wan", 24, lr=1e-2, lora=LORA, ema={"decay": 0.9})
+    return folder, config, Trainer(config, ClipStream(), folder / "run").run()
+
+
+def asked():
+    torch.manual_seed(1)
+    return (
+        torch.randn(1, 24, 2, 4, 4),
+        torch.rand(1),
+        torch.randn(1, 5, 8),
+        torch.ones(1, 5, dtype=torch.bool),
+    )
+
+
+def answer(model, dit):
+    x, t, context, mask = asked()
+    with torch.no_grad():
+        return model(x, 1000 * t, dit.filled(context, mask), return_dict=False)[0]
+
+
+def test_adapters_learn_and_nothing_else_is_saved(wan):
+    folder, config, result = wan
+    assert result.last_10_mean < 0.95 * result.first_10_mean
+    before, after = Bundle(config), load_trained(str(folder / "run"), CPU, averaged=False).bundle
+    for name, weight in after.named_parameters():
+        same = torch.equal(weight, before.get_parameter(name))
+        assert same == (".lora_" not in name), name
+    for group in ("model", "ema"):
+        saved = tensors(folder / "run", group)
+        assert set(saved) == set(after.trained())
+        assert all(".lora_" in name for name in saved)
+    # Two matrices of rank 4 on four layers of 32 x 32, in two attentions of two blocks.
+    assert sum(weight.numel() for weight in saved.values()) == 2 * 2 * 4 * 2 * 4 * 32
+
+
+def test_an_adapter_changes_nothing_before_it_has_learned(tmp_path):
+    adapted = run_config(tmp_path, "wan", lora=LORA)
+    plain = adapted.model_copy(update={"lora": None})
+    with torch.no_grad():
+        torch.testing.assert_close(Bundle(adapted).dit(*asked()), Bundle(plain).dit(*asked()))
+
+
+def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
+    folder, config, _ = wan
+
+    class Ended(ClipStream):
+        def __iter__(self):
+            return itertools.islice(super().__iter__(), 4)
+
+    with pytest.raises(Exception, match="before step 5"):
+        Trainer(config, Ended(), tmp_path).run()
+    Trainer(config, ClipStream(), tmp_path).run()
+    losses = [
+        [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        for out in (tmp_path, folder / "run")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_diffusers_reads_the_adapters(wan, tmp_path, averaged):
+    folder, _, _ = wan
+    trained = load_trained(str(folder / "run"), CPU, averaged)
+    export(trained, tmp_path / "lora")
+    with safe_open(tmp_path / "lora" / LORA_FILE, "pt") as file:
+        assert json.loads(file.metadata()["lora_adapter_metadata"])["transformer.lora_alpha"] == 8
+    base = diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer")
+    plain = answer(base, trained.bundle.dit)
+    weights, metadata = diffusers.WanPipeline.lora_state_dict(tmp_path / "lora", return_lora_metadata=True)
+    diffusers.WanPipeline.load_lora_into_transformer(weights, base, metadata=metadata)
+    with torch.no_grad():
+        expected = trained.bundle.dit(*asked())
+    found = answer(base, trained.bundle.dit)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found - plain).abs().max() > 1e-2
+
+
+def test_merged_it_is_a_published_model_of_its_own(wan, tmp_path):
+    folder, _, _ = wan
+    trained = load_trained(str(folder / "run"), CPU)
+    with torch.no_grad():
+        expected = trained.bundle.dit(*asked())
+    export(trained, tmp_path / "merged", merged=True)
+    model = diffusers.WanTransformer3DModel.from_pretrained(tmp_path / "merged")
+    names = set(diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer").state_dict())
+    assert set(model.state_dict()) == names
+    torch.testing.assert_close(answer(model, trained.bundle.dit), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["cogvideox", "hunyuan", "cosmos"])
+def test_every_family_has_layers_that_are_adapted(tmp_path, variant):
+    bundle = Bundle(run_config(tmp_path, variant, lora=LORA))
+    trained = bundle.trained()
+    assert trained
+    assert all(name.startswith("dit.") and ".lora_" in name for name in trained)
+    export_layers = {name.split(".lora_")[0] for name in trained}
+    attentions = [name for name, _ in bundle.dit.named_modules() if name.endswith((".to_q", ".to_v"))]
+    assert {f"dit.{name}" for name in attentions if "refiner" not in name} <= export_layers
+
+
+def test_a_frozen_base_may_be_bfloat16(tmp_path):
+    config = run_config(tmp_path, "wan", 4, lora=LORA, dtype="bfloat16")
+    config = TrainConfig.model_validate(
+        config.model_dump()
+        | {"model": config.model.model_copy(update={"dtype": "bfloat16", "checkpointing": True})}
+    )
+    bundle = Bundle(config)
+    assert {weight.dtype for weight in bundle.trained().values()} == {torch.float32}
+    assert bundle.dit.model.blocks[0].ffn.net[0].proj.weight.dtype == torch.bfloat16
+    result = Trainer(config, ClipStream(), tmp_path / "run").run()
+    full = config.model_copy(
+        update={"dtype": "float32", "model": config.model.model_copy(update={"dtype": "float32"})}
+    )
+    expected = Trainer(full, ClipStream(), tmp_path / "full").run()
+    assert result.first_10_mean == pytest.approx(expected.first_10_mean, rel=0.03)
+
+
+def test_a_step_with_adapters_costs_two_forwards(tmp_path):
+    config = run_config(tmp_path, "wan", lora=LORA)
+    adapted, mask = Bundle(config).dit, torch.ones(1, 4, dtype=torch.bool)
+    whole = Bundle(config.model_copy(update={"lora": None})).dit
+    forward = whole.flops((2, 4, 4), 4).forward
+    assert adapted.work([(2, 4, 4)], mask).flops == 2 * forward
+    assert whole.work([(2, 4, 4)], mask).flops == whole.flops((2, 4, 4), 4).training
+
+
+SHAPE = {"hidden": 48, "heads": 2, "layers": 2}
+
+
+@pytest.mark.parametrize(
+    "model", [None, STDiTConfig(**SHAPE), MMDiTConfig(**SHAPE)], ids=["dit", "st_dit", "mmdit"]
+)
+def test_models_of_ours_are_adapted_from_a_run_of_theirs(tmp_path, model):
+    config = tiny_config(4).model_copy(update={"model": model} if model else {})
+    Trainer(config, ClipStream(), tmp_path / "base").run()
+    lora = LoraConfig(**LORA, checkpoint=str(tmp_path / "base"))
+    config = config.model_copy(update={"lora": lora, "ema": EmaConfig(decay=0.5)})
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    trained, started = load_trained(str(tmp_path / "run"), CPU), tensors(tmp_path / "base")
+    frozen = {name.replace(".base_layer", ""): weight for name, weight in trained.bundle.named_parameters()}
+    assert all(torch.equal(frozen[name], weight) for name, weight in started.items())
+    assert trained.bundle.text.table.weight.requires_grad is False
+    text = trained.bundle.text(["a wave going 1"])
+    x, t = torch.randn(1, 24, 3, 8, 8), torch.rand(1)
+    with torch.no_grad():
+        expected = trained.bundle.dit(x, t, *text)
+    export(trained, tmp_path / "merged", merged=True)
+    merged = Bundle(tiny_config().model_copy(update={"model": config.model})).dit
+    merged.load_state_dict(load_file(tmp_path / "merged" / "model.safetensors"))
+    with torch.no_grad():
+        torch.testing.assert_close(merged(x, t, *text), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(UsageError, match=r"lora\.targets=\['query'\]"):
+        Bundle(run_config(tmp_path, "wan", lora=LORA | {"targets": ["query"]}))
+
+
+def test_where_the_frozen_weights_come_from_is_said(tmp_path):
+    for wrong in ({"lora": LoraConfig()}, {"lora": {}}):
+        with pytest.raises(ValueError, match=r"lora\.checkpoint must name"):
+            TrainConfig.model_validate(tiny_config().model_dump() | wrong)
+    with pytest.raises(ValueError, match=r"lora\.checkpoint is for models of ours"):
+        run_config(tmp_path, "wan", lora=LORA | {"checkpoint": "x"})
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        Bundle(tiny_config().model_copy(update={"lora": LoraConfig(checkpoint=str(tmp_path / "nothing"))}))

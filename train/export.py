@@ -1,0 +1,75 @@
+"""From a checkpoint to what others read: a folder of diffusers, a LoRA file, or plain safetensors.
+
+OUT/config.json, diffusion_pytorch_model*.safetensors   a published model, trained or with its adapters merged
+OUT/pytorch_lora_weights.safetensors                    adapters alone, as `load_lora_weights` reads them
+OUT/config.json, model.safetensors                      a model of ours
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from loader.errors import UsageError
+from train.config import LoraConfig
+from train.models.bundle import Bundle
+from train.models.diffusers_shared import DiffusersDenoiser
+from train.models.lora import adapter_weights, merge
+from train.sampling.trained import Trained
+
+LORA_FILE = "pytorch_lora_weights.safetensors"
+PREFIX = "transformer"
+"""Of the names of adapters in that file: the part of a pipeline they belong to."""
+
+
+def export(trained: Trained, out: Path, merged: bool = False) -> None:
+    """Writes the weights into a new folder, which appears whole or not at all.
+
+    Args:
+        trained: of a checkpoint; with ``merged``, its adapters are gone afterwards.
+        out: the folder.
+        merged: adapters become part of their layers, and the whole model is written.
+
+    Raises:
+        UsageError: the folder exists, or there are no adapters to merge.
+    """
+    bundle, lora = trained.bundle, trained.config.lora
+    if out.exists():
+        raise UsageError(f"{out} exists; export into a new folder")
+    if merged and lora is None:
+        raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
+    aside = out.with_name(f".{out.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    if lora and not merged:
+        _adapters(bundle, lora, aside / LORA_FILE)
+    else:
+        if lora:
+            merge(bundle.dit)
+        _whole(bundle, trained, aside)
+    aside.rename(out)
+
+
+def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:
+    weights = {
+        f"{PREFIX}.{name}": weight.detach().contiguous().cpu()
+        for name, weight in adapter_weights(bundle.dit).items()
+    }
+    settings = {
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": list(config.targets or bundle.dit.lora_targets),
+    }
+    described = json.dumps({f"{PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True)
+    save_file(weights, path, metadata={"format": "pt", "lora_adapter_metadata": described})
+
+
+def _whole(bundle: Bundle, trained: Trained, folder: Path) -> None:
+    if isinstance(bundle.dit, DiffusersDenoiser):
+        bundle.dit.model.save_pretrained(folder, safe_serialization=True)
+        return
+    weights: dict[str, torch.Tensor] = bundle.dit.state_dict()
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(trained.config.model.model_dump_json(indent=1), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""Where the parts of a published model lie: JSON and safetensors in a local folder, fetched from the hub if need be."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from loader.errors import UsageError, first_line
+
+MAX_DESCRIPTION_BYTES = 1 << 20
+DESCRIPTION = "config.json"
+
+
+def part_folder(name: str, subfolder: str, key: str) -> Path:
+    """The local folder of a part of a pipeline; nothing but JSON and safetensors is ever fetched.
+
+    Args:
+        name: of a pipeline on the hub, or a local folder: of a pipeline, or of the part itself.
+        subfolder: of the part within a pipeline.
+        key: of the configuration, for errors.
+
+    Raises:
+        UsageError: there is no such part.
+    """
+    root = Path(name)
+    if root.is_dir():
+        for folder in (root / subfolder, root):
+            if (folder / DESCRIPTION).is_file():
+                return folder
+        raise UsageError(f"{key}={name!r} has neither {subfolder}/{DESCRIPTION} nor {DESCRIPTION}")
+    try:
+        from huggingface_hub import snapshot_download
+
+        prefix = f"{subfolder}/" if subfolder else ""
+        patterns = [f"{prefix}*.json", f"{prefix}*.safetensors"]
+        return Path(snapshot_download(name, allow_patterns=patterns)) / subfolder
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(
+            f"{key}={name!r} is no local folder and could not be fetched ({first_line(error)}); pass the path of a"
+            f" folder with {subfolder}/{DESCRIPTION}, or a name on the hub"
+        ) from error
+
+
+def description(folder: Path, key: str) -> dict[str, Any]:
+    """The model's own description, with its class under ``_class_name``.
+
+    Raises:
+        UsageError: it is missing, or no JSON object.
+    """
+    path = folder / DESCRIPTION
+    try:
+        if path.stat().st_size > MAX_DESCRIPTION_BYTES:
+            raise UsageError(f"{key}: {path} is larger than {MAX_DESCRIPTION_BYTES} bytes")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{key}: {path} could not be read: {first_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{key}: {path} is no JSON object")
+    return values
+
+
+def diffusers() -> ModuleType:
+    """The library.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import diffusers as library
+    except ImportError as error:
+        raise UsageError("published models need diffusers: pip install reelweave[diffusers]") from error
+    module: ModuleType = library
+    return module

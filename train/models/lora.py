@@ -1,0 +1,76 @@
+"""LoRA (Hu et al. 2021) through peft: adapters into a denoiser, out of it, and merged.
+
+An adapted layer computes W x + alpha / rank B A x; W is frozen, B starts at zero.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from loader.errors import UsageError
+from train.config import LoraConfig
+from train.models.denoiser import Denoiser
+from train.models.diffusers_shared import DiffusersDenoiser
+
+_NAME = "default"
+
+
+def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
+    """Puts adapters into a denoiser, float32, and freezes all else.
+
+    Raises:
+        UsageError: peft is not installed, or there are no such layers.
+    """
+    peft = _peft()
+    targets = config.targets or denoiser.lora_targets
+    settings = peft.LoraConfig(
+        r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=list(targets)
+    )
+    try:
+        peft.inject_adapter_in_model(settings, adapted(denoiser), adapter_name=_NAME)
+    except ValueError as error:
+        raise UsageError(
+            f"lora.targets={list(targets)} names no layer of this model that can be adapted"
+        ) from error
+    denoiser.adapted = True
+    for name, parameter in denoiser.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+        if parameter.requires_grad:
+            # peft gives adapters the type of their layer; what is trained is float32.
+            parameter.data = parameter.data.float()
+
+
+def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
+    """The adapters' matrices, named LAYER.lora_A.weight and LAYER.lora_B.weight as peft and diffusers save them."""
+    weights: dict[str, torch.Tensor] = _peft().get_peft_model_state_dict(
+        adapted(denoiser), adapter_name=_NAME
+    )
+    return weights
+
+
+def merge(denoiser: Denoiser) -> None:
+    """Adds every adapter to its layer, in the layer's type, and takes it out."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    inner = adapted(denoiser)
+    for name, layer in list(inner.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            parent, _, child = name.rpartition(".")
+            setattr(inner.get_submodule(parent), child, layer.get_base_layer())
+    denoiser.adapted = False
+
+
+def adapted(denoiser: Denoiser) -> Any:
+    """The module whose names adapters are saved by: diffusers' own where there is one."""
+    inner: nn.Module = denoiser.model if isinstance(denoiser, DiffusersDenoiser) else denoiser
+    return inner
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise UsageError("lora needs peft: pip install reelweave[diffusers]") from error
+    return peft
