@@ -96,3 +96,18 @@ def run_config(folder, variant, steps=6, lr=5e-3, channels=24, **update):
             "pooled": pooled,
         }
     return TrainConfig.model_validate(config.model_dump() | update)
+
+
+FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+CASES = {
+    "wan, adapters": ("wan", FSDP, {"rank": 4}),
+    "wan, ZeRO-1": ("wan", FSDP | {"shard": "optimizer"}, None),
+    "cogvideox, FSDP": ("cogvideox", FSDP, None),
+    "hunyuan, FSDP": ("hunyuan", FSDP, None),
+}
+"""Runs on two ranks: the model, the layout, adapters."""
+
+
+def case_config(folder, name):
+    variant, parallel, lora = CASES[name]
+    return run_config(folder, variant, 4, lora=lora, ema={"decay": 0.5}, parallel=parallel)

@@ -17,6 +17,7 @@ from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.config import DiffusersConfig
 from train.objectives.ddpm import DDPM
+from train.parallel.activations import checkpoint_block
 from train.sampling.trained import load_trained
 from train.trainer import Trainer
 
@@ -134,7 +135,9 @@ def inputs(denoiser, B=2, M=5, size=(2, 4, 4)):
 
 @ALL
 def test_every_weight_gets_a_gradient(tmp_path, variant):
-    denoiser = build_denoiser(publish(tmp_path, variant, checkpointing=True), 4, 8)
+    denoiser = build_denoiser(publish(tmp_path, variant), 4, 8)
+    for block in denoiser.repeated():
+        checkpoint_block(block, "full")
     denoiser(*inputs(denoiser)).square().sum().backward()
     assert [name for name, p in denoiser.named_parameters() if p.grad is None or not p.grad.any()] == []
 
@@ -284,7 +287,8 @@ def test_weights_of_a_model_without_memory_are_the_published_ones(tmp_path):
     config = run_config(tmp_path, "wan")
     built, empty = Bundle(config), Bundle(config, meta=True)
     assert all(parameter.is_meta for parameter in empty.dit.parameters())
-    given, expected = dict(empty.initial_weights()), dict(built.dit.named_parameters())
+    given = dict(empty.initial_weights())
+    expected = dict(built.dit.named_parameters()) | dict(built.dit.named_buffers())
     assert list(given) == list(expected)
     assert all(torch.equal(given[name], expected[name]) for name in expected)
 

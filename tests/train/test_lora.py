@@ -137,10 +137,16 @@ def test_every_family_has_layers_that_are_adapted(tmp_path, variant):
 
 
 def test_a_frozen_base_may_be_bfloat16(tmp_path):
-    config = run_config(tmp_path, "wan", 4, lora=LORA, dtype="bfloat16")
+    config = run_config(
+        tmp_path,
+        "wan",
+        4,
+        lora=LORA,
+        dtype="bfloat16",
+        parallel={"activation_checkpointing": "full"},
+    )
     config = TrainConfig.model_validate(
-        config.model_dump()
-        | {"model": config.model.model_copy(update={"dtype": "bfloat16", "checkpointing": True})}
+        config.model_dump() | {"model": config.model.model_copy(update={"dtype": "bfloat16"})}
     )
     bundle = Bundle(config)
     assert {weight.dtype for weight in bundle.trained().values()} == {torch.float32}
@@ -192,6 +198,15 @@ def test_models_of_ours_are_adapted_from_a_run_of_theirs(tmp_path, model):
 def test_layers_that_are_not_there_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"lora\.targets=\['query'\]"):
         Bundle(run_config(tmp_path, "wan", lora=LORA | {"targets": ["query"]}))
+
+
+def test_what_cannot_go_together_is_refused(tmp_path):
+    for lora, parallel, said in (
+        ({"dropout": 0.1}, {"activation_checkpointing": "full"}, r"lora\.dropout"),
+        ({}, {"tp": 2}, r"parallel\.tp"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run_config(tmp_path, "wan", lora=LORA | lora, parallel=parallel)
 
 
 def test_where_the_frozen_weights_come_from_is_said(tmp_path):

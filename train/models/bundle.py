@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import nn
@@ -51,13 +52,14 @@ class Bundle(nn.Module):
                 self._adapt(config.lora)
 
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and initial value of each weight of the denoiser, whole, on the CPU.
+        """Name and initial value of each weight and buffer of the denoiser, whole, on the CPU.
 
         One layer after the other; but a published model, or one with adapters, is read whole first.
         """
         if self._config.lora or isinstance(self._config.model, DiffusersConfig):
             whole = Bundle(self._config).dit
-            return ((name, weight.detach()) for name, weight in whole.named_parameters())
+            named = chain(whole.named_parameters(), whole.named_buffers())
+            return ((name, tensor.detach()) for name, tensor in named)
         with torch.device("meta"):
             twin = self._build()
         return initial_weights(twin, self._drawn)

@@ -76,9 +76,6 @@ class DiffusersConfig(BaseModel, frozen=True, extra="forbid"):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="type of its weights; bfloat16 only where they are frozen, under lora"
     )
-    checkpointing: bool = Field(
-        False, description="keep of each block its input alone, and compute the rest again in the backward"
-    )
     text_tokens: int | None = Field(
         None, ge=1, description="length that captions are filled up to; null: that of the family's pipeline"
     )

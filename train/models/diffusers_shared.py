@@ -67,8 +67,6 @@ class DiffusersDenoiser(Denoiser):
             raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
         # Loading leaves a model in evaluation, where dropout of adapters would not drop.
         self.model.train()
-        if config.checkpointing:
-            self.model.enable_gradient_checkpointing()
         if config.fused:
             patch(self.model)
         self._weights = self._counted(lambda _: True)
@@ -157,7 +155,7 @@ class DiffusersDenoiser(Denoiser):
     def _load(self, folder: Path) -> Any:
         kind = getattr(diffusers(), self.source)
         if torch.get_default_device().type == "meta":
-            return kind.from_config(kind.load_config(folder))
+            return self._empty(kind.from_config(kind.load_config(folder)))
         try:
             return kind.from_pretrained(
                 folder,
@@ -170,6 +168,14 @@ class DiffusersDenoiser(Denoiser):
                 f"model.name={self.config.name!r} could not be loaded ({first_line(error)}); its folder needs"
                 " config.json and weights in safetensors"
             ) from error
+
+    def _empty(self, model: Any) -> Any:
+        """A model without weights, in the types that loading gives them."""
+        wide = set(model._keep_in_fp32_modules or ())
+        for name, parameter in model.named_parameters():
+            if not wide & set(name.split(".")):
+                parameter.data = parameter.data.to(getattr(torch, self.config.dtype))
+        return model
 
     def _fits(self, what: str, found: int, wanted: int) -> None:
         if found != wanted:

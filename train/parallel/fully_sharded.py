@@ -43,8 +43,9 @@ class FullySharded(Replicated):
         # A token for each rank that shares a sequence.
         size = (frames * self.ranks.mesh.degree(CONTEXT), rows, columns)
         latents = torch.zeros(1, bundle.tokenizer.channels, *size, device=device)
-        context = torch.zeros(1, 1, bundle.text.width, device=device)
-        mask = torch.ones(1, 1, dtype=torch.bool, device=device)
+        # A row of text, and one for models that take the whole caption in a row of its own.
+        context = torch.zeros(1, 2, bundle.text.width, device=device)
+        mask = torch.ones(1, 2, dtype=torch.bool, device=device)
         asked = Question([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)
         with torch.autocast(device.type, torch.bfloat16, enabled=self._half):
             error_1 = self.errors(bundle.dit, asked)
