@@ -52,11 +52,13 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.share import Share
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.interrupt import interrupts
     from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
     from train.parallel.world import join
     from train.trainer import Trainer
 
-    with join(config.train.device, config.train.lost_after_s) as world:
+    # A signal must not end a rank that is about to say which other one was lost.
+    with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
         ranks = Ranks(Mesh.of(config.train.parallel, world.size), world)
         data, peers = ranks.along(*DATA), ranks.along(*MODEL)
         share = Share(peers.group) if peers.size > 1 else None

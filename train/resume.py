@@ -39,7 +39,8 @@ def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Sets the state of torch's generators before a step, so that no checkpoint need hold it.
 
-    Noise and timesteps have seeds of their own, by sample; this is for what draws without one, such as dropout.
+    Noise and timesteps have seeds of their own, by sample; this is for what draws without one, such as dropout. Ranks
+    that share a sample draw the same, hence a data-parallel ``rank``.
     """
     digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little"))

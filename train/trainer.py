@@ -142,7 +142,7 @@ class Trainer:
             rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
-                seed_step(config.seed, step, world.rank)
+                seed_step(config.seed, step, data.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
