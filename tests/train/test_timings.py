@@ -1,5 +1,6 @@
 """Measured microbatches, and what a run does with them at a set point."""
 
+import json
 import time
 
 import numpy as np
@@ -11,7 +12,6 @@ from loader.cost_fit import Timings
 from loader.recalibrate import RecalibrateConfig, Recalibration
 from tests.train.clips import ClipStream, tiny_config
 from train import trainer
-from train.checkpoint import latest, read_state
 from train.parallel.world import join
 from train.timings import MicrobatchClock
 from train.trainer import Trainer
@@ -71,10 +71,10 @@ def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch
     assert [current.kind for current, _ in seen] == ["power", "power", "linear_quadratic", "linear_quadratic"]
     assert all(len(timings.step_s) == 2 and np.all(timings.step_s > 0) for _, timings in seen)
     assert stream.begun == [0, 4]
-    folder = latest(tmp_path)
-    assert read_state(folder).stream["cost"] == "linear_quadratic"
-    states = sorted(folder.parent.glob("step*"))
-    assert read_state(states[0]).stream["cost"] == "linear_quadratic"
+    states = sorted((tmp_path / "checkpoints").glob("step-*/state.json"))
+    assert len(states) == 2
+    costs = [json.loads(state.read_text())["stream"]["cost"] for state in states]
+    assert costs == ["linear_quadratic"] * 2
 
 
 def test_without_a_setting_no_cost_is_replaced(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
