@@ -1,67 +1,16 @@
 // The operators over the kernels, for torch's stable ABI: allocates, fills the argument blocks, launches. The twin of
-// train/kernels/host.py, in C++ for the sake of the host's time. Schemas are those of the references in train/kernels
-// without the numerics, which are fp32 always.
+// train/kernels/host.py, in C++ for the sake of the host's time; binding_qk.cpp has queries and keys. Schemas are those of
+// the references in train/kernels without the numerics, which are fp32 always.
 #include <array>
-#include <optional>
 #include <string>
 #include <tuple>
-#include <vector>
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
+#include "host.h"
 #include "launch.h"
 #include "runtime.h"
 
 namespace reel {
 namespace {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using Maybe = std::optional<Tensor>;
-using Shape = std::vector<int64_t>;
-
-struct Type {
-    const char* name;
-    int bytes;
-};
-
-Type type_of(ScalarType dtype) {
-    switch (dtype) {
-        case ScalarType::Float: return {"f32", 4};
-        case ScalarType::BFloat16: return {"bf16", 2};
-        case ScalarType::Half: return {"f16", 2};
-        default: throw std::runtime_error("reelweave: the kernels take float32, bfloat16 and float16 only");
-    }
-}
-
-Tensor empty(const Shape& shape, ScalarType dtype, const Tensor& like) {
-    Shape strides(shape.size(), 1);
-    for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
-    int32_t device_type, device_index;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
-    const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
-    AtenTensorHandle made;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-        shape.size(), shape.data(), strides.data(), code, device_type, device_index, &made));
-    return Tensor(made);
-}
-
-Shape shape_of(const Tensor& tensor) {
-    const auto sizes = tensor.sizes();
-    return Shape(sizes.begin(), sizes.end());
-}
-
-Tensor as(const Tensor& tensor, ScalarType dtype) {
-    return tensor.scalar_type() == dtype ? tensor : torch::stable::to(tensor, dtype);
-}
-
-template <typename T = void>
-T* pointer(const Maybe& tensor) {
-    return tensor ? static_cast<T*>(tensor->data_ptr()) : nullptr;
-}
 
 // Rows of D elements, `stride` elements apart; or nothing. Copied only where no one stride leads from row to row, or the
 // type is another.
@@ -99,9 +48,7 @@ struct Call {
          const Maybe& given_shift, const Maybe& given_weight, const Maybe& given_bias, const Maybe& cu_seqlens)
         : modulation_dtype(given_scale.scalar_type()), x_type(type_of(given.scalar_type())),
           gated(given_branch), runtime(given.get_device_index()) {
-        for (const Maybe& other : {given_branch, given_gate, Maybe(given_scale), given_shift, given_weight, given_bias, cu_seqlens})
-            if (other && !(other->device() == given.device()))
-                throw std::runtime_error("reelweave: all tensors must be on one device");
+        check_device(given, {given_branch, given_gate, given_scale, given_shift, given_weight, given_bias, cu_seqlens});
         // The kernels take modulation, weight and bias of one type.
         for (const Maybe& parameter : {given_weight, given_bias})
             if (parameter && parameter->scalar_type() != given_scale.scalar_type()) modulation_dtype = ScalarType::Float;
@@ -260,19 +207,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gate_norm_mod
 }  // namespace
 }  // namespace reel
 
-#ifdef REEL_EMULATED
-#define REEL_NAMESPACE reelweave_emulated
-#define REEL_DEVICE CPU
-#else
-#define REEL_NAMESPACE reelweave_library
-#define REEL_DEVICE CUDA
-#endif
-// torch's macros paste their arguments as they are; these put in what the names stand for first.
-#define REEL_LIBRARY(name, m) STABLE_TORCH_LIBRARY(name, m)
-#define REEL_LIBRARY_IMPL(name, device, m) STABLE_TORCH_LIBRARY_IMPL(name, device, m)
 #define REEL_REST "Tensor? weight, Tensor? bias, Tensor? cu_seqlens, float eps, bool rms"
 
-REEL_LIBRARY(REEL_NAMESPACE, m) {
+REEL_LIBRARY_FRAGMENT(REEL_NAMESPACE, m) {
     m.def("norm_modulate(Tensor x, Tensor scale, Tensor shift, " REEL_REST ") -> (Tensor, Tensor, Tensor)");
     m.def("norm_modulate_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor scale, " REEL_REST
           ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

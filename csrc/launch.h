@@ -40,9 +40,12 @@ inline std::optional<Launch> register_launch(
 
 inline i64 ceil_div(i64 value, i64 by) { return (value + by - 1) / by; }
 
-inline i64 rows_per_block(i64 rows, i64 resident) { return ceil_div(rows, resident > 1 ? resident : 1); }
+inline i64 rows_per_block(i64 rows, i64 resident) { return rows ? ceil_div(rows, resident > 1 ? resident : 1) : 1; }
 
-inline i64 slots(i64 rows, i64 per_block, i64 groups) { return ceil_div(rows, per_block) + groups - 1; }
+inline i64 slots(i64 rows, i64 per_block, i64 groups) {
+    const i64 found = ceil_div(rows, per_block) + groups - 1;
+    return found ? found : 1;
+}
 
 inline std::string kernel_name(const std::string& family, bool backward, const std::string& x, const std::string& m,
                                const Launch& launch, bool per_token) {

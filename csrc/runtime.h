@@ -26,9 +26,9 @@ struct Block {
 #ifdef REEL_EMULATED
 
 extern "C" {
-void (*reel_emulate)(const char* kernel, const void* args, int grid_x, int grid_y, int block_x, int block_y, int shared);
-int reel_resident = 5;
-int reel_shared_limit = 227 << 10;
+inline void (*reel_emulate)(const char* kernel, const void* args, int grid_x, int grid_y, int block_x, int block_y, int shared);
+inline int reel_resident = 5;
+inline int reel_shared_limit = 227 << 10;
 }
 
 class Runtime {

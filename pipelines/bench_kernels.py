@@ -79,7 +79,8 @@ def bench_kernels(
     Args:
         plan: what to measure.
         device: where; a CPU only to try the benchmark out.
-        providers: of the operators, the one that training would choose first; None: all that work here.
+        providers: of the operators, the one that training would choose first; None: all that work here, and with
+            nvrtc the D-tile reduction of AdaptiveLoad, 3.3.
 
     Raises:
         UsageError: there is no GPU.
@@ -91,6 +92,10 @@ def bench_kernels(
         device = torch.device("cuda", torch.cuda.current_device())
     if providers is None:
         providers = {one.name: one.load() for one in PROVIDERS[:-1] if one.missing() is None}
+        if "nvrtc" in providers:
+            from train.kernels.nvrtc_provider import D_TILE
+
+            providers["D-tile"] = D_TILE
     torch.manual_seed(0)
     with own_stream(device):
         copy = copy_gb_per_s(device)

@@ -89,7 +89,7 @@ def _training(result: "TrainResult") -> dict[str, object]:
         "first_10_mean": result.first_10_mean,
         "last_10_mean": result.last_10_mean,
         "samples_per_s": result.samples_per_s,
-        "checkpoint": str(result.checkpoint),
+        "checkpoint": result.checkpoint,
     }
 
 

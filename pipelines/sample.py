@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from train.sampling.trained import load_trained
 
     with join(options.device) as world, progress_bars() as bars:
-        trained = load_trained(options.checkpoint, world.device, averaged=not options.no_ema)
+        trained = load_trained(str(options.checkpoint), world.device, averaged=not options.no_ema)
         task = bars.add_task("sampling", total=config.steps, count="", note="")
         video_BCTHW = generate(
             trained.bundle, trained.config, config, [options.prompt], lambda: bars.advance(task)
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     write_whole(options.out, encode_mp4(video_BCTHW[0].cpu().numpy(), options.fps), "--out")
     made: dict[str, Any] = {
         "out": str(options.out),
-        "checkpoint": str(trained.folder),
+        "checkpoint": trained.checkpoint,
         "step": trained.step,
         "ema": trained.averaged,
         "prompt": options.prompt,
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         kind = "averaged weights" if trained.averaged else "weights"
         stdout().print(
             f"{options.out}: {config.frames} frames of {config.height}x{config.width} at {options.fps} fps,"
-            f" {kind} of {trained.folder}, seed {config.seed}",
+            f" {kind} of {trained.checkpoint}, seed {config.seed}",
             markup=False,
             soft_wrap=True,
         )

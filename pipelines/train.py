@@ -1,6 +1,6 @@
 """Train a text-to-video model on a dataset.
 
-Also under torchrun. The same command goes on from the last checkpoint in its output folder.
+Also under torchrun. The same command goes on from the last checkpoint. SIGTERM and SIGUSR1 save and end with status 75.
 """
 
 import argparse
@@ -32,28 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Trains and prints how the loss went; under torchrun rank 0 prints."""
     from pipelines.train_config import TrainRunConfig
+    from train.interrupt import EXIT_STOPPED
 
     config = resolve(TrainRunConfig, options.config, options.set)
     result = train(config)
+    status = EXIT_STOPPED if result.stopped else 0
     if int(os.environ.get("RANK", "0")) > 0:
-        return 0
+        return status
     if options.json:
-        print_json(asdict(result) | {"checkpoint": str(result.checkpoint), "out": str(config.out)})
+        print_json(asdict(result) | {"out": str(config.out)})
     else:
         stdout().print(summary(result), markup=False, soft_wrap=True)
-    return 0
+    return status
 
 
 def train(config: "TrainRunConfig") -> "TrainResult":
     """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.share import Share
+    from loader.storage import open_storage
     from loader.stream import VideoStream
     from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
     from train.parallel.world import join
     from train.trainer import Trainer
 
-    with join(config.train.device) as world:
+    with join(config.train.device, config.train.lost_after_s) as world:
         ranks = Ranks(Mesh.of(config.train.parallel, world.size), world)
         data, peers = ranks.along(*DATA), ranks.along(*MODEL)
         share = Share(peers.group) if peers.size > 1 else None
@@ -62,7 +65,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
-        return Trainer(config.train, stream, config.out, _held_out(config, open_stream)).run()
+        checkpoints = open_storage(config.checkpoints, config.storage) if config.checkpoints else None
+        held_out = _held_out(config, open_stream)
+        return Trainer(config.train, stream, config.out, held_out, checkpoints).run()
 
 
 def _held_out(

@@ -22,7 +22,8 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
     """Where the data are, how they stream, what is trained."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
-    out: Path = Field(description="folder for checkpoints, metrics and TensorBoard events")
+    out: Path = Field(description="folder for metrics and TensorBoard events, and for checkpoints by default")
+    checkpoints: str | None = Field(None, description="folder or s3:// prefix of the checkpoints alone")
     stream: StreamConfig
     train: TrainConfig = TrainConfig()
     held_out: HeldOutConfig | None = Field(

@@ -1,9 +1,13 @@
-"""Fixtures shared by all folders: one local Ray, and footage made once."""
+"""Fixtures shared by all folders: one local Ray, and a server of rank processes."""
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.train.ranks import Ranks
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -16,3 +20,11 @@ def ray_local() -> Iterator[None]:
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> "Iterator[Ranks]":
+    from tests.train.ranks import Ranks
+
+    with Ranks() as server:
+        yield server

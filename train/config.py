@@ -145,6 +145,18 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
 
     every_steps: int = Field(500, ge=1, description="steps between checkpoints")
     keep_last: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep_every: int | None = Field(
+        None, ge=1, description="checkpoints of these steps stay for good; a multiple of every_steps"
+    )
+    background: bool = Field(True, description="train on while a checkpoint is written")
+
+    @model_validator(mode="after")
+    def _kept_ones_are_written(self) -> "CheckpointConfig":
+        if self.keep_every and self.keep_every % self.every_steps:
+            raise ValueError(
+                f"keep_every ({self.keep_every}) must be a multiple of every_steps ({self.every_steps})"
+            )
+        return self
 
 
 class LogConfig(BaseModel, frozen=True, extra="forbid"):
@@ -187,6 +199,9 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
         " which samples of small steps count no more than others; step_tokens: a sample counts by its video tokens,"
         " divided by those of its step",
+    )
+    lost_after_s: float = Field(
+        60.0, gt=0, description="a rank without a sign of life for so long counts as lost, and the run ends"
     )
     max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
 

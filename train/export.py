@@ -39,7 +39,7 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
     if out.exists():
         raise UsageError(f"{out} exists; export into a new folder")
     if merged and lora is None:
-        raise UsageError(f"{trained.folder} has no adapters to merge; export it as it is")
+        raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
     aside = out.with_name(f".{out.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)

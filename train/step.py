@@ -1,7 +1,7 @@
 """What a rank's microbatches add to a step: gradients to sum, losses to report, and what both are divided by."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,8 +52,17 @@ class StepLosses:
         self._done.append(_Done(batch, losses, mean.detach(), unit))
         return batch.weight * mean
 
-    def totals(self, world: World) -> tuple[float, Work]:
-        """Loss and work of the step on all ranks; a microbatch of weight 0 repeats samples that count elsewhere.
+    def totals(
+        self, world: World, data_ranks: int, notes: Sequence[float] = ()
+    ) -> tuple[float, Work, list[float]]:
+        """Loss and work of the step, and the sums of ``notes`` over all ranks.
+
+        A microbatch of weight 0 repeats samples that count elsewhere.
+
+        Args:
+            world: all ranks.
+            data_ranks: how many of them have samples of their own; the others have the same as one of these.
+            notes: what else this rank tells.
 
         Raises:
             UsageError: the weights of the step's microbatches do not add up to 1.
@@ -63,17 +72,19 @@ class StepLosses:
         unit = sum(done.batch.weight * done.unit for done in self._done)
         done = [done.losses.work for done in self._done if done.batch.weight]
         tokens, flops = sum(work.tokens for work in done), sum(work.flops for work in done)
-        totals = torch.tensor([loss, weight, unit, tokens, flops], dtype=torch.float64, device=world.device)
+        own = [loss, weight, unit, tokens, flops]
+        totals = torch.tensor([*own, *notes], dtype=torch.float64, device=world.device)
         world.sum_([totals])
-        loss, weight, unit, tokens, flops = totals.tolist()
+        totals[: len(own)] /= world.size // data_ranks
+        loss, weight, unit, tokens, flops, *told = totals.tolist()
         if abs(weight - 1) > 1e-6:
             raise UsageError(
-                f"the microbatch weights of a step add up to {weight:g} over {world.size} ranks, not to 1: "
+                f"the microbatch weights of a step add up to {weight:g} over {data_ranks} ranks, not to 1: "
                 "open each rank's stream with its own rank and this world size"
             )
         if self._denominator == "step_tokens":
             self._unit, loss = unit, loss / unit
-        return loss, Work(int(tokens), int(flops))
+        return loss, Work(int(tokens), int(flops)), told
 
     def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """Makes summed gradients those of the reported loss, once its totals are known."""

@@ -7,26 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
+import torch
 
 from loader.batch import Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError, UsageError
 from loader.recalibrate import recalibrated
-from train import checkpoint
+from loader.storage import Storage, open_storage
 from train.breakdown import LossRows
+from train.checkpoint import Checkpoints, CheckpointState
+from train.checkpoint.saver import Notes
 from train.config import TrainConfig
 from train.ema import Ema
 from train.flops import utilisation
 from train.held_out import HeldOut
+from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
 from train.losses import losses
 from train.metrics import StepMetrics
-from train.parallel.layout import Layout, lay_out
+from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
-from train.parallel.pieces import gathered
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
+from train.resume import difference, seed_step
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.timings import MicrobatchClock
@@ -61,14 +64,16 @@ class TrainResult:
         first_10_mean: mean loss of the first ten steps.
         last_10_mean: mean loss of the last ten steps.
         samples_per_s: over all ranks and steps.
-        checkpoint: folder of the last one.
+        checkpoint: URI of the last one.
+        stopped: whether a signal ended the run before its last step.
     """
 
     steps: int
     first_10_mean: float
     last_10_mean: float
     samples_per_s: float
-    checkpoint: Path
+    checkpoint: str
+    stopped: bool = False
 
 
 class Trainer:
@@ -81,41 +86,55 @@ class Trainer:
     Args:
         config: the run.
         stream: this rank's microbatches.
-        out: folder of the run, on a file system that all ranks see. When it holds a checkpoint, the run
-            goes on from there.
+        out: folder of the run, on a file system that all ranks see.
         held_out: clips that are not trained on, to look at now and then.
+        checkpoints: where they are kept, ``out/checkpoints`` unless given. When there is one, the run goes on
+            from it, with any number of ranks.
     """
 
     def __init__(
-        self, config: TrainConfig, stream: Stream, out: Path, held_out: HeldOut | None = None
+        self,
+        config: TrainConfig,
+        stream: Stream,
+        out: Path,
+        held_out: HeldOut | None = None,
+        checkpoints: Storage | None = None,
     ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
         self.held_out = held_out
+        self.checkpoints = checkpoints or open_storage(out / "checkpoints")
 
     def run(self) -> TrainResult:
-        """Trains up to ``schedule.total_steps``.
+        """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
 
         Raises:
             UsageError: the checkpoint in ``out`` belongs to another configuration, or the samples' shapes do
                 not fit the model.
-            RunError: the stream ended early, a checkpoint is damaged, or losses stay non-finite.
+            RunError: the stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or
+                losses stay non-finite.
         """
-        with join(self.config.device) as world:
-            return self._run(world)
+        with interrupts() as interrupt, join(self.config.device, self.config.lost_after_s) as world:
+            gpus = [world.device] if world.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=gpus):
+                return self._run(world, interrupt)
 
-    def _run(self, world: World) -> TrainResult:
+    def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
         layout = lay_out(config, world)
         bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
         ema = Ema(config.ema, weights)
-        done = self._resume(layout, ema)
+        groups = {"model": layout.placed(weights), "optimizer": layout.optimizer_state()}
+        if ema.tensors:
+            groups["ema"] = layout.placed(ema.tensors)
+        checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
+        last = done = self._resume(checkpoints)
         layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in layout.placed(weights).values())
+            count = sum(weight.numel() for weight in groups["model"].values())
             log.say(
                 f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
@@ -123,6 +142,7 @@ class Trainer:
             rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
                 began = time.perf_counter()
+                seed_step(config.seed, step, world.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
@@ -138,7 +158,8 @@ class Trainer:
                     data_s += waited_s
                     log.bad_samples(batch.bad)
                 layout.sum_gradients()
-                mean_loss, step_work = own.totals(data)
+                notes = (float(interrupt.asked), *checkpoints.notes())
+                mean_loss, step_work, (asked, *told) = own.totals(world, data.size, notes)
                 own.normalise_(weights.values())
                 norm = layout.clip(config.optimizer.grad_clip)
 
@@ -176,17 +197,24 @@ class Trainer:
                     log.say(f"step {step}: {fit.reason}")
                     if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
-                if step % config.checkpoint.every_steps == 0 or step == total_steps:
-                    self._save(step, layout, ema)
-            world.barrier()
+                checkpoints.heed(Notes(*told))
+                ends = step == total_steps or asked > 0
+                if ends or step % config.checkpoint.every_steps == 0:
+                    checkpoints.save(self._state(step), last=ends)
+                    last = step
+                if ends:
+                    break
             summary = log.summary
-        folder = checkpoint.latest(self.out)
-        if folder is None:
-            raise RunError(
-                f"{self.out} shows no checkpoint on rank {world.rank}; all ranks must see that folder"
-            )
-        steps = max(done, total_steps)
-        return TrainResult(steps, summary.first_mean, summary.last_mean, summary.samples_per_s, folder)
+            if stopped := last < total_steps:
+                log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
+        return TrainResult(
+            steps=last,
+            first_10_mean=summary.first_mean,
+            last_10_mean=summary.last_mean,
+            samples_per_s=summary.samples_per_s,
+            checkpoint=checkpoints.uri(last),
+            stopped=stopped,
+        )
 
     def _batches(
         self, batches: Iterator[Microbatch | Pack], step: int
@@ -202,49 +230,23 @@ class Trainer:
             if batch.ends_step:
                 return
 
-    def _resume(self, layout: Layout, ema: Ema) -> int:
-        """Puts everything back to the latest checkpoint in ``out``; the steps done by then."""
-        folder = checkpoint.latest(self.out)
-        if folder is None:
+    def _resume(self, checkpoints: Checkpoints) -> int:
+        """Puts everything back to the latest checkpoint; the steps done by then."""
+        state = checkpoints.latest()
+        if state is None:
             return 0
-        state = checkpoint.read_state(folder)
-        saved, own = _bound(_completed(state.config)), _bound(self.config.model_dump(mode="json"))
-        if difference := checkpoint.first_difference(saved, own):
+        if differs := difference(state.config, self.config):
             raise UsageError(
-                f"{folder} was made with another configuration: {difference}; "
+                f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
                 "resume with the old value, or train into another folder"
             )
-        checkpoint.load_(folder / checkpoint.MODEL, layout.placed(layout.weights))
-        checkpoint.load_(folder / checkpoint.OPTIMIZER, layout.optimizer_state())
-        if ema.tensors:
-            checkpoint.load_(folder / checkpoint.EMA, layout.placed(ema.tensors))
+        checkpoints.load_(state)
         self.stream.load_state_dict(state.stream)
         return state.step
 
-    def _save(self, step: int, layout: Layout, ema: Ema) -> None:
-        tensors = (layout.placed(layout.weights), layout.optimizer_state(), layout.placed(ema.tensors))
-        weights, optimizer, averages = map(gathered, tensors)
-        if layout.ranks.world.rank > 0:
-            return
-        state = checkpoint.CheckpointState(
-            step=step, stream=dict(self.stream.state_dict()), config=self.config.model_dump(mode="json")
-        )
-        checkpoint.save(self.out, state, weights, optimizer, self.config.checkpoint.keep_last, averages)
-
-
-def _completed(config: dict[str, Any]) -> dict[str, Any]:
-    """A saved configuration with the keys that came later at their defaults; as it is where it fits no more."""
-    try:
-        return TrainConfig.model_validate(config).model_dump(mode="json")
-    except ValidationError:
-        return config
-
-
-def _bound(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that a resumed run shares with the run before."""
-    schedule = {name: value for name, value in config["schedule"].items() if name != "total_steps"}
-    kept = {name: value for name, value in config.items() if name not in ("log", "checkpoint", "parallel")}
-    return {**kept, "schedule": schedule}
+    def _state(self, step: int) -> CheckpointState:
+        config = self.config.model_dump(mode="json")
+        return CheckpointState(step=step, stream=dict(self.stream.state_dict()), config=config)
 
 
 def _nonfinite(step: int, count: int, own: StepLosses, rank: int) -> str:

@@ -1,6 +1,6 @@
 """What the rest of the house may ask of a place that holds bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -53,6 +53,9 @@ class Storage(Protocol):
 
     def write_file(self, path: str, source: Path) -> None:
         """Replaces the object by the content of a local file, in parts when it is large."""
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
+        """Replaces the object by chunks in a row, ``size`` bytes together, without holding all of them."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Writes the object only if it does not exist yet; False when it does."""

@@ -2,7 +2,7 @@
 """A web server as a storage that can only be read."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -67,6 +67,9 @@ class HttpStorage:
         self._refuse()
 
     def write_file(self, path: str, source: Path) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:  # noqa: ARG002
         self._refuse()
 
     def create(self, path: str, data: bytes) -> bool:  # noqa: ARG002

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -78,6 +78,9 @@ class LocalStorage:
     def write_file(self, path: str, source: Path) -> None:
         with source.open("rb") as content:
             self._publish(path, lambda file: shutil.copyfileobj(content, file, 1 << 20), os.replace)
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:  # noqa: ARG002
+        self._publish(path, lambda file: file.writelines(chunks), os.replace)
 
     def create(self, path: str, data: bytes) -> bool:
         return self._publish(path, lambda file: file.write(data), os.link)

@@ -105,13 +105,17 @@ class S3Storage:
         self._call(path, lambda s3: s3.put_object(Bucket=self.bucket, Key=key, Body=data))
 
     def write_file(self, path: str, source: Path) -> None:
-        size = source.stat().st_size
-        part = max(self.config.part_mib * _MIB, -(-size // _MAX_PARTS))
         with source.open("rb") as content:
-            if size <= part:
-                self.write(path, content.read())
-            else:
-                self._write_parts(path, iter(functools.partial(content.read, part), b""))
+            self.write_chunks(
+                path, iter(functools.partial(content.read, _MIB), b""), os.fstat(content.fileno()).st_size
+            )
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
+        part = max(self.config.part_mib * _MIB, -(-size // _MAX_PARTS))
+        if size <= part:
+            self.write(path, b"".join(chunks))
+        else:
+            self._write_parts(path, _regrouped(chunks, part))
 
     def create(self, path: str, data: bytes) -> bool:
         key, write_id = self._key(path), uuid4().hex
@@ -314,3 +318,19 @@ class S3Storage:
         )
         if failed := answer.get("Errors"):
             raise ClientError({"Error": {"Code": failed[0].get("Code", "")}}, "DeleteObjects")
+
+
+def _regrouped(chunks: Iterable[bytes | memoryview], part: int) -> Iterator[bytes]:
+    """The same bytes in parts of equal size, the last one excepted."""
+    held = bytearray()
+    for chunk in chunks:
+        begin = 0
+        while begin < len(chunk):
+            end = begin + part - len(held)
+            held += chunk[begin:end]
+            begin = end
+            if len(held) == part:
+                yield bytes(held)
+                held.clear()
+    if held:
+        yield bytes(held)

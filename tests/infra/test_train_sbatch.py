@@ -25,6 +25,10 @@ printf '%s\\n' "$FIRST_HOST" node2
 TORCHRUN_THAT_TELLS = """#!/usr/bin/env bash
 printf '%s\\n' "torchrun $SLURM_NODEID" "$@" > "$LOG.$SLURM_NODEID"
 """
+TORCHRUN_THAT_IS_WARNED = """#!/usr/bin/env bash
+kill -USR1 $$
+echo "still there" > "$LOG.$SLURM_NODEID"
+"""
 TRAINER_THAT_TELLS = """#!/usr/bin/env bash
 echo "$*" > "$LOG.rank$RANK.of$WORLD_SIZE"
 """
@@ -65,7 +69,7 @@ def test_bash_can_parse_it() -> None:
 
 def test_slurm_is_asked_for_one_task_per_node_and_no_requeue() -> None:
     options = [line.split()[1] for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH")]
-    assert {"--ntasks-per-node=1", "--no-requeue"} <= set(options)
+    assert {"--ntasks-per-node=1", "--no-requeue", "--signal=USR1@300"} <= set(options)
     assert any(option.startswith("--gpus-per-node=") for option in options)
     assert any(option.startswith("--time=") for option in options)
 
@@ -99,6 +103,13 @@ def test_every_node_starts_one_torchrun_that_meets_at_the_first_host(
         "--set",
         "train.steps=3",
     ]
+
+
+def test_torchrun_leaves_the_warning_to_the_ranks(environment: dict[str, str], tmp_path: Path) -> None:
+    install(tmp_path, "torchrun", TORCHRUN_THAT_IS_WARNED)
+    done = sbatch(environment, "--config", "run.yaml")
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"log.{node}").read_text() for node in (0, 1)] == ["still there\n"] * 2
 
 
 def test_torchrun_itself_makes_one_world_of_all_nodes(environment: dict[str, str], tmp_path: Path) -> None:

@@ -284,6 +284,22 @@ def test_a_file_is_written_as_an_object(storage, tmp_path_factory):
     assert storage.read("folder/large.bin") == bytes(3_000_000)
 
 
+def test_chunks_are_written_as_one_object(storage):
+    storage.write_chunks("a", iter([b"one", memoryview(b"two"), b""]), 6)
+    storage.write_chunks("empty", iter([]), 0)
+    assert (storage.read("a"), storage.read("empty")) == (b"onetwo", b"")
+
+
+def test_chunks_that_break_off_write_nothing(storage):
+    def chunks():
+        yield b"half"
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        storage.write_chunks("a", chunks(), 8)
+    assert paths(storage) == []
+
+
 def test_a_file_that_is_missing_writes_nothing(storage):
     with pytest.raises(FileNotFoundError):
         storage.write_file("a", Path("/no/such/file"))

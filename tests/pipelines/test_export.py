@@ -1,32 +1,121 @@
-"""`reelweave export` of tiny runs."""
-
 import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
+from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main
+from tests.s3server import make_bucket, s3_server
+from tests.train import sharded
 from tests.train.clips import ClipStream, tiny_config
-from train import checkpoint
-from train.config import EmaConfig
+from tests.train.ranks import Ranks
+from tests.train.saved import tensors
+from train.checkpoint import Checkpoints, CheckpointState
+from train.config import CheckpointConfig, EmaConfig
+from train.parallel.world import World
 from train.trainer import Trainer
 
+MODEL = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(), "n": torch.tensor([7])}
+EMA = {name: tensor + 1 for name, tensor in MODEL.items()}
 
-@pytest.mark.parametrize(("more", "file"), [((), checkpoint.EMA), (("--no-ema",), checkpoint.MODEL)])
-def test_a_model_of_ours_becomes_plain_safetensors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], file: str
-) -> None:
+
+def save(place: str, groups: dict, step: int = 3, config: StorageConfig = StorageConfig()) -> None:  # noqa: B008
+    world = World(0, 1, torch.device("cpu"))
+    state = CheckpointState(step=step, stream={}, config={"seed": 1})
+    Checkpoints(open_storage(place, config), CheckpointConfig(), world, groups).save(state, last=True)
+
+
+@pytest.mark.parametrize("named", ["", "step-000003"])
+def test_the_average_is_exported_where_there_is_one(tmp_path: Path, capsys, named: str) -> None:
+    save(str(tmp_path / "checkpoints"), {"model": MODEL, "ema": EMA})
+    out = tmp_path / "new folder" / "weights.safetensors"
+    assert main(["export", str(tmp_path / "checkpoints" / named), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "out": str(out), "step": 3, "weights": "ema", "tensors": 3, "parameters": 8, "bytes": out.stat().st_size,
+    }  # fmt: skip
+    found = load_file(out)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in EMA.items()
+    }
+    with safe_open(out, framework="pt") as file:
+        assert file.metadata() == {"format": "pt", "step": "3", "weights": "ema", "config": '{"seed": 1}'}
+
+
+def test_plain_weights_are_rounded_on_request(tmp_path: Path) -> None:
+    save(str(tmp_path), {"model": MODEL, "ema": EMA})
+    out = tmp_path / "weights.safetensors"
+    assert (
+        main(["export", str(tmp_path), "--out", str(out), "--weights", "model", "--dtype", "bfloat16"]) == 0
+    )
+    found = load_file(out)
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        "a": torch.bfloat16, "b": torch.bfloat16, "n": torch.int64,
+    }  # fmt: skip
+    assert torch.equal(found["a"].float(), MODEL["a"])
+
+
+def test_it_reads_and_writes_s3(tmp_path: Path) -> None:
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "runs")
+        save("s3://runs/a/checkpoints", {"model": MODEL}, config=StorageConfig(endpoint_url=endpoint))
+        arguments = ["s3://runs/a/checkpoints/step-000003", "--out", "s3://runs/a/w.safetensors"]
+        assert main(["export", *arguments, "--endpoint-url", endpoint]) == 0
+        stored = open_storage("s3://runs/a", StorageConfig(endpoint_url=endpoint)).read("w.safetensors")
+    (tmp_path / "w").write_bytes(stored)
+    assert torch.equal(load_file(tmp_path / "w")["a"], MODEL["a"])
+
+
+def test_what_was_sharded_is_whole(tmp_path: Path, ranks: Ranks) -> None:
+    ended = ranks.run(sharded.save, 3, str(tmp_path), [3])
+    assert ended.codes == [0] * 3, ended.errors
+    out = tmp_path / "w.safetensors"
+    assert main(["export", str(tmp_path / "checkpoints"), "--out", str(out), "--weights", "model"]) == 0
+    found = load_file(out)
+    assert found.keys() == sharded.values()["model"].keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in sharded.values()["model"].items())
+
+
+def test_what_is_no_checkpoint_is_refused_and_nothing_is_written(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "w.safetensors"
+    assert main(["export", str(tmp_path), "--out", str(out)]) == 2
+    assert "holds no checkpoint" in capsys.readouterr().err
+    save(str(tmp_path), {"model": MODEL})
+    assert main(["export", str(tmp_path), "--out", str(out), "--weights", "ema"]) == 2
+    (tmp_path / "step-000003" / "model" / "00000-of-00001.safetensors").write_bytes(b"cut off")
+    assert main(["export", str(tmp_path), "--out", str(out)]) == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("group", ["ema", "model"])
+def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) -> None:
     config = tiny_config(2).model_copy(update={"ema": EmaConfig(decay=0.5)})
-    saved = Trainer(config, ClipStream(), tmp_path / "run").run().checkpoint
-    command = ["export", "--checkpoint", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--json"]
-    assert main([*command, *more]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["step"], said["ema"], said["merged"]) == (2, not more, False)
-    weights = load_file(tmp_path / "out" / "model.safetensors")
-    expected = {name.removeprefix("dit."): weight for name, weight in load_file(saved / file).items()}
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    command = ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--weights", group, "--json"]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"out": str(tmp_path / "out"), "step": 2, "weights": group, "merged": False}
+    weights, saved = load_file(tmp_path / "out" / "model.safetensors"), tensors(tmp_path / "run", group)
+    expected = {name.removeprefix("dit."): weight for name, weight in saved.items()}
     assert all((weight == expected[name]).all() for name, weight in weights.items())
     assert json.loads((tmp_path / "out" / "config.json").read_text())["kind"] == "dit"
-    assert main([*command, *more]) == 2
+    assert main(command) == 2
     assert "exists" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--out", "w.safetensors", "--merge"), "--merge"),
+        (("--out", "folder", "--dtype", "bfloat16"), "--dtype"),
+        (("--out", "s3://bucket/folder"), "no local folder"),
+    ],
+)
+def test_what_only_the_other_kind_can_be_is_refused(tmp_path: Path, capsys, more, told: str) -> None:
+    save(str(tmp_path), {"model": MODEL})
+    assert main(["export", str(tmp_path), *more]) == 2
+    assert told in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ from train.kernels.build import TORCH_TARGET
 def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
     """The kernels' sources as libraries of the processor, by name of the file."""
     into: Path = tmp_path_factory.mktemp("emulated")
-    return {source.stem: build(source, into) for source in sorted(CSRC.glob("*.cu"))}
+    sources = sorted(CSRC.glob("*.cu"))
+    with ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda source: build(source, into), sources)
+        return {source.stem: library for source, library in zip(sources, built, strict=True)}
 
 
 @pytest.fixture(scope="session")
 def emulated_binding(
     emulated_kernels: dict[str, ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ctypes.CDLL]:
-    """csrc/binding.cpp for tensors of the processor, as torch.ops.reelweave_emulated; kernels run in the emulator."""
+    """The host side in C++ for tensors of the processor, as torch.ops.reelweave_emulated; kernels are emulated."""
     library = tmp_path_factory.mktemp("binding") / "binding.so"
     flags = (
         "-std=c++17",
@@ -38,7 +42,9 @@ def emulated_binding(
     )
     torch_root = Path(torch.__file__).parent
     places = ("-isystem", str(torch_root / "include"), "-L", str(torch_root / "lib"), "-ltorch_cpu")
-    subprocess.run(["g++", *flags, str(CSRC / "binding.cpp"), *places, "-o", str(library)], check=True)
+    subprocess.run(
+        ["g++", *flags, *map(str, sorted(CSRC.glob("*.cpp"))), *places, "-o", str(library)], check=True
+    )
     torch.ops.load_library(str(library))
     binding = ctypes.CDLL(str(library))
     launcher = EmulatedLauncher(emulated_kernels)

@@ -89,8 +89,8 @@ class EmulatedLauncher:
         return self.blocks
 
     def run(self, kernel, device, args, grid, block, shared_bytes=0) -> None:
-        stem = next(stem for stem in self.libraries if kernel.startswith(stem))
-        run(self.libraries[stem], kernel, args, grid, block, shared_bytes)
+        library = next(library for library in self.libraries.values() if hasattr(library, kernel))
+        run(library, kernel, args, grid, block, shared_bytes)
 
 
 @dataclass(frozen=True)

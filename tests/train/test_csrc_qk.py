@@ -1,5 +1,6 @@
 """The kernels for queries and keys, run on the processor against fp64."""
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,8 @@ from train.kernels.launch import Dtype
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPair:
-    cuda_headers()
-    return EmulatedPair(build(CSRC / "qk_norm.cu", tmp_path_factory.mktemp("emulated")))
+def emulated(emulated_kernels: dict[str, ctypes.CDLL]) -> EmulatedPair:
+    return EmulatedPair(emulated_kernels["qk_norm"])
 
 
 def pair(x: Dtype = "bf16", weight: Dtype | None = None, **shape: object) -> Pair:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from loader.errors import RunError, UsageError
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
+from tests.train.saved import losses
 from train.config import DDPMConfig, EDMConfig, EmaConfig
 from train.export import export
 from train.models.build import build_denoiser
@@ -182,10 +183,6 @@ class Ended(ClipStream):
         return itertools.islice(super().__iter__(), 4)
 
 
-def losses(out):
-    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 @ONE_EACH
 def test_a_published_model_learns_and_goes_on_after_a_break(tmp_path, variant):
     config = run_config(tmp_path / "published", variant, steps=24)
@@ -202,7 +199,7 @@ def test_a_trained_model_goes_back_to_diffusers(tmp_path):
 
     config = run_config(tmp_path / "published", "wan", steps=3, ema=EmaConfig(decay=0.9))
     Trainer(config, ClipStream(), tmp_path / "run").run()
-    trained = load_trained(tmp_path / "run", torch.device("cpu"))
+    trained = load_trained(str(tmp_path / "run"), torch.device("cpu"))
     export(trained, tmp_path / "out")
     x, t, context, mask = inputs(None)
     x = torch.randn(2, 24, 2, 4, 4)

@@ -3,7 +3,6 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
@@ -11,7 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
-from train import checkpoint
+from tests.train.saved import stored, tensors
 from train.config import EmaConfig
 from train.ema import Ema, decay
 from train.trainer import Trainer
@@ -80,14 +79,14 @@ def test_a_run_averages_its_weights_and_goes_on_with_the_average(tmp_path):
             return itertools.islice(super().__iter__(), 6)
 
     config = tiny_config(8, keep_last=9).model_copy(update={"ema": CONFIG})
-    whole = Trainer(config, ClipStream(), tmp_path / "whole").run().checkpoint
+    Trainer(config, ClipStream(), tmp_path / "whole").run()
     with pytest.raises(RunError):
         Trainer(config, Short(), tmp_path / "cut").run()
-    resumed = Trainer(config, ClipStream(), tmp_path / "cut").run().checkpoint
-    averaged, last = (load_file(whole / name) for name in (checkpoint.EMA, checkpoint.MODEL))
+    Trainer(config, ClipStream(), tmp_path / "cut").run()
+    averaged, last = (tensors(tmp_path / "whole", group) for group in ("ema", "model"))
     assert averaged.keys() == last.keys()
     assert any(not torch.equal(averaged[name], last[name]) for name in last)
-    again = load_file(resumed / checkpoint.EMA)
+    again = tensors(tmp_path / "cut", "ema")
     assert all(torch.equal(averaged[name], again[name]) for name in averaged)
 
 
@@ -95,8 +94,7 @@ def test_a_run_averages_what_each_step_made_of_its_weights(tmp_path):
     config = tiny_config(4, every_steps=1, keep_last=9).model_copy(update={"ema": CONFIG})
     Trainer(config, ClipStream(), tmp_path).run()
     folders = sorted((tmp_path / "checkpoints").iterdir())
-    steps = [load_file(folder / checkpoint.MODEL) for folder in folders]
-    averages = [load_file(folder / checkpoint.EMA) for folder in folders]
+    steps, averages = ([stored(folder, group) for folder in folders] for group in ("model", "ema"))
     for name in steps[0]:
         for step in range(2, 5):
             stays = decay(CONFIG, step)

@@ -13,7 +13,7 @@ import torch
 
 from loader.errors import RunError, UsageError
 from tests.train.emulated import CSRC, EmulatedLauncher
-from train.kernels import build, check, host, launch, library
+from train.kernels import build, check, check_qk, host, launch, launch_qk, library
 from train.kernels.gates import nvcc
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 HAS_CUDA = (Path(torch.__file__).parent / "lib/libtorch_cuda.so").exists()
 RULES = """
 #include <cstdio>
-#include "launch.h"
+#include "launch_qk.h"
 using namespace reel;
 static char text[200];
 extern "C" {
@@ -48,9 +48,26 @@ i64 slots_of(i64 rows, i64 per_block, i64 groups) { return slots(rows, per_block
 int token(i64 rows, i64 groups, int packed) { return is_per_token(rows, groups, packed); }
 i64 stride(const i64* sizes, const i64* strides, int dims) { return row_stride(sizes, strides, dims).value_or(-1); }
 int aligned(i64 pointer, i64 stride, int bytes) { return is_aligned(reinterpret_cast<void*>(pointer), stride, bytes); }
+int of_pair(int backward, i64 heads, i64 width, int bytes, int across, int halves, int aligned, int limit) {
+    const auto found = pair_launch(backward, heads, width, bytes, across, halves, aligned, limit);
+    if (!found) return 0;
+    threads = found->threads, elements = found->lanes, shared = found->shared_bytes;
+    return 1;
+}
+const char* pair_name(int backward, int across, const char* x) {
+    snprintf(text, sizeof(text), "%s", pair_kernel_name(backward, across, x).c_str());
+    return text;
+}
+i64 pair_per_block(i64 q_rows, i64 k_rows, i64 resident) { return pair_rows_per_block(q_rows, k_rows, resident); }
+int heads_of(const i64* sizes, const i64* strides, i64* out) {
+    const auto found = head_strides(sizes, strides);
+    if (found) out[0] = found->sample, out[1] = found->token, out[2] = found->head;
+    return bool(found);
+}
 int constants(int i) {
     const int all[] = {kWarpThreads, kReduceLanes, kAffineThreads, int(sizeof(ForwardArgs)), int(sizeof(BackwardArgs)),
-                       int(sizeof(ReduceArgs)), int(sizeof(AffineArgs))};
+                       int(sizeof(ReduceArgs)), int(sizeof(AffineArgs)), int(sizeof(HeadStrides)), int(sizeof(Heads)),
+                       int(sizeof(QkNormArgs)), int(sizeof(QkReduceArgs))};
     return all[i];
 }
 }
@@ -67,7 +84,8 @@ def rules(tmp_path_factory):
     flags = ("-std=c++17", "-shared", "-fPIC", "-I", str(CSRC))
     subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True)
     found = ctypes.CDLL(str(built))
-    found.name.restype = found.tiled.restype = ctypes.c_char_p
+    found.name.restype = found.tiled.restype = found.pair_name.restype = ctypes.c_char_p
+    found.pair_per_block.restype = ctypes.c_longlong
     found.per_block.restype = found.slots_of.restype = found.stride.restype = ctypes.c_longlong
     return found
 
@@ -108,7 +126,9 @@ def test_geometry_and_names_are_those_of_python(rules):
 
 def test_decisions_are_those_of_python(rules):
     long = ctypes.c_longlong
-    for rows, resident, groups in itertools.product((1, 2, 37, 64_000, 2**31 + 5), (1, 132, 396), (1, 2, 37)):
+    for rows, resident, groups in itertools.product(
+        (0, 1, 2, 37, 64_000, 2**31 + 5), (1, 132, 396), (1, 2, 37)
+    ):
         per_block = launch.rows_per_block(rows, resident)
         assert rules.per_block(long(rows), long(resident)) == per_block
         assert rules.slots_of(long(rows), long(per_block), long(groups)) == launch.slots(
@@ -146,10 +166,52 @@ def test_decisions_are_those_of_python(rules):
     assert {None, 0, 16, 32, 96} <= seen
 
 
+def test_the_launches_of_pairs_are_those_of_python(rules):
+    long, served, flags = ctypes.c_longlong, 0, (False, True)
+    for direction, x, across, halves, aligned, limit in itertools.product(
+        ("forward", "backward"), ("bf16", "f32"), flags, flags, flags, (99 << 10, 163 << 10)
+    ):
+        for heads, width in itertools.product((1, 3, 12, 40, 64, 65), (*range(4, 300, 4), 512, 1024)):
+            expected = launch_qk.pair_launch(direction, heads, width, x, across, halves, aligned, limit)
+            size, backward = launch.DTYPE_BYTES[x], direction == "backward"
+            found = rules.of_pair(backward, long(heads), long(width), size, across, halves, aligned, limit)
+            assert bool(found) == (expected is not None)
+            if expected is not None:
+                served += 1
+                given = (value(rules, name) for name in ("threads", "elements", "shared"))
+                assert launch_qk.PairLaunch(*given) == expected
+        name = launch_qk.kernel_name(direction, across, x)
+        assert rules.pair_name(direction == "backward", across, x.encode()).decode() == name
+    assert served > 1000
+    for q_rows, k_rows, resident in itertools.product((0, 1, 37, 2**31 + 5), (0, 9, 64_000), (1, 2, 132)):
+        expected = launch_qk.rows_per_block(q_rows, k_rows, resident)
+        assert rules.pair_per_block(long(q_rows), long(k_rows), long(resident)) == expected
+    base = torch.empty(4, 6, 3, 16)
+    views = (
+        *(base, base[:1], base[:, :1], base[:, :, 1:2], base.transpose(1, 2), base[:, :, :, ::2]),
+        *(base[..., :1], base[..., 0, None].expand(4, 6, 3, 16), base[:, :0], base.expand(4, 6, 3, 16)),
+    )
+    seen = set()
+    for view in views:
+        expected = launch_qk.head_strides(view.shape, view.stride())
+        sizes, strides, out = (
+            (long * 4)(*view.shape),
+            (long * 4)(*view.stride()),
+            (long * 3)(),
+        )
+        assert bool(rules.heads_of(sizes, strides, out)) == (expected is not None)
+        assert expected is None or tuple(out) == expected
+        seen.add(expected)
+    assert {None, (288, 48, 16), (0, 48, 16), (288, 0, 16), (288, 48, 0), (288, 16, 48)} <= seen
+
+
 def test_constants_and_the_sizes_of_arguments_are_those_of_python(rules):
-    structs = (launch.ForwardArgs, launch.BackwardArgs, launch.ReduceArgs, launch.AffineArgs)
+    structs = (
+        *(launch.ForwardArgs, launch.BackwardArgs, launch.ReduceArgs, launch.AffineArgs),
+        *(launch_qk.HeadStrides, launch_qk.Heads, launch_qk.QkNormArgs, launch_qk.QkReduceArgs),
+    )
     expected = [*launch.REDUCE_BLOCK, launch.AFFINE_THREADS, *map(ctypes.sizeof, structs)]
-    assert [rules.constants(i) for i in range(7)] == expected
+    assert [rules.constants(i) for i in range(11)] == expected
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +232,14 @@ def recorded(kernels, into):
     return replace(kernels, **{name: record(getattr(kernels, name)) for name in library.OPERATORS})
 
 
-@pytest.mark.parametrize("form", check.FORMS)
-def test_the_operators_in_cpp_are_right_and_those_in_python_bit_for_bit(operators, emulated_kernels, form):
+CASES = [*check.cases([(9, 136), (5, 67)])]
+PAIRS = [(9, 9, 3, 3, 64), (5, 3, 2, 4, 80), (3, 3, 2, 1, 256), (7, 7, 3, 2, 20), (4, 0, 2, 2, 64)]
+WANTED = {form: [case for case in CASES if case.form == form][::3] for form in check.FORMS}
+
+
+@pytest.mark.parametrize("wanted", [*WANTED.values(), [*check_qk.cases(PAIRS)][1::4]], ids=[*WANTED, "pairs"])
+def test_the_operators_in_cpp_are_right_and_those_in_python_bit_for_bit(operators, emulated_kernels, wanted):
     python = host.kernels(EmulatedLauncher(emulated_kernels), lambda _x, _numerics: True)
-    wanted = [case for case in check.cases([(9, 136), (5, 67)]) if case.form == form][::3]
     found, expected = [], []
     assert list(check.failures(recorded(operators, found), CPU, wanted)) == []
     assert list(check.failures(recorded(python, expected), CPU, wanted)) == []
@@ -183,10 +249,23 @@ def test_the_operators_in_cpp_are_right_and_those_in_python_bit_for_bit(operator
         assert (one.dtype, one.stride()) == (other.dtype, other.stride())
 
 
+@pytest.mark.parametrize(("width", "answers"), [(64, 4), (68, 0)])
+def test_a_pair_that_no_kernel_takes_gets_no_answer(emulated_binding, width, answers):
+    qkv = torch.randn(1, 3, 3, 2, width).bfloat16()
+    q, k, v = qkv.unbind(2)
+    tail = (None, None, None, None, 1e-6, False, False)
+    assert len(torch.ops.reelweave_emulated.qk_norm(q, k, *tail)) == answers
+    rstd = torch.ones(1, 3, 2)
+    assert len(torch.ops.reelweave_emulated.qk_norm_backward(v, v, q, k, rstd, rstd, *tail)) == answers
+
+
 def test_types_without_kernels_are_refused(operators):
     x, row = torch.zeros(1, 2, 8), torch.zeros(1, 8)
     with pytest.raises(RuntimeError, match="float32, bfloat16 and float16 only"):
         operators.norm_modulate(x.double(), row, row, None, None, None, 1e-6, False, "fp32")
+    heads = x.double().unsqueeze(2)
+    with pytest.raises(RuntimeError, match="float32, bfloat16 and float16 only"):
+        operators.qk_norm(heads, heads, None, None, None, None, 1e-6, False, False, "fp32")
 
 
 PART = """
@@ -217,7 +296,7 @@ def test_the_library_links_and_loads_without_a_gpu(tmp_path):
     part, built = tmp_path / "part.cu", tmp_path / "library.so"
     part.write_text(PART)
     # All of the host side and a part of the kernels: all of these take half a minute.
-    made = build.command(nvcc(), [90], built, [CSRC / "binding.cpp", CSRC / "reduce.cu", part])
+    made = build.command(nvcc(), [90], built, [*CSRC.glob("*.cpp"), CSRC / "reduce.cu", part])
     subprocess.run([*made, f"-I{CSRC}"], check=True)
     run = subprocess.run([sys.executable, "-c", LOADED, built], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -10,7 +10,9 @@ import torch
 from loader.errors import RunError
 from tests.train.emulated import cuda_headers
 from train.kernels import check, host, nvrtc
+from train.kernels.accuracy import BF16, F32
 from train.kernels.check import Case
+from train.kernels.check_qk import PairCase
 from train.kernels.driver import Driver
 
 CPU = torch.device("cpu")
@@ -53,6 +55,7 @@ CASES = (
     Case(True, "sample", 1, 8192),
     Case(True, "sample", 1, 6144),
     Case(True, "sample", 2, 8192),
+    PairCase((5, 5, 3, 2, 64), BF16, F32, across=True, turn="half"),
 )
 
 
@@ -60,7 +63,12 @@ def test_what_nvrtc_makes_is_found_launched_and_right(cuda, folder):
     kernels = host.kernels(driver(cuda, folder), everything)
     assert list(check.failures(kernels, CPU, CASES)) == []
     made = {path.name.split("-")[0]: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert set(made) == {"layer_norm_modulate_bf16_f32", "gate_residual_norm_modulate_bf16_f32", "reduce"}
+    assert set(made) == {
+        "layer_norm_modulate_bf16_f32",
+        "gate_residual_norm_modulate_bf16_f32",
+        "qk_norm",
+        "reduce",
+    }
     assert list(check.failures(host.kernels(driver(cuda, folder), everything), CPU, CASES)) == []
     assert {path.name.split("-")[0]: path.stat().st_mtime_ns for path in folder.iterdir()} == made
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.train.clips import ClipStream, tiny_config
-from train import checkpoint
+from tests.train.saved import newest
 from train.config import FlowConfig, LogConfig
 from train.models.bundle import Bundle
 from train.models.config import MMDiTConfig, STDiTConfig
@@ -73,7 +73,7 @@ def test_a_run_of_before_there_were_kinds_goes_on(tmp_path):
     newer, older = tmp_path / "newer", tmp_path / "older"
     for out in (newer, older):
         Trainer(tiny_config(4), ClipStream(), out).run()
-    path = checkpoint.latest(older) / checkpoint.STATE
+    path = newest(older) / "state.json"
     state = json.loads(path.read_text())
     for name in ("kind", "adaln_rank"):
         del state["config"]["model"][name]

@@ -11,8 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from loader.storage import open_storage
 from tests.train.layouts import CASES, Case, run_case
-from train import checkpoint
+from train.checkpoint.export import export
+from train.checkpoint.folder import located
+from train.checkpoint.state import read_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,10 +72,14 @@ def metrics_of(out: Path, key: str) -> list:
 
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
-    """Weights, moments, steps and averages behind the last step."""
-    folder = checkpoint.latest(out)
-    averages = {f"{name}.ema": tensor for name, tensor in load_file(folder / checkpoint.EMA).items()}
-    return load_file(folder / checkpoint.MODEL) | load_file(folder / checkpoint.OPTIMIZER) | averages
+    """Weights, moments, steps and averages behind the last step, put together from what the ranks wrote."""
+    storage, folder = located(str(out))
+    state, found = read_state(storage, folder), {}
+    for group, ending in (("model", ""), ("optimizer", ""), ("ema", ".ema")):
+        export(storage, folder, state, group, None, open_storage(out), f"{group}.whole")
+        wholes = load_file(out / f"{group}.whole")
+        found |= {f"{name}{ending}": tensor for name, tensor in wholes.items()}
+    return found
 
 
 @pytest.mark.parametrize("name", CASES[4])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import run_config
-from train import checkpoint
+from tests.train.saved import losses, tensors
 from train.config import EmaConfig, LoraConfig, TrainConfig
 from train.export import LORA_FILE, export
 from train.models.bundle import Bundle
@@ -59,12 +59,12 @@ def answer(model, dit):
 def test_adapters_learn_and_nothing_else_is_saved(wan):
     folder, config, result = wan
     assert result.last_10_mean < 0.95 * result.first_10_mean
-    before, after = Bundle(config), load_trained(folder / "run", CPU, averaged=False).bundle
+    before, after = Bundle(config), load_trained(str(folder / "run"), CPU, averaged=False).bundle
     for name, weight in after.named_parameters():
         same = torch.equal(weight, before.get_parameter(name))
         assert same == (".lora_" not in name), name
-    for file in (checkpoint.MODEL, checkpoint.EMA):
-        saved = load_file(result.checkpoint / file)
+    for group in ("model", "ema"):
+        saved = tensors(folder / "run", group)
         assert set(saved) == set(after.trained())
         assert all(".lora_" in name for name in saved)
     # Two matrices of rank 4 on four layers of 32 x 32, in two attentions of two blocks.
@@ -88,17 +88,13 @@ def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
     with pytest.raises(Exception, match="before step 5"):
         Trainer(config, Ended(), tmp_path).run()
     Trainer(config, ClipStream(), tmp_path).run()
-    losses = [
-        [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-        for out in (tmp_path, folder / "run")
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses(tmp_path) == pytest.approx(losses(folder / "run"), rel=1e-5)
 
 
 @pytest.mark.parametrize("averaged", [True, False])
 def test_diffusers_reads_the_adapters(wan, tmp_path, averaged):
     folder, _, _ = wan
-    trained = load_trained(folder / "run", CPU, averaged)
+    trained = load_trained(str(folder / "run"), CPU, averaged)
     export(trained, tmp_path / "lora")
     with safe_open(tmp_path / "lora" / LORA_FILE, "pt") as file:
         assert json.loads(file.metadata()["lora_adapter_metadata"])["transformer.lora_alpha"] == 8
@@ -115,7 +111,7 @@ def test_diffusers_reads_the_adapters(wan, tmp_path, averaged):
 
 def test_merged_it_is_a_published_model_of_its_own(wan, tmp_path):
     folder, _, _ = wan
-    trained = load_trained(folder / "run", CPU)
+    trained = load_trained(str(folder / "run"), CPU)
     with torch.no_grad():
         expected = trained.bundle.dit(*asked())
     export(trained, tmp_path / "merged", merged=True)
@@ -176,11 +172,11 @@ SHAPE = {"hidden": 48, "heads": 2, "layers": 2}
 )
 def test_models_of_ours_are_adapted_from_a_run_of_theirs(tmp_path, model):
     config = tiny_config(4).model_copy(update={"model": model} if model else {})
-    base = Trainer(config, ClipStream(), tmp_path / "base").run().checkpoint
+    Trainer(config, ClipStream(), tmp_path / "base").run()
     lora = LoraConfig(**LORA, checkpoint=str(tmp_path / "base"))
     config = config.model_copy(update={"lora": lora, "ema": EmaConfig(decay=0.5)})
     Trainer(config, ClipStream(), tmp_path / "run").run()
-    trained, started = load_trained(tmp_path / "run", CPU), load_file(base / checkpoint.MODEL)
+    trained, started = load_trained(str(tmp_path / "run"), CPU), tensors(tmp_path / "base")
     frozen = {name.replace(".base_layer", ""): weight for name, weight in trained.bundle.named_parameters()}
     assert all(torch.equal(frozen[name], weight) for name, weight in started.items())
     assert trained.bundle.text.table.weight.requires_grad is False

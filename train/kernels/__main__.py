@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from loader.errors import RunError, UsageError
-from train.kernels import check, library
+from train.kernels import check, check_qk, library
 from train.kernels.build import DEFAULT, build
 from train.kernels.providers import PROVIDERS, VARIABLE, chosen
 from train.kernels.sources import cache_folder
@@ -48,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     checks.add_argument(
         "--library", type=Path, metavar="FILE", help="of this library; by default of what is used here"
     )
+    checks.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few cases of each operator, for tools that slow the kernels down",
+    )
     checks.set_defaults(run=_check)
     commands.add_parser("which", help="say who computes the operators here, and why").set_defaults(run=_which)
     return parser
@@ -72,7 +77,9 @@ def _check(options: argparse.Namespace) -> int:
     else:
         provider, _ = chosen()
         name, kernels = provider.name, provider.load()
-    cases, right = list(check.cases()), True
+    cases: list[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
+    # 13 shares no factor with the numbers of the choices that the cases combine.
+    cases, right = cases[:: 13 if options.quick else 1], True
     for device in devices:
         found = list(check.failures(kernels, device, cases))
         for failure in found:

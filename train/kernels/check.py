@@ -7,22 +7,19 @@ from typing import Any, Literal
 
 import torch
 
+from train.kernels import check_qk
 from train.kernels import gate_norm_modulate as gated
 from train.kernels import norm_modulate as plain
+from train.kernels.accuracy import BF16, EPS, F32, TYPES, double, units
+from train.kernels.check_qk import PairCase
 from train.kernels.providers import Kernels, eager
 
 Form = Literal["sample", "frame", "token", "packed"]
 Layout = Literal["whole", "sliced", "unaligned", "turned"]
 FORMS: tuple[Form, ...] = ("sample", "frame", "token", "packed")
 LAYOUTS: tuple[Layout, ...] = ("whole", "sliced", "unaligned", "turned")
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-TYPES = ((BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F32, F32))
 SHAPES = ((1, 760), (199, 1128), (37, 1536), (1024, 3072), (199, 5120), (37, 8192), (9, 8200), (37, 769))
 """Tokens of a sample and columns: every class of register kernels, what no vector divides, what no register holds."""
-# Half a unit in the last place; and sums in float32, in units of the largest value.
-ROUNDING = {BF16: 2**-8, F16: 2**-11, F32: 2e-6}
-SUMS = 4e-6
-EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Case:
 
 
 def cases(shapes: Iterable[tuple[int, int]] = SHAPES) -> Iterator[Case]:
-    """Every operator, form and type in every shape; the other choices in turn."""
+    """Both operators of tokens, every form and type in every shape; the other choices in turn."""
     others = list(product((False, True), (False, True), LAYOUTS))
     for number, (length, dim) in enumerate(shapes):
         every = product((False, True), FORMS, TYPES)
@@ -69,20 +66,22 @@ def cases(shapes: Iterable[tuple[int, int]] = SHAPES) -> Iterator[Case]:
             yield Case(is_gated, form, length, dim, x, modulation, rms, affine, layout)
 
 
-def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case]) -> Iterator[str]:
+def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | PairCase]) -> Iterator[str]:
     """A sentence for each case that is off by more than its rounding, or differs between two runs."""
     for case in wanted:
         with torch.no_grad():
-            units = worst(kernels, device, case)
-        if not units <= 1:
-            yield f"{case}: off by {units:.3g} times what rounding explains"
+            off = worst(kernels, device, case)
+        if not off <= 1:
+            yield f"{case}: off by {off:.3g} times what rounding explains"
 
 
-def worst(kernels: Kernels, device: torch.device, case: Case) -> float:
+def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> float:
     """The largest error of outputs and gradients, in units of what rounding explains; inf: two runs differ.
 
     What the kernels do not serve is computed by ``eager``, as anywhere.
     """
+    if isinstance(case, PairCase):
+        return check_qk.worst(kernels, device, case)
     given = _given(case, device)
     if not kernels.serves(given.residual, "fp32"):
         kernels = eager()
@@ -99,7 +98,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case) -> float:
     if case.gated:
         inputs = (given.residual, given.y, given.gate, scale, shift, *rest)
         h, out, *statistics = kernels.gate_norm_modulate(*inputs)
-        compared.append((h, gated.reference(*_double(inputs))[0]))
+        compared.append((h, gated.reference(*double(inputs))[0]))
         backward, reference = kernels.gate_norm_modulate_backward, gated.reference_backward
         upstream, vectors = (given.dh, given.dout, h, given.y), (given.gate, scale, *rest)
     else:
@@ -108,13 +107,13 @@ def worst(kernels: Kernels, device: torch.device, case: Case) -> float:
         backward, reference = kernels.norm_modulate_backward, plain.reference_backward
         upstream, vectors = (given.dout, h), (scale, *rest)
     # What follows h is compared for the h that was stored: it is rounded on purpose.
-    exact, *exact_statistics = plain.reference(*_double((h, scale, shift, *rest)))
+    exact, *exact_statistics = plain.reference(*double((h, scale, shift, *rest)))
     compared.append((out, exact))
     found, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
     if not all(map(torch.equal, found, again)):
         return float("inf")
-    compared += zip(found, reference(*_double(upstream), *exact_statistics, *_double(vectors)), strict=True)
-    return max(_units(*pair) for pair in compared)
+    compared += zip(found, reference(*double(upstream), *exact_statistics, *double(vectors)), strict=True)
+    return max(units(*pair) for pair in compared)
 
 
 @dataclass(frozen=True)
@@ -174,18 +173,3 @@ def _laid(tokens_BLE: torch.Tensor, layout: Layout) -> torch.Tensor:
     if layout == "turned":
         return tokens_BLE[..., :D].transpose(0, 1).contiguous().transpose(0, 1)
     return tokens_BLE[..., D:] if layout == "sliced" else tokens_BLE[..., 1 : D + 1]
-
-
-def _double(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors of numbers in float64, all else as it is."""
-    return tuple(
-        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-        for value in values
-    )
-
-
-def _units(found: torch.Tensor, exact: torch.Tensor) -> float:
-    if not exact.numel():
-        return 0.0
-    allowed = ROUNDING[found.dtype] * exact.abs() + SUMS * exact.abs().max()
-    return float(((found.double() - exact).abs() / allowed.clamp_min(1e-30)).nan_to_num(torch.inf).max())

@@ -19,7 +19,7 @@ _STATIC_SHARED = 1 << 10
 
 
 class Driver:
-    """Launches kernels on torch's contexts and streams; a `train.kernels.host.Launcher`.
+    """Launches kernels on torch's contexts and streams; a `train.kernels.launcher.Launcher`.
 
     A device's context, a kernel and how many of its blocks fit are asked for once. Nothing waits for the device, so
     after a first call the launches can be captured into a CUDA graph.

@@ -58,7 +58,7 @@ def gate_residual_norm_modulate(
     check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
     call: Any = gate_norm_modulate if traced(y_BLD) else _Function.apply
     arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
-    h_BLD, out_BLD, _, _ = call(*arguments)
+    h_BLD, out_BLD, *_ = call(*arguments)
     return h_BLD, out_BLD
 
 
@@ -212,9 +212,14 @@ def _backward(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    *_, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    _keep(ctx, inputs, output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     _, y, gate, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
     h, _, mean, rstd = output
-    ctx.mark_non_differentiable(mean, rstd)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(h, y, mean, rstd, gate, scale, weight, bias, cu_seqlens)
 
@@ -236,16 +241,16 @@ gate_norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher, which costs time on the host."""
+    """The operator without the dispatcher and without its statistics for outputs: both cost time on the host."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
         output = _forward(*inputs)
-        _setup(ctx, inputs, output)
-        return output
+        _keep(ctx, inputs, output)
+        return output[:2]
 
     @staticmethod
     def backward(
-        ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None, _mean: Any, _rstd: Any
+        ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dh, dout, _backward)

@@ -1,18 +1,17 @@
 """The operators over the kernels of csrc/: allocates, fills the argument blocks of `train.kernels.launch`, launches.
 
 Who runs the kernels is a `Launcher`: the CUDA driver (`train.kernels.driver`) or, in the tests, the processor.
-csrc/binding.cpp is the same host side in C++.
+`train.kernels.host_qk` has queries and keys; csrc/binding.cpp is the same host side in C++.
 """
 
 from collections.abc import Callable
 from ctypes import Structure
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from loader.errors import UsageError
-from train.kernels import launch
+from train.kernels import host_qk, launch
 from train.kernels.launch import (
     AffineArgs,
     BackwardArgs,
@@ -24,34 +23,12 @@ from train.kernels.launch import (
     Modulation,
     ReduceArgs,
 )
-from train.kernels.providers import Kernels, eager
-
-NAMES: dict[torch.dtype, Dtype] = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-
-
-class Launcher(Protocol):
-    """Who runs the kernels."""
-
-    def shared_limit(self, device: torch.device) -> int:
-        """Shared memory one block may ask for, in bytes."""
-
-    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """Blocks of this shape that fit the device at once."""
-
-    def run(
-        self,
-        kernel: str,
-        device: torch.device,
-        args: Structure,
-        grid: tuple[int, int],
-        block: tuple[int, int],
-        shared_bytes: int = 0,
-    ) -> None:
-        """Launches the kernel on the device's current stream; `args` is copied."""
+from train.kernels.launcher import NAMES, Launcher, Limited, on_one_device, pointer
+from train.kernels.providers import Kernels
 
 
 def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
-    """The operators over these kernels; what csrc/ does not have stays eager's."""
+    """The operators over these kernels."""
 
     def forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
         return _forward(launcher, x, None, None, *rest)[1:]
@@ -62,14 +39,20 @@ def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> 
         dx, _, _, *others = _backward(launcher, None, dy, x, None, mean, rstd, None, *rest)
         return dx, *others
 
-    return replace(
-        eager(),
+    return Kernels(
         serves=serves,
         norm_modulate=forward,
         norm_modulate_backward=backward,
         gate_norm_modulate=lambda *arguments: _forward(launcher, *arguments),
         gate_norm_modulate_backward=lambda *arguments: _backward(launcher, *arguments),
+        qk_norm=lambda *arguments: host_qk.forward(launcher, *arguments),
+        qk_norm_backward=lambda *arguments: host_qk.backward(launcher, *arguments),
     )
+
+
+def d_tile(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
+    """The operators of tokens by the paper's D-tile reduction alone (csrc/tiled.cuh), to be measured beside ours."""
+    return kernels(Limited(launcher, 0), lambda x, numerics: x.dim() == 3 and serves(x, numerics))
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ class _Rows:
 
     @property
     def pointer(self) -> int | None:
-        return _pointer(self.tensor)
+        return pointer(self.tensor)
 
     @property
     def aligned(self) -> bool:
@@ -157,9 +140,7 @@ def _call(
     bias_D: torch.Tensor | None,
     cu_seqlens: torch.Tensor | None,
 ) -> _Call:
-    for tensor in (branch_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens):
-        if tensor is not None and tensor.device != x_BLD.device:
-            raise UsageError(f"all tensors must be on one device, not on {x_BLD.device} and {tensor.device}")
+    on_one_device(x_BLD, branch_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens)
     dim = x_BLD.shape[-1]
     rows, count = x_BLD.numel() // dim, scale.numel() // dim
     # The kernels take modulation, weight and bias of one type.
@@ -179,7 +160,7 @@ def _call(
             _rows(bias_D, dtype),
         ),
         offsets,
-        Groups(_pointer(offsets), rows // count, count),
+        Groups(pointer(offsets), rows // count, count),
         rows,
         dim,
     )
@@ -216,7 +197,7 @@ def _forward(
     args = ForwardArgs(
         call.x.pointer,
         call.branch.pointer,
-        *map(_pointer, (h_BLD, y_BLD, mean_BL, rstd_BL)),
+        *map(pointer, (h_BLD, y_BLD, mean_BL, rstd_BL)),
         call.modulation,
         call.groups,
         call.rows,
@@ -274,7 +255,7 @@ def _backward(
         row_sums = rstd_BL.new_empty((call.rows, 2))
     args = BackwardArgs(
         *(rows.pointer for rows in (call.x, dy, call.branch, dh)),
-        *map(_pointer, (dx_BLD, dbranch_BLD, dscale, dshift, dgate, mean_BL, rstd_BL, partials, row_sums)),
+        *map(pointer, (dx_BLD, dbranch_BLD, dscale, dshift, dgate, mean_BL, rstd_BL, partials, row_sums)),
         call.modulation,
         call.groups,
         call.rows,
@@ -320,7 +301,7 @@ def _reduce(
         groups, outputs = call.groups, (dscale, dshift, dgate, weight.tensor, bias.tensor)
         sums = partials.new_empty((groups.count, 2, call.dim)) if affine else None
     args = ReduceArgs(
-        *map(_pointer, (partials, sums, *outputs)),
+        *map(pointer, (partials, sums, *outputs)),
         groups,
         call.rows,
         per_block,
@@ -332,7 +313,7 @@ def _reduce(
     if sums is not None:
         scale, *_ = call.vectors
         affine_args = AffineArgs(
-            *map(_pointer, (sums, scale.tensor, dweight_D, dbias_D)), scale.stride, groups.count, call.dim
+            *map(pointer, (sums, scale.tensor, dweight_D, dbias_D)), scale.stride, groups.count, call.dim
         )
         threads = launch.AFFINE_THREADS
         call.run(f"reduce_affine_{m}", affine_args, (launch.tiles(call.dim, threads), 1), (threads, 1))
@@ -346,7 +327,3 @@ def _rows(tensor: torch.Tensor | None, dtype: torch.dtype) -> _Rows:
     tensor = tensor.to(dtype)
     stride = launch.row_stride(tensor.shape, tensor.stride())
     return _Rows(tensor.contiguous(), tensor.shape[-1]) if stride is None else _Rows(tensor, stride)
-
-
-def _pointer(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

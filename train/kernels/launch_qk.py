@@ -4,6 +4,7 @@ One launch serves queries and keys: the first blocks walk the queries, the other
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train.kernels import launch
@@ -79,6 +80,19 @@ def rows_per_block(q_rows: int, k_rows: int, resident: int) -> int:
         resident: Blocks; q and k end in a block of their own each, hence one less counts.
     """
     return launch.rows_per_block(q_rows + k_rows, max(1, resident - 1))
+
+
+def head_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int] | None:
+    """Elements between samples, tokens and heads of [B, L, H, d]; None where channels lie apart and a copy is due.
+
+    A dimension of one has none: what its stride says is never walked, and must not spoil the alignment.
+    """
+    if strides[3] != 1 and sizes[3] != 1:
+        return None
+    sample, token, head = (
+        0 if size == 1 else stride for size, stride in zip(sizes[:3], strides[:3], strict=True)
+    )
+    return sample, token, head
 
 
 def kernel_name(direction: Direction, across_heads: bool, x: Dtype) -> str:

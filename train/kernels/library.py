@@ -7,7 +7,7 @@ file serves every PyTorch from 2.11 on, since it uses the stable ABI alone and c
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from train.kernels.providers import Kernels, eager
 from train.kernels.sources import architectures, cache_folder, digest, serves
 
 BUILD = "python -m train.kernels build"
-OPERATORS = ("norm_modulate", "norm_modulate_backward", "gate_norm_modulate", "gate_norm_modulate_backward")
-"""Of csrc/binding.cpp; named as in `Kernels`."""
+OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
+"""Of csrc/binding.cpp and csrc/binding_qk.cpp; named as in `Kernels`."""
 _NAME = re.compile(r"^reelweave-(?P<digest>[0-9a-f]+)-sm(?P<built>\d+(-\d+)*)\.so$")
 
 
@@ -84,11 +84,11 @@ def loaded(path: Path) -> Kernels:
 
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
-    """The operators of the namespace of torch.ops that csrc/binding.cpp fills; what it does not have stays eager's."""
-    called = {one: _called(getattr(operators, one).default) for one in OPERATORS}
-    return replace(eager(), serves=serves, **called)
+    """The operators of the namespace of torch.ops that csrc/binding.cpp and csrc/binding_qk.cpp fill."""
+    called = {one: _called(getattr(operators, one).default, getattr(eager(), one)) for one in OPERATORS}
+    return Kernels(serves=serves, **called)
 
 
-def _called(operator: Any) -> Callable[..., Any]:
-    """Without the numerics, which are fp32 wherever `serves` says so."""
-    return lambda *arguments: operator(*arguments[:-1])
+def _called(operator: Any, reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the numerics, which are fp32 wherever `serves` says so; an empty answer: no kernel takes this shape."""
+    return lambda *arguments: operator(*arguments[:-1]) or reference(*arguments)

@@ -46,8 +46,8 @@ def layer_norm_modulate(
         UsageError: shapes or types that do not fit each other.
     """
     check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
-    call: Any = norm_modulate if traced(x_BLD) else _Function.apply
-    y_BLD, _, _ = call(x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
+    arguments: Any = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
+    y_BLD: Any = norm_modulate(*arguments)[0] if traced(x_BLD) else _Function.apply(*arguments)
     return cast(torch.Tensor, y_BLD)
 
 
@@ -170,11 +170,16 @@ def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
     _, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
     # Or each backward would fill zeros for the gradients of mean and rstd.
     ctx.set_materialize_grads(False)
+    _keep(ctx, inputs, output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, scale, _, weight, bias, cu_seqlens, *ctx.flags = inputs
+    _, mean, rstd = output
     ctx.save_for_backward(x, mean, rstd, scale, weight, bias, cu_seqlens)
 
 
@@ -192,16 +197,14 @@ norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher, which costs time on the host."""
+    """The operator without the dispatcher and with y alone for an output: both cost time on the host."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         output = _forward(*inputs)
-        _setup(ctx, inputs, output)
-        return output
+        _keep(ctx, inputs, output)
+        return output[0]
 
     @staticmethod
-    def backward(
-        ctx: Any, dy: torch.Tensor | None, _mean: Any, _rstd: Any
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dy, _backward)

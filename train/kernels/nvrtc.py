@@ -22,6 +22,8 @@ _GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}
 _PAIR = re.compile(
     r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_e|$)"
 )
+_FILES = {"reduce_qk_": "qk_norm.cu", "reduce_": "reduce.cu", "qk_norm_": "qk_norm.cu"}
+"""Of the kernels that are compiled with all of their file, by how their names begin."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,8 +47,8 @@ def unit_of(kernel: str) -> Unit:
         family, x, m = found["family"], found["x"], found["m"]
         instances = f"REEL_INSTANCES({family}, {_GATED[family]}, {x}, {_TYPES[x]}, {m}, {_TYPES[m]})"
         return Unit(f"{family}_{x}_{m}", f'#include "instances.cuh"\n{instances}\n')
-    file = next(path for path in sorted(CSRC.glob("*.cu")) if kernel.startswith(path.stem))
-    return Unit(file.stem, f'#include "{file.name}"\n')
+    file = next(file for beginning, file in _FILES.items() if kernel.startswith(beginning))
+    return Unit(file.removesuffix(".cu"), f'#include "{file}"\n')
 
 
 def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:

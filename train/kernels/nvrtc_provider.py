@@ -17,4 +17,7 @@ def _stream(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-KERNELS = host.kernels(Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream), serves)
+_DRIVER = Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream)
+KERNELS = host.kernels(_DRIVER, serves)
+D_TILE = host.d_tile(_DRIVER, serves)
+"""For the benchmark."""

@@ -20,6 +20,7 @@ import torch
 from loader.errors import UsageError
 
 VARIABLE = "REELWEAVE_KERNELS"
+_AS_IT_IS = nullcontext()
 _log = logging.getLogger(__name__)
 
 
@@ -109,7 +110,7 @@ def traced(x: torch.Tensor) -> bool:
 def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     """Where operators run: their types are those of what they are given."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _AS_IT_IS
 
 
 @cache

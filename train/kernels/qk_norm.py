@@ -56,7 +56,7 @@ def qk_norm(
         check_rotation(rotation, q_BLHd, k_BMGd)
     cos, sin = rotation or (None, None)
     call: Any = qk_norm_pair if traced(q_BLHd) else _Function.apply
-    q, k, _, _ = call(q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
+    q, k, *_ = call(q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
     return q, k
 
 
@@ -268,10 +268,15 @@ def _backward(dq: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor,
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    *_, rstd_q, rstd_k = output
+    ctx.mark_non_differentiable(rstd_q, rstd_k)
+    _keep(ctx, inputs, output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     q, k, *parameters, eps, across_heads, interleaved, numerics = inputs
     *_, rstd_q, rstd_k = output
     ctx.flags = eps, across_heads, interleaved, numerics
-    ctx.mark_non_differentiable(rstd_q, rstd_k)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, rstd_q, rstd_k, *parameters)
 
@@ -293,16 +298,16 @@ qk_norm_pair.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher, which costs time on the host."""
+    """The operator without the dispatcher and without its statistics for outputs: both cost time on the host."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
         output = _forward(*inputs)
-        _setup(ctx, inputs, output)
-        return output
+        _keep(ctx, inputs, output)
+        return output[:2]
 
     @staticmethod
     def backward(
-        ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, _rstd_q: Any, _rstd_k: Any
+        ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dq, dk, _backward)

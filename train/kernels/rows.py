@@ -29,9 +29,9 @@ def check(
     B, L, D = x_BLD.shape
     first, rows = next(iter(modulation.items()))
     for name, other in modulation.items():
-        if other.shape != rows.shape or other.dtype != rows.dtype:
+        if other is not rows and (other.shape != rows.shape or other.dtype != rows.dtype):
             raise UsageError(f"{name} must have shape and type of {first}: {list(rows.shape)}, {rows.dtype}")
-    if rows.dtype not in (x_BLD.dtype, accumulator(x_BLD.dtype)):
+    if rows.dtype != x_BLD.dtype and rows.dtype != accumulator(x_BLD.dtype):
         raise UsageError(
             f"{first} is {rows.dtype}; it must be {accumulator(x_BLD.dtype)} or as x, {x_BLD.dtype}"
         )

@@ -4,20 +4,18 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train import checkpoint
+from train.checkpoint.weights import weights_of
 from train.config import LoraConfig, TrainConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
 from train.models.config import DiffusersConfig
 from train.models.lora import adapt
 from train.models.text import build_text_encoder
 from train.objectives.build import build_objective
-from train.saved import checkpoint_folder, weights_file
 
 
 class Bundle(nn.Module):
@@ -72,7 +70,7 @@ class Bundle(nn.Module):
 
     def _adapt(self, config: LoraConfig) -> None:
         if config.checkpoint is not None:
-            checkpoint.load_(weights_file(checkpoint_folder(Path(config.checkpoint))), self.trained())
+            weights_of(config.checkpoint).load_(self.trained())
         self.requires_grad_(False)
         adapt(self.dit, config)
 

@@ -9,8 +9,11 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError, first_line
+from train.parallel.meeting import meet
+from train.parallel.pulse import Pulse, lost_message
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,12 @@ class World:
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
 
+    def gather_text(self, text: str) -> list[str]:
+        """What each rank says; no text holds a zero byte."""
+        own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
+        said = self.gather(own_n1.to(self.device)).cpu().numpy().tobytes()
+        return said.decode().split("\0")[:-1]
+
     def barrier(self) -> None:
         """Returns when every rank has come here."""
         self.sum_([torch.zeros(1, device=self.device)])
@@ -75,13 +84,18 @@ class World:
 
 
 @contextmanager
-def join(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
+def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> Iterator[World]:
     """The world this process was started in: torchrun's (RANK is set), or a world of one.
 
     A process group that exists already is used and left as it is.
 
+    Args:
+        device: where to compute.
+        lost_after_s: silence after which a rank counts as lost.
+
     Raises:
         UsageError: a GPU is asked for and there is none.
+        RunError: another rank was lost; it is named.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
@@ -90,19 +104,30 @@ def join(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
     else:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
-    started = "RANK" in os.environ and not dist.is_initialized()
+    pulse, started = None, "RANK" in os.environ and not dist.is_initialized()
     if started:
         # This module takes the group that exists when it is first imported as a default argument, and AdamW
         # imports it at its first step: the group would outlive its destruction, and its threads now and then
         # abort the process at exit.
         importlib.import_module("torch.distributed.nn.functional")
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        store, rank, size = next(rendezvous("env://"))
+        store = meet(store, rank, size)
+        dist.init_process_group(
+            "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
+        )
+        pulse = Pulse(store, rank, size, lost_after_s) if size > 1 else None
     failed = True
     try:
         member = dist.is_initialized()
         yield World(dist.get_rank() if member else 0, dist.get_world_size() if member else 1, place)
         failed = False
+    except RuntimeError as error:
+        if pulse is not None and (who := pulse.lost()):
+            raise RunError(lost_message(who, first_line(error))) from error
+        raise
     finally:
+        if pulse is not None:
+            pulse.end(failed)
         # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
         if started and not (failed and place.type == "cuda"):
             dist.destroy_process_group()

@@ -1,16 +1,15 @@
 """The model of a checkpoint, ready to sample."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
 from loader.errors import UsageError, first_line
-from train import checkpoint
+from loader.storage import StorageConfig
+from train.checkpoint.weights import weights_of
 from train.config import TrainConfig
 from train.models.bundle import Bundle
-from train.saved import checkpoint_folder, weights_file
 
 
 @dataclass(frozen=True)
@@ -18,41 +17,45 @@ class Trained:
     """What a checkpoint holds.
 
     Attributes:
-        folder: of the checkpoint.
+        checkpoint: its URI.
         config: of its run.
         bundle: the model.
         step: optimizer steps done.
         averaged: whether the weights are the average that the run kept.
     """
 
-    folder: Path
+    checkpoint: str
     config: TrainConfig
     bundle: Bundle
     step: int
     averaged: bool
 
 
-def load_trained(path: Path, device: torch.device, averaged: bool = True) -> Trained:
-    """The model of a checkpoint's folder, or of the latest checkpoint of a run's folder.
+def load_trained(
+    named: str,
+    device: torch.device,
+    averaged: bool = True,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Trained:
+    """The model of a checkpoint.
 
     Args:
-        path: of either.
+        named: folder or prefix of a run, whose newest checkpoint is taken, or of one of its checkpoints.
         device: where the model goes.
         averaged: takes the average of the weights where the checkpoint has one.
+        storage: how it is reached.
 
     Raises:
         UsageError: there is no checkpoint, or it is of a model that this version does not know.
         RunError: it is damaged.
     """
-    folder = checkpoint_folder(path)
-    state = checkpoint.read_state(folder)
+    saved = weights_of(named, averaged, storage)
     try:
-        config = TrainConfig.model_validate(state.config)
+        config = TrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
         raise UsageError(
-            f"{folder / checkpoint.STATE} describes a model that this version does not know: {first_line(error)}"
+            f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
     bundle = Bundle(config)
-    file = weights_file(folder, averaged)
-    checkpoint.load_(file, bundle.trained())
-    return Trained(folder, config, bundle.to(device).eval(), state.step, file.name == checkpoint.EMA)
+    saved.load_(bundle.trained())
+    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group == "ema")

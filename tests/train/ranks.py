@@ -1,0 +1,157 @@
+"""Worlds of rank processes, forked from one process that has imported torch: eight of them start in a second.
+
+with Ranks() as ranks:
+    ended = ranks.run(train, 4, str(out))       # train(str(out)) on four ranks, as under torchrun
+    assert ended.codes == [0] * 4, ended.errors
+"""
+
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+PRELOADED = (
+    "train.trainer",
+    "loader.stream",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint",
+    "pandas",
+)
+DEADLINE_S = 100.0
+PORT_BELOW = 32_000  # ephemeral ports begin above
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a world ended, rank by rank.
+
+    Attributes:
+        codes: exit codes, negative for signals.
+        errors: what went to stderr.
+    """
+
+    codes: list[int]
+    errors: list[str]
+
+
+class Ranks:
+    """Starts worlds. When a rank fails, the others get some time to end, as a launcher would have it."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.train.ranks"],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+    def run(
+        self, function: Callable[..., object], size: int, *arguments: Any, grace_s: float = 20.0
+    ) -> Ended:
+        """Calls a function of a module, with JSON values, on every rank."""
+        request = {
+            "module": function.__module__,
+            "function": function.__name__,
+            "size": size,
+            "arguments": arguments,
+            "grace_s": grace_s,
+        }
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return Ended(**json.loads(self._server.stdout.readline()))
+
+
+def serve() -> None:
+    """Runs the requests of stdin, one after the other."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    import torch
+
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        print(json.dumps(_run(**json.loads(line))), flush=True)
+    os._exit(0)  # nothing is left to tidy, which takes seconds
+
+
+def _run(module: str, function: str, size: int, arguments: list[Any], grace_s: float) -> dict[str, Any]:
+    called = getattr(importlib.import_module(module), function)
+    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    with tempfile.TemporaryDirectory() as folder:
+        said = [Path(folder) / str(rank) for rank in range(size)]
+        pids = [_fork(called, arguments, common | {"RANK": str(r)}, said[r]) for r in range(size)]
+        codes = _wait(pids, grace_s)
+        return {"codes": codes, "errors": [path.read_text(errors="replace") for path in said]}
+
+
+def _fork(
+    called: Callable[..., object], arguments: list[Any], environment: dict[str, str], errors: Path
+) -> int:
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        os.environ.update(environment)
+        with errors.open("w") as file:
+            os.dup2(file.fileno(), 2)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(2, 1)
+        code = int(called(*arguments) or 0)
+    except BaseException:  # noqa: BLE001 - a rank is a program of its own
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pids: list[int], grace_s: float) -> list[int]:
+    """Exit codes; ends what outlives the deadline, which a failure brings near."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while len(codes) < len(pids):
+        for pid in (pid for pid in pids if pid not in codes):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+                if codes[pid]:
+                    deadline = min(deadline, time.monotonic() + grace_s)
+            elif time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[pid] for pid in pids]
+
+
+def _free_port() -> int:
+    while True:
+        port = random.randrange(20_000, PORT_BELOW)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+if __name__ == "__main__":
+    serve()

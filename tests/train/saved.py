@@ -1,0 +1,36 @@
+"""What checkpoints of a test hold, read without our own reader."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from loader.storage import open_storage
+from train.checkpoint import latest
+
+
+def newest(out: Path) -> Path:
+    """The folder of a run's newest checkpoint."""
+    return out / "checkpoints" / f"step-{latest(open_storage(out / 'checkpoints')):06d}"
+
+
+def tensors(out: Path, group: str = "model") -> dict[str, torch.Tensor]:
+    """The tensors of a run's newest checkpoint, none of which was sharded."""
+    return stored(newest(out), group)
+
+
+def stored(folder: Path, group: str = "model") -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, none of which was sharded."""
+    parts = sorted((folder / group).iterdir())
+    return {name: tensor for part in parts for name, tensor in load_file(part).items()}
+
+
+def metrics(out: Path) -> list[dict]:
+    """The lines of ``metrics.jsonl``."""
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(out: Path) -> list[float]:
+    """Of the steps."""
+    return [line["loss"] for line in metrics(out)]

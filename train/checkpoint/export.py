@@ -1,0 +1,86 @@
+"""One safetensors file out of a checkpoint."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from loader.storage import Storage
+from train.checkpoint.files import Stored, data_of, header, in_order, read_rows
+from train.checkpoint.pieces import Piece, overlap
+from train.checkpoint.reading import find
+from train.checkpoint.state import CheckpointState
+
+_MOST_TENSORS = 1 << 16
+
+
+class Exported(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        tensors: how many.
+        parameters: in all of them.
+        bytes: of the file.
+    """
+
+    tensors: int
+    parameters: int
+    bytes: int
+
+
+def export(
+    storage: Storage,
+    folder: str,
+    state: CheckpointState,
+    group: str,
+    dtype: str | None,
+    target: Storage,
+    path: str,
+) -> Exported:
+    """Writes a group's tensors, whole, one after the other; memory holds one of them at a time.
+
+    Args:
+        storage: of the checkpoint.
+        folder: of the checkpoint.
+        state: of the checkpoint.
+        group: of tensors.
+        dtype: that floating-point tensors are rounded to, such as ``bfloat16``; None keeps theirs.
+        target: where to.
+        path: of the file in ``target``; an object of that name is replaced.
+
+    Raises:
+        RunError: the checkpoint is damaged.
+        UsageError: it has no such group.
+    """
+    found = find(storage, folder, state, group, _MOST_TENSORS)
+    wholes = []
+    for name, stored in found.items():
+        own = stored[0].piece
+        rounded = dtype if dtype and own.torch_dtype.is_floating_point else own.dtype
+        wholes.append(Piece(group, name, rounded, own.shape, (0,) * len(own.shape), own.shape))
+    wholes = in_order(wholes)
+    head = header(
+        wholes,
+        {"step": str(state.step), "weights": group, "config": json.dumps(state.config, sort_keys=True)},
+    )
+    size = len(head) + sum(piece.bytes for piece in wholes)
+
+    def content() -> Iterator[bytes | memoryview]:
+        yield head
+        for piece in wholes:
+            yield from data_of([_assembled(storage, piece, found[piece.name])])
+
+    target.write_chunks(path, content(), size)
+    return Exported(len(wholes), sum(math.prod(piece.shape) for piece in wholes), size)
+
+
+def _assembled(storage: Storage, whole: Piece, parts: list[Stored]) -> torch.Tensor:
+    tensor = torch.empty(whole.shape, dtype=whole.torch_dtype)
+    for stored in parts:
+        shared = overlap(stored.piece, whole)
+        assert shared is not None  # an empty piece is not stored
+        rows = stored.piece.sizes[0] if stored.piece.sizes else 1
+        tensor[shared.of_target] = read_rows(storage, stored, 0, rows).to(tensor.dtype)
+    return tensor

@@ -1,0 +1,180 @@
+"""One part of a checkpoint: a safetensors file that says of which boxes its tensors are.
+
+The header's ``DCP_SHARDING_INFO`` holds the offsets as `HuggingFaceStorageReader` of `torch.distributed.checkpoint`
+wants them, so torch's own resharding reads our folders too. Format: https://huggingface.co/docs/safetensors (8 bytes
+with the length of a JSON header, the header, the data). Nothing in it can run code.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError
+
+from loader.errors import RunError
+from loader.storage import Storage
+from train.checkpoint.pieces import Piece
+
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_TORCH = {short: name for name, short in DTYPES.items()}
+_SHARDING, _SHAPES = "DCP_SHARDING_INFO", "reelweave_shapes"
+# An entry is a name, a type, two shapes and some offsets; names of modules stay far below this.
+HEADER_BYTES_PER_TENSOR = 4096
+_FIRST_READ = 1 << 16  # bytes; most headers are shorter and come with their length in one request
+_CHUNK = 16 << 20
+
+
+class Stored(NamedTuple):
+    """A piece, and where in which object its bytes lie."""
+
+    piece: Piece
+    path: str
+    start: int
+
+
+class _Entry(BaseModel, frozen=True, extra="forbid", strict=True):
+    dtype: str
+    shape: list[NonNegativeInt] = Field(max_length=64)
+    data_offsets: list[NonNegativeInt] = Field(min_length=2, max_length=2)
+
+
+_ENTRIES = TypeAdapter(dict[str, _Entry])
+_OFFSETS = TypeAdapter(dict[str, dict[str, list[NonNegativeInt]]])
+_WHOLE = TypeAdapter(dict[str, list[NonNegativeInt]])
+
+
+def in_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """As they lie in a file: the widest types first, so that all of them are aligned."""
+    return sorted(pieces, key=lambda piece: (-piece.torch_dtype.itemsize, piece.name))
+
+
+def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
+    """The file up to its data.
+
+    Args:
+        pieces: `in_order`, not two of one name.
+        metadata: of the file.
+    """
+    entries: dict[str, Any] = {}
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + piece.bytes
+        entries[piece.name] = {
+            "dtype": DTYPES[piece.dtype],
+            "shape": piece.sizes,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps({"__metadata__": {"format": "pt", **metadata}, **entries}, separators=(",", ":"))
+    data = text.encode()
+    data += b" " * (-len(data) % 8)
+    return len(data).to_bytes(8, "little") + data
+
+
+def sharding(pieces: Sequence[Piece]) -> dict[str, str]:
+    """The metadata that says of which boxes a file's tensors are."""
+    return {
+        _SHARDING: json.dumps({piece.name: {"saved_offsets": piece.offsets} for piece in pieces}),
+        _SHAPES: json.dumps({piece.name: piece.shape for piece in pieces}),
+    }
+
+
+def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
+    """The bytes of contiguous CPU tensors, one after the other, without a copy."""
+    for tensor in tensors:
+        content = tensor.reshape(-1).view(torch.uint8).numpy().data
+        for begin in range(0, len(content), _CHUNK):
+            yield content[begin : begin + _CHUNK]
+
+
+def read_pieces(
+    storage: Storage, path: str, size: int, group: str, most_header_bytes: int
+) -> tuple[list[Stored], dict[str, str]]:
+    """What a file holds, and its metadata; its data are not read.
+
+    Args:
+        storage: that holds it.
+        path: of the file.
+        size: of the file, bytes.
+        group: of its tensors.
+        most_header_bytes: that are read.
+
+    Raises:
+        RunError: the file is damaged or its header too large.
+    """
+    try:
+        head = storage.read(path, 0, min(size, _FIRST_READ))
+        length = int.from_bytes(head[:8], "little")
+        if len(head) < 8 or 8 + length > min(size, most_header_bytes):
+            raise ValueError(f"a header of {length} bytes in a file of {size}")
+        if len(head) < 8 + length:
+            head += storage.read(path, len(head), 8 + length - len(head))
+        content = json.loads(head[8 : 8 + length])
+        metadata = {str(name): str(value) for name, value in content.pop("__metadata__", {}).items()}
+        entries = _ENTRIES.validate_python(content)
+        offsets = _OFFSETS.validate_json(metadata.get(_SHARDING, "{}"))
+        shapes = _WHOLE.validate_json(metadata.get(_SHAPES, "{}"))
+        found = []
+        for name, entry in entries.items():
+            begin, end = entry.data_offsets
+            sizes = tuple(entry.shape)
+            shape = tuple(shapes.get(name, sizes))
+            start = tuple(offsets.get(name, {}).get("saved_offsets", (0,) * len(sizes)))
+            piece = Piece(group, name, _TORCH[entry.dtype], shape, start, sizes)
+            if end - begin != piece.bytes or 8 + length + end > size or not _lies_within(piece):
+                raise ValueError(f"{name} does not lie within it")
+            found.append(Stored(piece, path, 8 + length + begin))
+        if 8 + length + sum(piece.bytes for piece, _, _ in found) != size:
+            raise ValueError(f"its {size} bytes are not those of its tensors")
+    except (OSError, ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise damaged(storage, path, error) from error
+    return found, metadata
+
+
+def read_rows(storage: Storage, stored: Stored, begin: int, end: int) -> torch.Tensor:
+    """Rows ``begin`` to ``end`` of a piece, along its first dimension.
+
+    Raises:
+        RunError: the file ends before.
+    """
+    piece = stored.piece
+    row = math.prod(piece.sizes[1:]) * piece.torch_dtype.itemsize
+    try:
+        data = storage.read(stored.path, stored.start + begin * row, (end - begin) * row)
+    except FileNotFoundError as error:
+        raise damaged(storage, stored.path, error) from error
+    if len(data) != (end - begin) * row:
+        raise damaged(storage, stored.path, EOFError("it ended too early"))
+    flat = torch.frombuffer(bytearray(data), dtype=piece.torch_dtype)
+    return flat.reshape(end - begin, *piece.sizes[1:]) if piece.sizes else flat.reshape(())
+
+
+def damaged(storage: Storage, path: str, error: BaseException) -> RunError:
+    """The error for a file of a checkpoint that cannot be read."""
+    folder = path.split("/", maxsplit=1)[0]
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RunError(
+        f"{storage.uri(path)} is damaged ({reason[:200]});"
+        f" remove {storage.uri(folder)} to go on from the checkpoint before"
+    )
+
+
+def _lies_within(piece: Piece) -> bool:
+    if not len(piece.shape) == len(piece.offsets) == len(piece.sizes):
+        return False
+    boxes = zip(piece.shape, piece.offsets, piece.sizes, strict=True)
+    return all(begin + size <= whole for whole, begin, size in boxes)

@@ -1,0 +1,69 @@
+"""The checkpoints of a run: which there are, and which may go."""
+
+import re
+from collections.abc import Iterable
+
+from loader.errors import UsageError
+from loader.storage import Storage, StorageConfig, open_storage
+from train.checkpoint.state import STATE
+
+
+def folder_of(step: int) -> str:
+    """Relative to the checkpoints' storage."""
+    return f"step-{step:06d}"
+
+
+def latest(storage: Storage) -> int | None:
+    """The most steps that a whole checkpoint has, or None."""
+    return max(_steps(storage)[0], default=None)
+
+
+def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, str]:  # noqa: B008 - frozen
+    """The checkpoint that somebody names: its storage, and its folder in it.
+
+    Args:
+        named: folder or prefix of a run, of its checkpoints, whose newest is taken, or of one of them.
+        config: of the storage.
+
+    Raises:
+        UsageError: there is none.
+    """
+    storage = open_storage(named, config)
+    if storage.stat(STATE) is not None:
+        above, _, folder = storage.root.rpartition("/")
+        return open_storage(above or "/", config), folder
+    for place in (storage, open_storage(f"{named}/checkpoints", config)):
+        if (step := latest(place)) is not None:
+            return place, folder_of(step)
+    raise UsageError(f"{named} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500")
+
+
+def expendable(steps: Iterable[int], keep_last: int, keep_every: int | None) -> list[int]:
+    """The checkpoints to remove: neither among the newest nor a multiple of ``keep_every``, which stay for good."""
+    older = sorted(steps)[:-keep_last]
+    return [step for step in older if not keep_every or step % keep_every]
+
+
+def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
+    """Removes the expendable checkpoints, each at first from sight, and what was never finished."""
+    whole, _ = _steps(storage)
+    for step in expendable(whole, keep_last, keep_every):
+        storage.delete(f"{folder_of(step)}/{STATE}")
+    sweep(storage)
+
+
+def sweep(storage: Storage) -> None:
+    """Removes checkpoints that were never finished. Only while no rank writes one."""
+    for step in sorted(_steps(storage)[1]):
+        storage.delete_tree(f"{folder_of(step)}/")
+
+
+def _steps(storage: Storage) -> tuple[set[int], set[int]]:
+    """Of the whole checkpoints, and of the unfinished ones."""
+    seen, whole = set(), set()
+    for found in storage.list("step-"):
+        if match := re.fullmatch(r"step-(\d{6,18})/(.+)", found.path):
+            seen.add(int(match[1]))
+            if match[2] == STATE:
+                whole.add(int(match[1]))
+    return whole, seen - whole

@@ -1,0 +1,131 @@
+"""Reads tensors out of the parts of a checkpoint, however many ranks wrote them and read them now."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from loader.errors import UsageError
+from loader.storage import Storage
+from train.checkpoint.files import HEADER_BYTES_PER_TENSOR, Stored, damaged, read_pieces, read_rows
+from train.checkpoint.pieces import Overlap, Piece, Tensors, local, overlap, piece_of, uncovered
+from train.checkpoint.state import CheckpointState
+
+_AT_ONCE = 64 << 20  # bytes of one read
+_THREADS = 8
+
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Type and shape of each tensor of a group."""
+
+
+def shapes_of(pieces: Sequence[Piece]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Of the whole tensors; those without a value are nowhere stored."""
+    return {piece.name: (piece.dtype, piece.shape) for piece in pieces if 0 not in piece.shape}
+
+
+def find(
+    storage: Storage, folder: str, state: CheckpointState, group: str, most_tensors: int
+) -> dict[str, list[Stored]]:
+    """Where the pieces of a group lie, by tensor.
+
+    Args:
+        storage: of the checkpoints.
+        folder: of the checkpoint.
+        state: of the checkpoint.
+        group: of tensors.
+        most_tensors: that it can hold; bounds what is read.
+
+    Raises:
+        RunError: a part is missing or damaged.
+        UsageError: the checkpoint has no such group.
+    """
+    if group not in state.groups:
+        raise UsageError(
+            f"{storage.uri(folder)} holds no {group}, only {', '.join(state.groups)};"
+            " resume with the configuration that wrote it"
+        )
+    sizes = {found.path: found.size for found in storage.list(f"{folder}/{group}")}
+    paths = [f"{folder}/{part}" for part in state.parts(group)]
+    if missing := [path for path in paths if path not in sizes]:
+        raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
+
+    def read(path: str) -> list[Stored]:
+        most_bytes = HEADER_BYTES_PER_TENSOR * (1 + most_tensors)
+        return read_pieces(storage, path, sizes[path], group, most_bytes)[0]
+
+    found: dict[str, list[Stored]] = {}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for stored in pool.map(read, paths):
+            for one in stored:
+                found.setdefault(one.piece.name, []).append(one)
+    for name, parts in found.items():
+        pieces, shape = [stored.piece for stored in parts], parts[0].piece.shape
+        if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
+            raise damaged(storage, parts[0].path, ValueError(f"the pieces of {name} do not make it whole"))
+    return found
+
+
+def load_(
+    storage: Storage, folder: str, state: CheckpointState, group: str, targets: Tensors, shapes: Shapes
+) -> None:
+    """Copies a group's tensors into ``targets``; no data are read before names, types and shapes agree.
+
+    Args:
+        storage: of the checkpoints.
+        folder: of the checkpoint.
+        state: of the checkpoint.
+        group: of tensors.
+        targets: plain tensors or DTensors of any layout; this rank's part is filled.
+        shapes: of the tensors of all ranks.
+
+    Raises:
+        RunError: the checkpoint is damaged.
+        UsageError: its tensors are not those of ``shapes``.
+    """
+    found = find(storage, folder, state, group, len(shapes))
+    stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in found.items()}
+    if difference := _difference(stored_shapes, shapes):
+        raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
+
+    def copy(work: tuple[torch.Tensor, Stored, Overlap, int, int]) -> None:
+        target, stored, (of_source, of_target), begin, end = work
+        rows = read_rows(storage, stored, begin, end)
+        if of_source:  # not a scalar
+            first = begin - of_source[0].start + of_target[0].start
+            rows, target = rows[:, *of_source[1:]], target[first : first + end - begin, *of_target[1:]]
+        target.copy_(rows)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(copy, _reads(group, targets, found)))
+
+
+def _reads(
+    group: str, targets: Tensors, found: Mapping[str, Sequence[Stored]]
+) -> Iterator[tuple[torch.Tensor, Stored, Overlap, int, int]]:
+    """Target, piece, what they share, and the piece's rows to read at once."""
+    for name, target in targets.items():
+        wanted = piece_of(group, name, target)
+        for stored in found.get(name, ()):
+            if (shared := overlap(stored.piece, wanted)) is None:
+                continue
+            rows = shared.of_source[0] if shared.of_source else slice(0, 1)
+            row_bytes = stored.piece.bytes // (stored.piece.sizes[0] if stored.piece.sizes else 1)
+            step = max(1, _AT_ONCE // row_bytes)
+            for begin in range(rows.start, rows.stop, step):
+                yield local(target), stored, shared, begin, min(begin + step, rows.stop)
+
+
+def _difference(stored: Shapes, expected: Shapes) -> str | None:
+    """What differs between the tensors of a checkpoint and those expected, in words."""
+    found = []
+    for name in sorted(stored.keys() | expected.keys()):
+        if name not in stored:
+            found.append(f"{name} is missing")
+        elif name not in expected:
+            found.append(f"{name} is not part of it")
+        elif stored[name][1] != expected[name][1]:
+            found.append(f"{name} has shape {list(stored[name][1])} instead of {list(expected[name][1])}")
+        elif stored[name][0] != expected[name][0]:
+            found.append(f"{name} is {stored[name][0]} instead of {expected[name][0]}")
+    more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more or None

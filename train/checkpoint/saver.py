@@ -1,0 +1,258 @@
+"""Saves and restores the named tensors of a run, in the background of its steps."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from loader.errors import RunError, first_line
+from loader.storage import Storage
+from train.checkpoint.files import data_of, header, in_order, sharding
+from train.checkpoint.folder import folder_of, latest, prune, sweep
+from train.checkpoint.pieces import Piece, Tensors, local, piece_of, writers
+from train.checkpoint.reading import load_, shapes_of
+from train.checkpoint.state import STATE, CheckpointState, part, read_state
+from train.config import CheckpointConfig
+from train.parallel.world import World
+
+_LATE_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Notes(NamedTuple):
+    """What a rank tells the others of the checkpoint in flight; summed over the ranks, what all of them know."""
+
+    done: float = 0.0
+    failed: float = 0.0
+
+
+class Checkpoints:
+    """The checkpoints of a run; every rank calls the same methods at the same steps.
+
+    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: whether
+    all ranks have written is summed up with whatever the step sums up anyway (`notes`, `heed`), and then rank 0
+    makes the checkpoint visible. One checkpoint is in flight at most.
+
+    Making one is a collective.
+
+    Args:
+        storage: their place, on which no other run writes.
+        config: when and how many.
+        world: the ranks.
+        groups: the named tensors of each group; plain ones are the same on every rank that has them. Ranks may
+            have different tensors, as stages of a pipeline do.
+    """
+
+    def __init__(
+        self, storage: Storage, config: CheckpointConfig, world: World, groups: Mapping[str, Tensors]
+    ) -> None:
+        self._storage, self._config, self._world = storage, config, world
+        self._groups = groups
+        if world.rank == 0:
+            # Before any rank can write: the collective that follows waits for it.
+            storage.sweep()
+            sweep(storage)
+        own = [piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()]
+        held = [
+            [Piece(*field[:3], *map(tuple, field[3:])) for field in json.loads(said)]
+            for said in world.gather_text(json.dumps(own))
+        ]
+        self._shapes = {
+            group: shapes_of([piece for pieces in held for piece in pieces if piece.group == group])
+            for group in groups
+        }
+        chosen = writers(held)
+        mine = in_order([piece for piece in own if chosen.get(piece) == world.rank])
+        self._mine = {group: [piece for piece in mine if piece.group == group] for group in groups}
+        self._staged: dict[Piece, torch.Tensor] = {}
+        self._flight: _Flight | None = None
+        self._failed_before = False
+
+    def latest(self) -> CheckpointState | None:
+        """The state of the newest checkpoint, the same on every rank; a collective.
+
+        Raises:
+            RunError: a rank does not see it, or it is damaged.
+        """
+        step = (latest(self._storage) if self._world.rank == 0 else None) or 0
+        found = torch.tensor([step], dtype=torch.int64, device=self._world.device)
+        self._world.sum_([found])
+        return read_state(self._storage, folder_of(int(found))) if int(found) else None
+
+    def load_(self, state: CheckpointState) -> None:
+        """Copies the tensors of a checkpoint into those of this run.
+
+        Raises:
+            RunError: it is damaged.
+            UsageError: it does not fit the tensors of this run.
+        """
+        for group, targets in self._groups.items():
+            load_(self._storage, folder_of(state.step), state, group, targets, self._shapes[group])
+
+    def uri(self, step: int) -> str:
+        """Where the checkpoint of a step lies."""
+        return self._storage.uri(folder_of(step))
+
+    def save(self, state: CheckpointState, last: bool = False) -> None:
+        """Begins a checkpoint; a collective.
+
+        Args:
+            state: behind the step just made.
+            last: wait until it is there, as at the end of a run.
+
+        Raises:
+            RunError: it failed, and so did the one before; or it failed and is the last.
+        """
+        self._land()
+        state = state.model_copy(update={"groups": list(self._groups), "writers": self._world.size})
+        copied = self._stage()
+        self._flight = _Flight(state, lambda: self._write(state, copied))
+        if last or not self._config.background:
+            self._land()
+        if last and self._failed_before:
+            raise RunError(f"{self.uri(state.step)}, the last checkpoint, could not be written: see above")
+
+    def notes(self) -> Notes:
+        """To be summed over all ranks and given to `heed`; costs no waiting."""
+        return self._flight.notes() if self._flight else Notes()
+
+    def heed(self, total: Notes) -> None:
+        """Goes on with the checkpoint in flight as far as all ranks are; a collective where one failed.
+
+        Args:
+            total: the sum of the `notes` of all ranks.
+
+        Raises:
+            RunError: it failed, and so did the one before.
+        """
+        flight = self._flight
+        if flight is None:
+            return
+        if total.failed:
+            self._flight = None
+            self._report(flight)
+        elif total.done == self._world.size:
+            if flight.publishing:
+                self._flight, self._failed_before = None, False
+            else:
+                first = self._world.rank == 0
+                flight.publish(self._publish if first else lambda _: None)
+
+    def _land(self) -> None:
+        """Waits for the checkpoint in flight; a collective."""
+        while self._flight is not None:
+            self._flight.wait()
+            total = torch.tensor(self.notes(), dtype=torch.float64, device=self._world.device)
+            self._world.sum_([total])
+            self.heed(Notes(*total.tolist()))
+
+    def _stage(self) -> Callable[[], None]:
+        """Copies what this rank writes into memory of its own; what is returned waits for the copies.
+
+        Copies from a GPU are enqueued behind the step that made the values and before the next one, which
+        therefore need not wait.
+        """
+        cuda = False
+        for group, pieces in self._mine.items():
+            for piece in pieces:
+                source = local(self._groups[group][piece.name])
+                cuda = cuda or source.is_cuda
+                if piece not in self._staged:
+                    self._staged[piece] = torch.empty(
+                        piece.sizes, dtype=source.dtype, pin_memory=source.is_cuda
+                    )
+                self._staged[piece].copy_(source, non_blocking=True)
+        if not cuda:
+            return lambda: None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
+        event.record()
+        return event.synchronize
+
+    def _write(self, state: CheckpointState, copied: Callable[[], None]) -> None:
+        copied()
+        for group, pieces in self._mine.items():
+            path = f"{folder_of(state.step)}/{part(group, self._world.rank, self._world.size)}"
+            head = header(pieces, sharding(pieces))
+            size = len(head) + sum(piece.bytes for piece in pieces)
+            data = data_of([self._staged[piece] for piece in pieces])
+            self._storage.write_chunks(path, (head, *data), size)
+
+    def _publish(self, state: CheckpointState) -> None:
+        self._await_parts(state)
+        if not self._storage.create(f"{folder_of(state.step)}/{STATE}", state.encoded()):
+            raise RunError(
+                f"{self.uri(state.step)} is there already: another run writes into the same folder; stop it"
+            )
+        try:
+            prune(self._storage, self._config.keep_last, self._config.keep_every)
+        except RunError as error:
+            _log.warning("old checkpoints stay where they are: %s", error)
+
+    def _await_parts(self, state: CheckpointState) -> None:
+        """Returns when this rank sees the files of all; network file systems show them late."""
+        folder, deadline = folder_of(state.step), time.monotonic() + _LATE_S
+        expected = {f"{folder}/{path}" for group in state.groups for path in state.parts(group)}
+        while missing := expected - {found.path for found in self._storage.list(f"{folder}/")}:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{self._storage.uri(min(missing))} was written, but cannot be seen from rank 0;"
+                    " keep checkpoints where all ranks see the same files"
+                )
+            time.sleep(1.0)
+
+    def _report(self, flight: "_Flight") -> None:
+        said = self._world.gather_text(flight.complaint())
+        reasons = [f"rank {rank}: {text}" for rank, text in enumerate(said) if text]
+        message = f"{self.uri(flight.state.step)} could not be written ({'; '.join(reasons[:3])})"
+        if self._failed_before:
+            raise RunError(f"{message}, nor the checkpoint before; make room there and start again")
+        self._failed_before = True
+        if self._world.rank == 0:
+            _log.warning("%s; the checkpoint before stays good, and training goes on", message)
+
+
+class _Flight:
+    """A checkpoint on its way: first its parts are written, then it is made visible."""
+
+    def __init__(self, state: CheckpointState, write: Callable[[], None]) -> None:
+        self.state = state
+        self.publishing = False
+        self._begin(write)
+
+    def publish(self, act: Callable[[CheckpointState], None]) -> None:
+        """The second half of the way."""
+        self.publishing = True
+        self._begin(lambda: act(self.state))
+
+    def notes(self) -> Notes:
+        """How far this rank is with the present half."""
+        if self._thread.is_alive():
+            return Notes()
+        return Notes(failed=1.0) if self._error else Notes(done=1.0)
+
+    def wait(self) -> None:
+        """Until the present half is over."""
+        self._thread.join()
+
+    def complaint(self) -> str:
+        """What went wrong on this rank; empty where nothing did."""
+        self.wait()  # nothing of this checkpoint may be written any more when the next one begins
+        return first_line(self._error) if self._error else ""
+
+    def _begin(self, act: Callable[[], None]) -> None:
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - told to all ranks
+                self._error = error
+
+        # A process that ends on an error does not wait for it: half a checkpoint is none.
+        self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
+        self._thread.start()

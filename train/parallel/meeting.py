@@ -1,0 +1,49 @@
+"""Where the ranks of one attempt meet, apart from those of the attempts before."""
+
+import time
+from uuid import uuid4
+
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from loader.errors import RunError
+
+
+def meet(store: Store, rank: int, size: int, patience_s: float = 1800.0) -> Store:
+    """A part of the store that is new to all ranks; returns when every rank has come.
+
+    torchrun keeps one store over its restarts, and Gloo looks up its peers' addresses under the same keys each
+    time: a rank that is quick to restart finds the address of a dead one and waits for it for half an hour. The
+    number of restarts is no remedy, for the agents of several nodes count them differently. So each rank shows
+    a token of its own, and rank 0 answers every new token with the name of the attempt.
+
+    Args:
+        store: shared by all ranks.
+        rank: of this process.
+        size: number of processes.
+        patience_s: how long to wait for the others.
+
+    Raises:
+        RunError: a rank does not come; only on rank 0.
+    """
+    if rank > 0:
+        token = uuid4().hex
+        store.set(f"here/{rank}", token)
+        name = str(store.get(f"attempt/{token}"), "utf-8")
+        store.set(f"met/{name}/{rank}", "")
+        return PrefixStore(name, store)
+    name, deadline = uuid4().hex, time.monotonic() + patience_s
+    missing, answered = set(range(1, size)), set()
+    while missing:
+        if time.monotonic() > deadline:
+            ranks = ", ".join(map(str, sorted(missing)[:8]))
+            raise RunError(f"rank {ranks} did not come within {patience_s:g} s; look at its output")
+        for other in sorted(missing):
+            if store.check([f"met/{name}/{other}"]):
+                missing.remove(other)
+            elif store.check([f"here/{other}"]):
+                token = str(store.get(f"here/{other}"), "utf-8")
+                if token not in answered:
+                    store.set(f"attempt/{token}", name)
+                    answered.add(token)
+        time.sleep(0.01)
+    return PrefixStore(name, store)

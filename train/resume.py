@@ -1,0 +1,51 @@
+"""What a run shares with the one it goes on from: the configuration, and each step's random numbers."""
+
+import hashlib
+from contextlib import suppress
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from train.config import TrainConfig
+
+FREE = ("log", "checkpoint", "lost_after_s", "parallel")
+"""Parts of the configuration that may change whenever a run goes on, as may ``schedule.total_steps``."""
+
+
+def difference(saved: dict[str, Any], config: TrainConfig) -> str | None:
+    """What keeps a run from going on from a checkpoint, in words; None where nothing does.
+
+    Args:
+        saved: the configuration in the checkpoint. Keys that came later count with today's defaults.
+        config: of the run.
+    """
+    # Of a key that is gone, or a value that is refused now, the comparison tells.
+    with suppress(ValidationError):
+        saved = TrainConfig.model_validate(saved).model_dump(mode="json")
+    return first_difference(_bound(saved), _bound(config.model_dump(mode="json")))
+
+
+def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
+    """The first key whose value differs between two configurations, and both values; None when equal."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for name in sorted(saved.keys() | current.keys()):
+            if found := first_difference(saved.get(name), current.get(name), f"{key}.{name}".lstrip(".")):
+                return found
+        return None
+    return None if saved == current else f"{key} was {saved!r} and is {current!r} now"
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Sets the state of torch's generators before a step, so that no checkpoint need hold it.
+
+    Noise and timesteps have seeds of their own, by sample; this is for what draws without one, such as dropout.
+    """
+    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little"))
+
+
+def _bound(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that must stay."""
+    schedule = {name: value for name, value in config.get("schedule", {}).items() if name != "total_steps"}
+    return {name: value for name, value in config.items() if name not in FREE} | {"schedule": schedule}
