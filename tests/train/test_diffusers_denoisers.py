@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from loader.errors import RunError, UsageError
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
+from tests.train.saved import losses
 from train.config import DDPMConfig, EDMConfig, EmaConfig
 from train.export import export
 from train.models.build import build_denoiser
@@ -180,10 +181,6 @@ class Ended(ClipStream):
 
     def __iter__(self):
         return itertools.islice(super().__iter__(), 4)
-
-
-def losses(out):
-    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 @ONE_EACH

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import run_config
-from tests.train.saved import tensors
+from tests.train.saved import losses, tensors
 from train.config import EmaConfig, LoraConfig, TrainConfig
 from train.export import LORA_FILE, export
 from train.models.bundle import Bundle
@@ -88,11 +88,7 @@ def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
     with pytest.raises(Exception, match="before step 5"):
         Trainer(config, Ended(), tmp_path).run()
     Trainer(config, ClipStream(), tmp_path).run()
-    losses = [
-        [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-        for out in (tmp_path, folder / "run")
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses(tmp_path) == pytest.approx(losses(folder / "run"), rel=1e-5)
 
 
 @pytest.mark.parametrize("averaged", [True, False])

@@ -1,6 +1,5 @@
 """Published models divided over ranks: the same losses and the same checkpoints as on one."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,17 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.train.clips import ClipStream
 from tests.train.published import CASES, case_config
-from train import checkpoint
+from tests.train.saved import losses
+from train.models.bundle import Bundle
 from train.parallel.config import ParallelConfig
+from train.sampling.trained import load_trained
 from train.trainer import Trainer
-
-
-def losses(out):
-    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +40,14 @@ def test_two_ranks_train_what_one_trains(on_two_ranks, tmp_path, name):
     alone = configs[name].model_copy(update={"parallel": ParallelConfig()})
     Trainer(alone, ClipStream(), tmp_path).run()
     assert losses(out / name) == pytest.approx(losses(tmp_path), rel=1e-4)
-    for file in (checkpoint.OPTIMIZER, checkpoint.EMA):
-        found, expected = (load_file(checkpoint.latest(run) / file) for run in (out / name, tmp_path))
-        assert set(found) == set(expected)
-        for key, tensor in expected.items():
-            if key.endswith(".exp_avg_sq"):
-                continue
-            assert (found[key] - tensor).norm() <= 1e-3 * tensor.norm() + 1e-6, key
+    started = Bundle(alone).trained()
+    for averaged in (True, False):
+        found, expected = (
+            load_trained(str(run), torch.device("cpu"), averaged).bundle.trained()
+            for run in (out / name, tmp_path)
+        )
+        assert set(found) == set(expected) == set(started)
+        for key, weight in expected.items():
+            # Of a gradient of almost nothing, Adam sees the sign alone, which is that of rounding.
+            moved = (weight - started[key]).norm()
+            assert (found[key] - weight).norm() <= 0.02 * moved + 1e-4, key

@@ -69,8 +69,8 @@ class DiffusersDenoiser(Denoiser):
         self.model.train()
         if config.fused:
             patch(self.model)
-        self._weights = self._counted(lambda _: True)
-        self._stem_weights = self._counted(lambda name: re.search(self.stem, name) is not None)
+        self._weights = self._counted("")
+        self._stem_weights = self._counted(self.stem)
 
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
@@ -184,11 +184,11 @@ class DiffusersDenoiser(Denoiser):
                 f" encoders that belong to it (models that are given an image, too, are not supported)"
             )
 
-    def _counted(self, wanted: Any) -> dict[Rows, int]:
-        """Weights of matrices by what they are applied to."""
+    def _counted(self, wanted: str) -> dict[Rows, int]:
+        """Weights of the matrices whose name has this pattern, by what they are applied to."""
         counts: dict[Rows, int] = {}
         for name, layer in self.model.named_modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and wanted(name):
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):
                 rows: Rows = next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
                 counts[rows] = counts.get(rows, 0) + layer.weight.numel()
         return counts
