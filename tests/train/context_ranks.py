@@ -26,11 +26,12 @@ from train.models.dit import DiT, tokens
 from train.models.segments import Segments
 from train.parallel.context import ContextParallel
 from train.parallel.cut import Cut, joint_order
-from train.parallel.denoise import denoise_packed_part, denoise_part
+from train.parallel.denoise import OfParts, denoise_packed_part, denoise_part
 from train.parallel.exchange import gather
 from train.parallel.ring import Ring
 from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
 from train.parallel.ulysses import Ulysses
+from train.squared_errors import Question
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 12, 8
@@ -234,8 +235,12 @@ def whole_dit(ranks: ContextParallel) -> dict[str, float]:
         whole_BLV = ranks.gather(values_BLV, ranks.cut(wanted_BLV.shape[1]))
         return (whole_BLV - wanted_BLV).square().mean() / ranks.size
 
+    def measured(dit: DiT, context) -> torch.Tensor:
+        return OfParts(ranks)(dit, Question([latents], [target], t_B, context, mask_BM, False)).mean()
+
     found = trained(ranks, one_process, shared, context_BMD)
     gathered = trained(ranks, one_process, from_the_whole, context_BMD)
+    found |= named("measured", trained(ranks, one_process, measured, context_BMD, whole_loss=True))
     with torch.no_grad(), Sent(0) as sent:
         denoise_part(model(), *conditions, ranks)
     # One all-to-all each way or one hop per other rank in each layer: cross-attention adds nothing.
@@ -243,7 +248,7 @@ def whole_dit(ranks: ContextParallel) -> dict[str, float]:
     found["exchanges"] = abs(len([e for e in sent.events if e == "exchange"]) - 2 * 2 * (near > 1))
     found["hops"] = abs(len([e for e in sent.events if e == "hop"]) - 2 * (far - 1))
     found["others"] = len(set(sent.events) - {"exchange", "hop", "attend"})
-    return found | {f"gathered {name}": error for name, error in gathered.items()}
+    return found | named("gathered", gathered)
 
 
 def packed_dit(ranks: ContextParallel) -> dict[str, float]:
@@ -268,11 +273,25 @@ def packed_dit(ranks: ContextParallel) -> dict[str, float]:
         part = ranks.cut(wanted_1LV.shape[1]).part(ranks.rank)
         return ((values_1LV - wanted_1LV[:, part]).square() * shares_L[part, None]).sum()
 
-    return trained(ranks, one_process, shared, context_BMD)
+    def measured(dit: DiT, context) -> torch.Tensor:
+        inputs, wanted = ([x[None] for x in tensors] for tensors in (latents, targets))
+        return OfParts(ranks)(dit, Question(inputs, wanted, t_B, context, mask_BM, True)).mean()
+
+    found = trained(ranks, one_process, shared, context_BMD)
+    return found | named("measured", trained(ranks, one_process, measured, context_BMD, whole_loss=True))
 
 
-def trained(ranks: ContextParallel, one_process, shared, context_BMD: torch.Tensor) -> dict[str, float]:
-    """Errors of the loss and of all gradients, summed once over the ranks; of the text's too."""
+def named(what: str, errors: dict[str, float]) -> dict[str, float]:
+    return {f"{what} {name}": error for name, error in errors.items()}
+
+
+def trained(
+    ranks: ContextParallel, one_process, shared, context_BMD: torch.Tensor, whole_loss: bool = False
+) -> dict[str, float]:
+    """Errors of the loss and of all gradients, summed once over the ranks; of the text's too.
+
+    With ``whole_loss`` each rank has the loss of all.
+    """
     alone, parallel = model(), model()
     contexts = [context_BMD.clone().requires_grad_() for _ in range(2)]
     expected = one_process(alone, contexts[0])
@@ -286,7 +305,7 @@ def trained(ranks: ContextParallel, one_process, shared, context_BMD: torch.Tens
         *((name, parallel.get_parameter(name).grad, p.grad) for name, p in alone.named_parameters()),
     ]:
         assert wanted.any(), name
-        for group in (ranks.ulysses, ranks.ring):
+        for group in () if whole_loss and name == "loss" else (ranks.ulysses, ranks.ring):
             dist.all_reduce(found, group=group)
         errors[name], sums[name] = relative(found, wanted), found
     # What a mean would make of it: the error that these checks must be able to see.
