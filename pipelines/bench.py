@@ -1,4 +1,4 @@
-"""Run a benchmark: shots (against cuts written down), curate (a bare floor), loader (a bare read), kernels (a copy)."""
+"""Run a benchmark: shots, curate and loader against floors and peers, kernels against a copy, shapes of a run."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from loader.errors import UsageError
 from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
 
-BENCHMARKS = ("curate", "kernels", "loader", "shots")
+BENCHMARKS = ("curate", "kernels", "loader", "shapes", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,15 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="curate: videos; shots: videos with a NAME.cuts.json beside them",
     )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="shapes: of `reelweave train`")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the detector"
+        "--out", type=Path, metavar="CSV", help="shapes: for `reelweave fit`; shapes.csv, unless given"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one key of the configuration",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs it and prints a table, or everything as JSON."""
-    if options.name in ("kernels", "loader"):
-        return _kernels(options) if options.name == "kernels" else _loader(options)
+    measures = {"kernels": _kernels, "loader": _loader, "shapes": _shapes}
+    if options.name in measures:
+        return measures[options.name](options)
     if options.videos is None:
         raise UsageError(f"the benchmark {options.name} needs --videos DIR")
     if not options.videos.is_dir():
@@ -72,6 +81,28 @@ def _kernels(options: argparse.Namespace) -> int:
         table("aims, of the provider that training chooses", ["aim", "least", "reached", "where"], rows)
     )
     stdout().print(table("host, a call and its gradient", ["", "us"], list(result["host_us"].items())))
+    return 0
+
+
+def _shapes(options: argparse.Namespace) -> int:
+    from pipelines.bench_shapes import bench_shapes
+    from pipelines.train_config import TrainRunConfig
+
+    if options.config is None:
+        raise UsageError("the benchmark shapes needs --config FILE, the configuration of a training run")
+    out = options.out or Path("shapes.csv")
+    with stderr().status("making steps of every shape"):
+        rows = bench_shapes(resolve(TrainRunConfig, options.config, options.set), out)
+    if rows is None:  # another rank tells
+        return 0
+    if options.json:
+        print_json({"out": str(out), "shapes": [row._asdict() for row in rows]})
+        return 0
+    columns = ["B", "S", "frames", "height", "width", "step s", "peak GiB"]
+    stdout().print(
+        table(f"{len(rows)} shapes, in {out}", columns, [[*row[:6], row[6] or ""] for row in rows])
+    )
+    stdout().print(f"next: reelweave fit {out}", markup=False, soft_wrap=True)
     return 0
 
 
