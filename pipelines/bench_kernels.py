@@ -4,10 +4,12 @@ Everything is measured in one run and counted in the bytes that one pass over me
 on the same GPU.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -47,11 +49,13 @@ Make = Callable[[torch.device], Operator]
 Chain = Callable[[Sequence[torch.Tensor]], Outputs]
 
 
-OPERATORS: tuple[Make, ...] = (
-    *(partial(NormModulate, case) for case in CASES),
-    *(partial(GateNormModulate, case) for case in CASES if case != PAPER),
-    *(partial(QkNorm, pair) for pair in PAIRS),
+_TURNS = zip_longest(
+    (partial(NormModulate, case) for case in CASES),
+    (partial(GateNormModulate, case) for case in CASES if case != PAPER),
+    (partial(QkNorm, pair) for pair in PAIRS),
 )
+OPERATORS: tuple[Make, ...] = tuple(make for turn in _TURNS for make in turn if make is not None)
+"""In turn, so that every operator is seen where time runs out."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,13 @@ class Plan:
         operators: each makes one operator with buffers of one size.
         compiled: whether `torch.compile` is a peer; it takes seconds for each case.
         runs: of a backward pass, of which all must give the same bits.
+        seconds: after which no further size is begun; what is left out is told. None: all are measured.
     """
 
     operators: Sequence[Make] = OPERATORS
     compiled: bool = True
     runs: int = RUNS
+    seconds: float | None = None
 
 
 def bench_kernels(
@@ -98,16 +104,22 @@ def bench_kernels(
             providers["D-tile"] = D_TILE
     torch.manual_seed(0)
     with own_stream(device):
-        copy = copy_gb_per_s(device)
-        rows = [
-            row for make in plan.operators for row in _Measuring(make, plan, device, copy).rows(providers)
-        ]
+        copy, began = copy_gb_per_s(device), time.monotonic()
+        rows: list[Row] = []
+        left_out = []
+        for make in plan.operators:
+            measuring = _Measuring(make, plan, device, copy)
+            if plan.seconds is not None and time.monotonic() - began > plan.seconds:
+                left_out.append(measuring.name)
+            else:
+                rows += measuring.rows(providers)
     aims = goals(rows, PAPER.name)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "copy_gb_per_s": copy,
         "rows": [row._asdict() for row in rows],
+        "left_out": left_out,
         "goals": [goal._asdict() | {"met": goal.met} for goal in aims],
         "host_us": _on_host(device),
     }
@@ -120,6 +132,7 @@ class _Measuring:
         self.plan, self.device, self.copy = plan, device, copy
         first = make(device)
         self.case = first.case
+        self.name = f"{first.name} {first.case.name}"
         sets = rotation(first.moved(backward=True), device)
         self.sets = [first, *(make(device) for _ in range(sets - 1))]
 

@@ -60,6 +60,13 @@ def test_every_pass_is_measured_for_everyone() -> None:
     assert {goal["aim"]: goal["met"] for goal in result["goals"]}["backward: equal bits on every run"] is True
 
 
+def test_what_there_is_no_time_for_is_told() -> None:
+    made = [partial(NormModulate, Case(1, 12, 16)), partial(QkNorm, Pair(12, 2, 8))]
+    result = bench_kernels(Plan(made, compiled=False, runs=1, seconds=0), CPU, {"reference": EAGER})
+    assert result["rows"] == []
+    assert [name.split(" ")[0] for name in result["left_out"]] == ["layer_norm_modulate", "qk_norm"]
+
+
 def test_runs_that_differ_are_told() -> None:
     def noisy(*arguments):
         dx, *others = norm_modulate.reference_backward(*arguments)
