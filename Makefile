@@ -14,7 +14,7 @@ demo: .venv/.installed
 	$(BIN)/reelweave demo
 
 test: .venv/.installed
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Every command as a person runs it: a process of its own, its exit status, its output."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,13 @@ REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
 
 def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*REELWEAVE, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False
+        [*REELWEAVE, *map(str, arguments)],
+        # Paths of any length stay on one line.
+        env=os.environ | {"COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
 
