@@ -98,9 +98,9 @@ class Attention(nn.Module):
         self, x_BLD: torch.Tensor, source_BMD: torch.Tensor, rotation: Rotation | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [B, H, L, head width] of ``x``, keys and values [B, H, M, head width] of ``source``."""
-        q_BLHD, k_BMHD, v_BMHD = map(
-            self._split, (self.query(x_BLD), self.key(source_BMD), self.value(source_BMD))
-        )
+        # The order of these three is the order in which autograd sums their gradients: another has other last bits.
+        v_BMHD = self._split(self.value(source_BMD))
+        q_BLHD, k_BMHD = self._split(self.query(x_BLD)), self._split(self.key(source_BMD))
         weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
         q_BLHD, k_BMHD = qk_norm(q_BLHD, k_BMHD, *weights, EPS, rotation, numerics=numerics)
         return q_BLHD.transpose(1, 2), k_BMHD.transpose(1, 2), v_BMHD.transpose(1, 2)

@@ -40,11 +40,6 @@ class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
     compile: bool = Field(False, description="compile each block with torch.compile")
 
     @property
-    def cp(self) -> int:
-        """Ranks that share a sequence."""
-        return self.ring * self.ulysses
-
-    @property
     def memory_budget(self) -> float:
         """Share of a compiled block's activations that is kept."""
         return self.activation_memory_budget if self.activation_checkpointing == "memory_budget" else 1.0
