@@ -1,9 +1,10 @@
 """The shapes of a training run, measured within its own step and written as the CSV that `reelweave fit` reads."""
 
 import csv
-import os
+import io
 from pathlib import Path
 
+from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
 from train.parallel.world import join
 from train.shapes import MeasuredShape, measure
@@ -28,11 +29,9 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
 
 
 def _write(rows: list[MeasuredShape], out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
     columns = [name for name in MeasuredShape._fields if name != "peak_gib" or rows[0].peak_gib is not None]
-    with aside.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(row._asdict() for row in rows)
-    aside.replace(out)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row._asdict() for row in rows)
+    write_whole(out, text.getvalue().encode(), "--out")

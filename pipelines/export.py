@@ -60,11 +60,10 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     from train.checkpoint.export import export
     from train.checkpoint.weights import weights_of
 
-    saved = weights_of(options.checkpoint, options.weights != "model", config)
-    group = options.weights or saved.group
+    saved = weights_of(options.checkpoint, options.weights, config)
     target, path = open_object(options.out, config)
-    made = export(saved.storage, saved.folder, saved.state, group, options.dtype, target, path)
-    return {"step": saved.state.step, "weights": group, **made._asdict()}
+    made = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
+    return {"step": saved.state.step, "weights": saved.group, **made._asdict()}
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
@@ -77,9 +76,6 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
             f"{options.out} is no local folder: only a .safetensors file can be written elsewhere"
         )
     with join("cpu") as world:
-        trained = load_trained(options.checkpoint, world.device, options.weights != "model", config)
-        if options.weights == "ema" and not trained.averaged:
-            raise UsageError(f"{trained.checkpoint} holds no average; leave --weights out")
+        trained = load_trained(options.checkpoint, world.device, options.weights, config)
         export(trained, Path(options.out), options.merge)
-    weights = "ema" if trained.averaged else "model"
-    return {"step": trained.step, "weights": weights, "merged": options.merge}
+    return {"step": trained.step, "weights": trained.weights, "merged": options.merge}

@@ -1,7 +1,4 @@
-"""Make a video from a caption with a trained checkpoint.
-
-Takes the averaged weights where the checkpoint has them.
-"""
+"""Make a video from a caption with a trained checkpoint."""
 
 import argparse
 from pathlib import Path
@@ -12,6 +9,7 @@ from pydantic import ValidationError
 from loader.errors import UsageError
 from pipelines.console import print_json, progress_bars, stdout
 from pipelines.files import write_whole
+from pipelines.verify import add_storage_arguments, storage_config
 from train.sampling.config import SampleConfig
 
 _FLAGS = {"frames": int, "steps": int, "solver": str, "guidance": float, "seed": int}
@@ -21,10 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
         "--checkpoint",
-        type=Path,
         required=True,
         metavar="C",
-        help="folder of a run, or of one of its checkpoints",
+        help="a checkpoint, or the folder of a run for its newest; also on s3://",
     )
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="what the video should show")
     parser.add_argument("--size", required=True, metavar="HEIGHTxWIDTH", help="pixels, such as 64x112")
@@ -37,13 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (24)"
     )
-    parser.add_argument("--no-ema", action="store_true", help="take the last weights, not their average")
+    parser.add_argument("--weights", choices=("ema", "model"), help="ema where there is one, unless given")
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: a GPU if there is one"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("sample.mp4"), metavar="FILE", help="sample.mp4 by default"
     )
+    add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from train.sampling.trained import load_trained
 
     with join(options.device) as world, progress_bars() as bars:
-        trained = load_trained(str(options.checkpoint), world.device, averaged=not options.no_ema)
+        trained = load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
         task = bars.add_task("sampling", total=config.steps, count="", note="")
         video_BCTHW = generate(
             trained.bundle, trained.config, config, [options.prompt], lambda: bars.advance(task)
@@ -65,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         "out": str(options.out),
         "checkpoint": trained.checkpoint,
         "step": trained.step,
-        "ema": trained.averaged,
+        "weights": trained.weights,
         "prompt": options.prompt,
         "fps": options.fps,
         **config.model_dump(),
@@ -73,10 +71,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(made)
     else:
-        kind = "averaged weights" if trained.averaged else "weights"
         stdout().print(
             f"{options.out}: {config.frames} frames of {config.height}x{config.width} at {options.fps} fps,"
-            f" {kind} of {trained.checkpoint}, seed {config.seed}",
+            f" {trained.weights} weights of {trained.checkpoint}, seed {config.seed}",
             markup=False,
             soft_wrap=True,
         )

@@ -37,7 +37,7 @@ def test_it_writes_a_video_of_the_size_asked_for(
     assert sampled(trained, out, "--fps", "12", "--seed", "7", "--solver", "heun") == 0
     said = json.loads(capsys.readouterr().out)
     assert Path(said["checkpoint"]).name == "step-000004"
-    assert (said["step"], said["ema"], said["seed"], said["solver"]) == (4, True, 7, "heun")
+    assert (said["step"], said["weights"], said["seed"], said["solver"]) == (4, "ema", 7, "heun")
     with av.open(str(out)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.average_rate) == ("h264", 12)
@@ -56,7 +56,7 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
     assert made("b.mp4", latest) == first
     others = [
         made("seed.mp4", trained, "--seed", "1"),
-        made("weights.mp4", trained, "--no-ema"),
+        made("weights.mp4", trained, "--weights", "model"),
         made("early.mp4", trained / "checkpoints" / "step-000002"),
         made("guidance.mp4", trained, "--guidance", "1"),
     ]

@@ -59,7 +59,7 @@ def answer(model, dit):
 def test_adapters_learn_and_nothing_else_is_saved(wan):
     folder, config, result = wan
     assert result.last_10_mean < 0.95 * result.first_10_mean
-    before, after = Bundle(config), load_trained(str(folder / "run"), CPU, averaged=False).bundle
+    before, after = Bundle(config), load_trained(str(folder / "run"), CPU, "model").bundle
     for name, weight in after.named_parameters():
         same = torch.equal(weight, before.get_parameter(name))
         assert same == (".lora_" not in name), name
@@ -91,10 +91,10 @@ def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
     assert losses(tmp_path) == pytest.approx(losses(folder / "run"), rel=1e-5)
 
 
-@pytest.mark.parametrize("averaged", [True, False])
-def test_diffusers_reads_the_adapters(wan, tmp_path, averaged):
+@pytest.mark.parametrize("group", ["ema", "model"])
+def test_diffusers_reads_the_adapters(wan, tmp_path, group):
     folder, _, _ = wan
-    trained = load_trained(str(folder / "run"), CPU, averaged)
+    trained = load_trained(str(folder / "run"), CPU, group)
     export(trained, tmp_path / "lora")
     with safe_open(tmp_path / "lora" / LORA_FILE, "pt") as file:
         assert json.loads(file.metadata()["lora_adapter_metadata"])["transformer.lora_alpha"] == 8

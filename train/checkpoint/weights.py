@@ -1,12 +1,16 @@
 """The weights of a checkpoint alone, for whoever does not go on with its run."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from loader.errors import UsageError
 from loader.storage import Storage, StorageConfig
 from train.checkpoint.folder import located
 from train.checkpoint.pieces import Tensors, piece_of
 from train.checkpoint.reading import load_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
+
+Group = Literal["ema", "model"]
+"""The average of the weights over the steps, or the weights behind the last one."""
 
 
 class Weights(NamedTuple):
@@ -16,13 +20,13 @@ class Weights(NamedTuple):
         storage: of the checkpoint.
         folder: in it.
         state: of the checkpoint.
-        group: of tensors: ``ema``, the average, or ``model``.
+        group: which of its weights.
     """
 
     storage: Storage
     folder: str
     state: CheckpointState
-    group: str
+    group: Group
 
     @property
     def uri(self) -> str:
@@ -40,14 +44,26 @@ class Weights(NamedTuple):
         load_(self.storage, self.folder, self.state, self.group, targets, shapes)
 
 
-def weights_of(named: str, averaged: bool = True, config: StorageConfig = StorageConfig()) -> Weights:  # noqa: B008 - frozen
-    """Those of a checkpoint that somebody names (`located`): their average, where it is wanted and there.
+def weights_of(
+    named: str,
+    group: Group | None = None,
+    config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Weights:
+    """Those of a checkpoint that somebody names (`located`).
+
+    Args:
+        named: the checkpoint.
+        group: which weights; None: their average where there is one.
+        config: of the storage.
 
     Raises:
-        UsageError: there is no checkpoint.
+        UsageError: there is no checkpoint, or no average in it.
         RunError: it is damaged.
     """
     storage, folder = located(named, config)
     state = read_state(storage, folder)
-    group = "ema" if averaged and "ema" in state.groups else "model"
+    if group is None:
+        group = "ema" if "ema" in state.groups else "model"
+    if group not in state.groups:
+        raise UsageError(f"{storage.uri(folder)} holds no average of the weights; take those of the model")
     return Weights(storage, folder, state, group)

@@ -1,5 +1,7 @@
 """From a configuration to a run laid out on its ranks."""
 
+from itertools import chain
+
 import torch
 
 from loader.errors import UsageError
@@ -45,7 +47,7 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
 def _fill_(bundle: Bundle, world: World) -> None:
     """Gives a denoiser without values those of the run's seed, layer by layer: no rank needs to hold all of it."""
     bundle.dit.to_empty(device=world.device)
-    weights = {**dict(bundle.dit.named_parameters()), **dict(bundle.dit.named_buffers())}
+    tensors = dict(chain(bundle.dit.named_parameters(), bundle.dit.named_buffers()))
     for name, value in bundle.initial_weights():
-        pieces.copy_(weights[name], value)
+        pieces.copy_(tensors[name], value)
     bundle.to(world.device)

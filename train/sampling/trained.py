@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError, first_line
 from loader.storage import StorageConfig
-from train.checkpoint.weights import weights_of
+from train.checkpoint.weights import Group, weights_of
 from train.config import TrainConfig
 from train.models.bundle import Bundle
 
@@ -21,20 +21,20 @@ class Trained:
         config: of its run.
         bundle: the model.
         step: optimizer steps done.
-        averaged: whether the weights are the average that the run kept.
+        weights: which of them the model has.
     """
 
     checkpoint: str
     config: TrainConfig
     bundle: Bundle
     step: int
-    averaged: bool
+    weights: Group
 
 
 def load_trained(
     named: str,
     device: torch.device,
-    averaged: bool = True,
+    weights: Group | None = None,
     storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
 ) -> Trained:
     """The model of a checkpoint.
@@ -42,14 +42,14 @@ def load_trained(
     Args:
         named: folder or prefix of a run, whose newest checkpoint is taken, or of one of its checkpoints.
         device: where the model goes.
-        averaged: takes the average of the weights where the checkpoint has one.
+        weights: which of them; None: their average where there is one.
         storage: how it is reached.
 
     Raises:
-        UsageError: there is no checkpoint, or it is of a model that this version does not know.
+        UsageError: there is no checkpoint, no such weights, or it is of a model that this version does not know.
         RunError: it is damaged.
     """
-    saved = weights_of(named, averaged, storage)
+    saved = weights_of(named, weights, storage)
     try:
         config = TrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
@@ -58,4 +58,4 @@ def load_trained(
         ) from error
     bundle = Bundle(config)
     saved.load_(bundle.trained())
-    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group == "ema")
+    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group)
