@@ -28,8 +28,8 @@ class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
     pp: int = Field(1, ge=1, description="pipeline parallel: stages that divide the blocks")
     pp_schedule: Literal["1f1b", "gpipe"] = Field(
         "1f1b",
-        description="when a stage runs backwards: as soon as it can, keeping the activations of at most pp microbatches,"
-        " or behind all forwards of the step",
+        description="when a stage runs backwards: as soon as it can, and keeps few activations (1F1B), or"
+        " behind all forwards (GPipe)",
     )
     activation_checkpointing: Literal["none", "full", "selective", "memory_budget"] = Field(
         "none",

@@ -7,6 +7,7 @@ import torch
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.tokenizer import LatentSizes
 from train.parallel import pieces
 from train.parallel.dit import parallelize
 from train.parallel.fully_sharded import FullySharded
@@ -40,6 +41,9 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
     partly = not whole or mesh.pp > 1
     bundle, ranks = Bundle(config, meta=partly), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
+    if mesh.pp > 1 and 0 < ranks.neighbours.stage < mesh.pp - 1:
+        # Only the first stage takes latents, and only the last one is asked about them.
+        bundle.tokenizer = LatentSizes(bundle.tokenizer)
     if partly:
         _fill_(bundle, world)
     bundle.to(world.device)

@@ -51,7 +51,6 @@ class Pipeline:
         batches = list(batches)
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
         last = neighbours.stage == neighbours.stages - 1
-        schedule, half = self.config.parallel.pp_schedule, self.config.dtype == "bfloat16"
         found: list[Losses] = []
         alive: dict[int, torch.Tensor] = {}
 
@@ -63,15 +62,14 @@ class Pipeline:
             found.append(replace(own, each=own.each.detach()))
             return weigh(batch, own) if last else own.each.sum()
 
-        # Weights are cast once for all microbatches in flight: the casts are kept until the outermost context ends.
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            rounds = idle_rounds + len(batches)
-            for turn in turns(schedule, neighbours.stage, neighbours.stages, rounds):
+        rounds = idle_rounds + len(batches)
+        # Weights are cast once for all microbatches in flight: casts are kept until the outermost context ends.
+        with torch.autocast(device.type, enabled=False):
+            for turn in turns(self.config.parallel.pp_schedule, neighbours.stage, neighbours.stages, rounds):
                 if turn.forward:
                     alive[turn.microbatch] = forward(turn.microbatch)
                 else:
-                    with torch.autocast(device.type, enabled=False):
-                        alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
+                    alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
         neighbours.settle()
         told = from_last(torch.cat([one.each for one in found]), self.ranks.along("pp"))
         for batch, own, each in zip(
