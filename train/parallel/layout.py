@@ -41,7 +41,7 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
     partly = not whole or mesh.pp > 1
     bundle, ranks = Bundle(config, meta=partly), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
-    if mesh.pp > 1 and 0 < ranks.neighbours.stage < mesh.pp - 1:
+    if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Only the first stage takes latents, and only the last one is asked about them.
         bundle.tokenizer = LatentSizes(bundle.tokenizer)
     if partly:

@@ -1,53 +1,56 @@
 """Messages between the stages of a pipeline that follow each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
 
-@dataclass(frozen=True, eq=False)
 class Neighbours:
     """The stages before and behind this one.
 
     Tokens and gradients go in groups of their own: what goes one way never waits for what goes the other, and a stage
-    need not meet its neighbour to send. What one way holds arrives in the order in which it was sent.
+    need not meet its neighbour to send. What goes one way arrives in the order in which it was sent.
 
-    Attributes:
+    Args:
         tokens: all stages, for what goes to the next.
         gradients: all stages, for what goes back.
+
+    Attributes:
+        stage: this one's number, from 0.
+        stages: how many there are.
     """
 
-    tokens: dist.ProcessGroup
-    gradients: dist.ProcessGroup
-    _on_their_way: list[tuple[dist.Work, torch.Tensor]] = field(default_factory=list)
+    def __init__(self, tokens: dist.ProcessGroup, gradients: dist.ProcessGroup) -> None:
+        self._tokens, self._gradients = tokens, gradients
+        self.stage, self.stages = dist.get_rank(tokens), dist.get_world_size(tokens)
+        self._on_their_way: list[tuple[dist.Work, torch.Tensor]] = []
 
     @property
-    def stage(self) -> int:
-        """This one's number, from 0."""
-        return dist.get_rank(self.tokens)
+    def first(self) -> bool:
+        """Whether no stage comes before this one."""
+        return self.stage == 0
 
     @property
-    def stages(self) -> int:
-        """How many there are."""
-        return dist.get_world_size(self.tokens)
+    def last(self) -> bool:
+        """Whether no stage comes behind this one."""
+        return self.stage == self.stages - 1
 
     def send_on(self, streams: Sequence[torch.Tensor]) -> None:
         """Starts to send tokens to the next stage; a tensor must not change before `settle`."""
-        self._send(streams, self.tokens, self.stage + 1)
+        self._send(streams, self._tokens, self.stage + 1)
 
     def send_back(self, gradients: Sequence[torch.Tensor]) -> None:
         """Starts to send the gradients of tokens to the stage that they came from, as `send_on`."""
-        self._send(gradients, self.gradients, self.stage - 1)
+        self._send(gradients, self._gradients, self.stage - 1)
 
     def take(self, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The tokens that the stage before sent; of other tensors' shapes, types and device."""
-        return self._receive(like, self.tokens, self.stage - 1)
+        return self._receive(like, self._tokens, self.stage - 1)
 
     def take_back(self, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The gradients that the next stage sent, as `take`."""
-        return self._receive(like, self.gradients, self.stage + 1)
+        return self._receive(like, self._gradients, self.stage + 1)
 
     def settle(self) -> None:
         """Waits until all that was sent has gone."""
@@ -57,7 +60,7 @@ class Neighbours:
 
     def _send(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, stage: int) -> None:
         # A tensor that is being sent keeps its memory; what has gone by now gives it back.
-        self._on_their_way[:] = [sent for sent in self._on_their_way if not sent[0].is_completed()]
+        self._on_their_way = [sent for sent in self._on_their_way if not sent[0].is_completed()]
         for tensor in tensors:
             content = tensor.detach().contiguous()
             work = dist.isend(content, group=group, group_dst=stage)

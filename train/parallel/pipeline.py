@@ -1,6 +1,6 @@
 """A step of a pipeline: its microbatches through all stages and back."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,7 +39,7 @@ class Pipeline:
     errors: SquaredErrors
 
     def passes(
-        self, batches: Iterable[Microbatch | Pack], weigh: Weigh, idle_rounds: int = 0
+        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Runs a step forward and backward; each microbatch with its losses, the same on all stages.
 
@@ -48,9 +48,7 @@ class Pipeline:
             weigh: is given each of them.
             idle_rounds: what else runs before them, on nothing.
         """
-        batches = list(batches)
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
-        last = neighbours.stage == neighbours.stages - 1
         found: list[Losses] = []
         alive: dict[int, torch.Tensor] = {}
 
@@ -60,7 +58,7 @@ class Pipeline:
             batch = batches[number - idle_rounds]
             own = losses(self.bundle, self.config, batch, device, errors=self.errors)
             found.append(replace(own, each=own.each.detach()))
-            return weigh(batch, own) if last else own.each.sum()
+            return weigh(batch, own) if neighbours.last else own.each.sum()
 
         rounds = idle_rounds + len(batches)
         # Weights are cast once for all microbatches in flight: casts are kept until the outermost context ends.
@@ -76,7 +74,7 @@ class Pipeline:
             batches, found, torch.split(told, [len(one.each) for one in found]), strict=True
         ):
             own = replace(own, each=each)
-            if not last:
+            if not neighbours.last:
                 weigh(batch, own)
             yield batch, own
 

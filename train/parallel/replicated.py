@@ -49,27 +49,21 @@ class Replicated:
     ) -> None:
         self.bundle = bundle
         self.ranks = ranks
-        cut = ranks.mesh.degree(CONTEXT) > 1
         self._config = config
-        self._errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
-        self._pipeline: Pipeline | None = None
-        if ranks.mesh.pp > 1:
-            self._pipeline = Pipeline(bundle, config, ranks, self._errors)
-        self.errors = OfStages(self._errors, ranks) if self._pipeline else self._errors
+        cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
+        errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
+        self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
+        self.errors = OfStages(errors, ranks) if staged else errors
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
         for name, whole in self._wholes.items():
             if isinstance(whole, DTensor):
                 whole.grad = pieces.placed(self._gradient(name), whole)
-        held = [f"{name} {whole.numel()}" for name, whole in self._wholes.items()]
-        said = [
-            line.split()
-            for text in ranks.along("pp").gather_text("\n".join(held))
-            for line in text.split("\n")
-        ]
-        self._stages = Counter(name for name, _ in said)
-        self.count = sum({name: int(values) for name, values in said}.values())
+        own = "\n".join(f"{name} {whole.numel()}" for name, whole in self._wholes.items())
+        held = [line.split() for said in ranks.along("pp").gather_text(own) for line in said.splitlines()]
+        self._holders = Counter(name for name, _ in held)
+        self.count = sum(int(values) for values in dict(held).values())
 
     def share(self) -> None:
         """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
@@ -132,7 +126,7 @@ class Replicated:
             world = self.ranks.world
             found = pieces.norm(
                 (
-                    (self._gradient(name), world.size * self._stages[name] // stages // pieces.parts(whole))
+                    (self._gradient(name), world.size * self._holders[name] // stages // pieces.parts(whole))
                     for name, whole in self._wholes.items()
                 ),
                 world,
@@ -172,4 +166,4 @@ class Replicated:
         if tensor.size > 1:
             tensor.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])
         if stages.size > 1:
-            stages.sum_([self._gradient(name) for name in self.weights if self._stages[name] > 1])
+            stages.sum_([self._gradient(name) for name in self.weights if self._holders[name] > 1])

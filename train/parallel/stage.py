@@ -41,12 +41,11 @@ def check_stages(model: Denoiser, stages: int) -> DiT:
 
 def make_stage(model: DiT, neighbours: Neighbours) -> None:
     """Leaves a model the blocks of this stage, between the stages before and behind it."""
-    stage, stages = neighbours.stage, neighbours.stages
-    model.keep(places(stage, stages, model.config.layers))
+    model.keep(places(neighbours.stage, neighbours.stages, model.config.layers))
     ends = _Ends(model, neighbours)
-    if stage > 0:
+    if not neighbours.first:
         model.enter = ends.enter  # type: ignore[method-assign]
-    if stage < stages - 1:
+    if not neighbours.last:
         model.leave = ends.leave  # type: ignore[method-assign, assignment]
 
 
