@@ -146,9 +146,7 @@ class Trainer:
                     group["lr"] = lr
                 layout.zero_gradients()
                 waited_s, own = list[float](), StepLosses(config.denominator)
-                for batch, found in layout.passes(
-                    self._batches(batches, step, waited_s), own.add, clock.measure
-                ):
+                for batch, found in layout.passes(self._batches(batches, step, waited_s), own.add, clock):
                     rows.add(batch, found)
                     log.bad_samples(batch.bad)
                 layout.sum_gradients()

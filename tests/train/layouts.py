@@ -73,12 +73,11 @@ CASES: dict[int, dict[str, Case]] = {
         "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
         "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
         "pp": Case({"pp": 4}, grad_clip=0.1, model=STDIT, held_out=True),
-        "pp-replicated": Case({"pp": 2, "pp_schedule": "gpipe"}, grad_clip=0.1),
         "pp-tp": Case({"pp": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1, model=MMDIT),
         "pp-fsdp": Case(FSDP | {"pp": 2}, grad_clip=0.1, held_out=True, model=MMDIT),
         "pp-ring": Case({"pp": 2, "ring": 2}, grad_clip=0.1),
         "pp-zero-then-fsdp": Case(ZERO | {"pp": 2}, grad_clip=0.1, resumed_as=FSDP),
-        "tp-then-pp": Case({"tp": 2}, grad_clip=0.1, resumed_as={"pp": 2}),
+        "tp-then-pp": Case({"tp": 2}, grad_clip=0.1, resumed_as={"pp": 2, "pp_schedule": "gpipe"}),
     },
 }
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.layout import lay_out
 from train.parallel.world import join
+from train.timings import MicrobatchClock
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
 MODELS: dict[str, ModelConfig] = {
@@ -105,7 +105,7 @@ def same_step(
             told.append(own)
             return batch.weight * own.each.mean()
 
-        found = list(layout.passes(step, weigh, _alone))
+        found = list(layout.passes(step, weigh, MicrobatchClock(world.device)))
         layout.sum_gradients()
         assert [batch for batch, _ in found] == step
         for own in (told, [own for _, own in found]):
@@ -167,17 +167,15 @@ def kept(schedule: str, microbatches: int, times: list[int]) -> None:
             step = [replace(batch, slot=slot, slots=count, weight=1 / count) for slot in range(count)]
             saved = Saved(layout.weights.values())
             with saved:
-                passed = layout.passes(step, lambda batch, own: batch.weight * own.each.mean(), _alone)
+                passed = layout.passes(
+                    step, lambda batch, own: batch.weight * own.each.mean(), MicrobatchClock(world.device)
+                )
                 for _ in passed:
                     pass
             return saved.most
 
         one = most(1)
         assert most(microbatches) == times[world.rank] * one, (most(microbatches), one)
-
-
-def _alone(_: object) -> nullcontext[None]:
-    return nullcontext()
 
 
 class Casts(TorchDispatchMode):
@@ -202,7 +200,11 @@ def half() -> None:
         step, whole, layout = batches([1, 2, 1]), Bundle(config), lay_out(config, world)
         casts = Casts(layout.weights.values())
         with casts:
-            found = list(layout.passes(step, lambda batch, own: batch.weight * own.each.mean(), _alone))
+            found = list(
+                layout.passes(
+                    step, lambda batch, own: batch.weight * own.each.mean(), MicrobatchClock(world.device)
+                )
+            )
         for batch, own in found:
             assert torch.equal(own.each, losses(whole, config, batch, world.device).each)
         assert set(casts.counts.values()) == {0, 1}

@@ -1,8 +1,7 @@
 """Weights, gradients and optimizer state on every rank; gradients are summed once a step."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from train.parallel.idle import idle
 from train.parallel.mesh import CONTEXT, SUMMED, Ranks
 from train.parallel.pipeline import OfStages, Pipeline, Weigh
 from train.squared_errors import SquaredErrors, of_whole
+from train.timings import MicrobatchClock
 
 
 class Replicated:
@@ -77,14 +77,14 @@ class Replicated:
         self,
         batches: Iterable[Microbatch | Pack],
         weigh: Weigh,
-        measure: Callable[[Microbatch | Pack], AbstractContextManager[None]],
+        clock: MicrobatchClock,
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Runs the microbatches of a step forward and backward; each with its losses, in order.
 
         Args:
             batches: this rank's, as they come.
             weigh: what each of them adds to the step.
-            measure: is around each of them, where they run one after the other.
+            clock: measures them, where they run one after the other.
         """
         if self._pipeline is not None:
             batches = list(batches)
@@ -94,7 +94,7 @@ class Replicated:
         for batch in batches:
             if batch.slot == 0:
                 self.keep_up(batch.slots)
-            with measure(batch):
+            with clock.measure(batch):
                 found = losses(self.bundle, self._config, batch, device, errors=self.errors)
                 weigh(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
             yield batch, found
