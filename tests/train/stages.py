@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,6 +82,14 @@ def stir_(weights: dict[str, torch.Tensor]) -> None:
             weight.add_(0.1 * torch.randn(weight.shape, generator=draw, dtype=torch.float64).to(weight))
 
 
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-13)
+
+
+def share(batch: Microbatch | Pack, own: Losses) -> torch.Tensor:
+    """What a microbatch adds to the step's mean."""
+    return batch.weight * own.each.mean()
+
+
 def same_step(
     model: str, sizes: list[int], schedule: str = "1f1b", packed: bool = False, lora: bool = False
 ) -> None:
@@ -93,7 +102,7 @@ def same_step(
         expected = []
         for batch in step:
             expected.append(losses(whole, config, batch, world.device))
-            (batch.weight * expected[-1].each.mean()).backward()
+            share(batch, expected[-1]).backward()
         layout = lay_out(config, world)
         assert layout.count == sum(weight.numel() for weight in whole.trained().values())
         assert held(layout.bundle) < 0.75 * held(whole)
@@ -103,20 +112,18 @@ def same_step(
 
         def weigh(batch: Microbatch | Pack, own: Losses) -> torch.Tensor:
             told.append(own)
-            return batch.weight * own.each.mean()
+            return share(batch, own)
 
         found = list(layout.passes(step, weigh, MicrobatchClock(world.device)))
         layout.sum_gradients()
         assert [batch for batch, _ in found] == step
         for own in (told, [own for _, own in found]):
             for one, other in zip(own, expected, strict=True):
-                torch.testing.assert_close(one.each, other.each)
+                close(one.each, other.each)
                 assert (one.work, one.video_tokens) == (other.work, other.video_tokens)
         wanted = whole.trained()
         for name, weight in layout.weights.items():
-            torch.testing.assert_close(
-                weight.grad, wanted[name].grad, msg=lambda text, name=name: f"{name} {text}"
-            )
+            close(weight.grad, wanted[name].grad, msg=lambda text, name=name: f"{name} {text}")
         norm = torch.nn.utils.get_total_norm([weight.grad for weight in wanted.values()]).item()
         assert math.isclose(layout.clip(1e9), norm, rel_tol=1e-10)
         names = {name for said in world.gather_text("\n".join(layout.weights)) for name in said.split("\n")}
@@ -124,7 +131,7 @@ def same_step(
         with torch.no_grad():
             for batch in step:
                 looked = losses(layout.bundle, config, batch, world.device, 0.3, layout.errors)
-                torch.testing.assert_close(looked.each, losses(whole, config, batch, world.device, 0.3).each)
+                close(looked.each, losses(whole, config, batch, world.device, 0.3).each)
 
 
 def held(bundle: Bundle) -> int:
@@ -167,11 +174,7 @@ def kept(schedule: str, microbatches: int, times: list[int]) -> None:
             step = [replace(batch, slot=slot, slots=count, weight=1 / count) for slot in range(count)]
             saved = Saved(layout.weights.values())
             with saved:
-                passed = layout.passes(
-                    step, lambda batch, own: batch.weight * own.each.mean(), MicrobatchClock(world.device)
-                )
-                for _ in passed:
-                    pass
+                list(layout.passes(step, share, MicrobatchClock(world.device)))
             return saved.most
 
         one = most(1)
@@ -200,11 +203,7 @@ def half() -> None:
         step, whole, layout = batches([1, 2, 1]), Bundle(config), lay_out(config, world)
         casts = Casts(layout.weights.values())
         with casts:
-            found = list(
-                layout.passes(
-                    step, lambda batch, own: batch.weight * own.each.mean(), MicrobatchClock(world.device)
-                )
-            )
+            found = list(layout.passes(step, share, MicrobatchClock(world.device)))
         for batch, own in found:
             assert torch.equal(own.each, losses(whole, config, batch, world.device).each)
         assert set(casts.counts.values()) == {0, 1}
