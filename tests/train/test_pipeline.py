@@ -36,8 +36,9 @@ def test_bfloat16_changes_no_bit_and_casts_no_weight_twice(ranks: Ranks):
 
 
 @pytest.mark.parametrize(("stages_", "blocks"), [(1, 3), (2, 5), (4, 4), (4, 30), (7, 28)])
-def test_every_block_is_on_one_stage_and_the_last_stages_have_what_is_left(stages_, blocks):
+def test_every_block_is_on_one_stage_and_the_first_has_no_more_than_any_other(stages_, blocks):
     held = [places(stage, stages_, blocks) for stage in range(stages_)]
     assert [place for one in held for place in one] == list(range(blocks))
     counts = [len(one) for one in held]
     assert max(counts) - min(counts) <= 1
+    assert (counts[0], counts[-1]) == (min(counts), max(counts))
