@@ -17,7 +17,7 @@ from train.parallel.neighbours import Neighbours
 
 
 def places(stage: int, stages: int, blocks: int) -> range:
-    """The blocks of a stage. Where they do not divide, the first stage, which keeps the most activations, has fewest."""
+    """The blocks of a stage. Where they do not divide, the first stage, which keeps most activations, has fewest."""
     return range(blocks * stage // stages, blocks * (stage + 1) // stages)
 
 
