@@ -13,7 +13,7 @@ from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
 from train.config import EmaConfig, TrainConfig
 from train.held_out import HeldOut
-from train.models.config import DiTConfig, MMDiTConfig, ModelConfig
+from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
@@ -27,6 +27,7 @@ SPLITS = {1: ((8,),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
 
 DIT = DiTConfig(hidden=24, heads=4, layers=2)
 MMDIT = MMDiTConfig(hidden=24, heads=4, layers=2, adaln_rank=8)
+ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ CASES: dict[int, dict[str, Case]] = {
         "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
         "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
         "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
+        "mmdit-ring-fsdp": Case(FSDP | {"ring": 2}, grad_clip=0.1, model=MMDIT, held_out=True),
+        "mmdit-ulysses-tp": Case({"ulysses": 2, "tp": 2}, grad_clip=0.1, model=MMDIT),
+        "st-dit-ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
+        "st-dit-ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, model=ST_DIT, held_out=True),
         "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
     },
 }
