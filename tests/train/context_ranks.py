@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from train.models.attend import Dense
 from train.models.segments import Segments
 from train.parallel.context import ContextParallel
-from train.parallel.cut import Cut, joint_order
+from train.parallel.cut import Cut
 from train.parallel.exchange import gather
 from train.parallel.ring import Ring
 from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
@@ -93,14 +93,12 @@ def uneven(ranks: ContextParallel) -> dict[str, float]:
 
 
 def joint(ranks: ContextParallel) -> dict[str, float]:
-    """Captions of other lengths, padded behind or before; of four ranks one has no text."""
-    text, video = Cut.even(TEXT, ranks.size), ranks.cut(VIDEO)
-    cut, order_L = Cut.beside(text, video), joint_order(text, video)
+    """Video, then captions of other lengths, padded behind or before."""
+    cut = ranks.cut(VIDEO + TEXT)
     mask_BM = torch.ones(3, TEXT + VIDEO, dtype=torch.bool)
-    mask_BM[0, 2:TEXT] = mask_BM[1, 1:TEXT] = mask_BM[2, :2] = False
-    attend = ranks.attend_dense(cut, mask_BM[:, order_L])
-    part = order_L[cut.part(ranks.rank)]
-    return compared(attend, part, 3, TEXT + VIDEO, mask_BM[:, None, None, :])
+    mask_BM[0, VIDEO + 2 :] = mask_BM[1, VIDEO + 1 :] = mask_BM[2, VIDEO : VIDEO + 2] = False
+    attend = ranks.attend_dense(cut, mask_BM)
+    return compared(attend, cut.part(ranks.rank), 3, TEXT + VIDEO, mask_BM[:, None, None, :])
 
 
 def packed(ranks: ContextParallel) -> dict[str, float]:
