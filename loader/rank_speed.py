@@ -9,6 +9,7 @@ import numpy as np
 from loader.arrays import Floats, Places
 from loader.cost_fit import Timings
 
+_ALIKE = 0.02  # lengths that differ by less make one shape
 _LEAST_TIMINGS = 20
 _ROUNDS = 10
 _ERRORS = 4.0
@@ -19,10 +20,10 @@ _MEDIAN_ERROR = 1.2533  # standard error of a median, relative to that of a mean
 def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     """How many times as long as the median rank others take for the same shapes, of those that clearly differ.
 
-    No cost is involved, right or wrong: ranks are compared by shapes that several of them ran. The logarithm of a time
-    is taken for the sum of one number of its shape and one of its rank, found by median polish (Tukey, "Exploratory
-    Data Analysis", 1977, chapter 10), which a few odd times do not move. With equally many slow and fast ranks the fast
-    ones are the measure.
+    No cost is involved, right or wrong: ranks are compared by shapes that several of them ran (B equal, S to 2 %). The
+    logarithm of a time is taken for the sum of one number of its shape and one of its rank, found by median polish
+    (Tukey, "Exploratory Data Analysis", 1977, chapter 10), which a few odd times do not move. With equally many slow
+    and fast ranks the fast ones are the measure.
 
     Args:
         timings: with their ranks; without, no rank is odd.
@@ -30,7 +31,8 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     """
     if timings.rank is None:
         return {}
-    shape_n = _numbered(timings.batch * (timings.length.max(initial=0) + 1) + timings.length)[1]
+    length_n = np.round(np.log(timings.length) / _ALIKE).astype(np.int64)
+    shape_n = _numbered(timings.batch * (length_n.max(initial=0) + 1) + length_n)[1]
     shape_c = np.unique(np.stack([shape_n, timings.rank]), axis=1)[0]
     shared_n = np.bincount(shape_c)[shape_n] > 1
     if not shared_n.any():

@@ -23,6 +23,11 @@ class StepWindow(BaseModel, frozen=True, extra="forbid"):
 class ProfileConfig(StepWindow, frozen=True, extra="forbid"):
     """Traces by torch.profiler, in ``profiles`` of the run's folder."""
 
+    from_step: int = Field(
+        10,
+        ge=2,
+        description="first optimizer step that is recorded; the step before it warms the profiler up",
+    )
     shapes: bool = Field(False, description="record the shapes of operators' inputs")
     stacks: bool = Field(False, description="record where in the source operators were called; slow")
     memory: bool = Field(False, description="record what operators allocate and free")

@@ -34,8 +34,8 @@ class Recordings:
         profile, snapshot = config.profile, config.memory_snapshot
         if snapshot and world.device.type != "cuda":
             raise UsageError("log.memory_snapshot needs a GPU, and this run is on a CPU; set it to null")
-        if profile and _records("profile", profile, world, start_step):
-            self._recordings.append(_Profile(out, profile, world, start_step))
+        if profile and _records("profile", profile, world, start_step + 1):
+            self._recordings.append(_Profile(out, profile, world))
         if snapshot and _records("memory_snapshot", snapshot, world, start_step):
             self._recordings.append(_MemorySnapshot(out, snapshot, world))
 
@@ -59,12 +59,13 @@ class Recordings:
             recording.behind(step)
 
 
-def _records(name: str, window: StepWindow, world: World, start_step: int) -> bool:
+def _records(name: str, window: StepWindow, world: World, before: int) -> bool:
+    """Whether this rank records; its window must begin after step ``before``."""
     if max(window.ranks) >= world.size:
         raise UsageError(
             f"log.{name}.ranks has {max(window.ranks)}, and this run's ranks are 0 to {world.size - 1}"
         )
-    return world.rank in window.ranks and start_step < window.from_step
+    return world.rank in window.ranks and before < window.from_step
 
 
 class _Recording(ABC):
@@ -110,18 +111,15 @@ class _Recording(ABC):
 
 
 class _Profile(_Recording):
-    """A trace for Perfetto or chrome://tracing; the step before its first one, where there is one, warms it up."""
+    """A trace for Perfetto or chrome://tracing; the step before its first one warms it up."""
 
-    def __init__(self, out: Path, config: ProfileConfig, world: World, start_step: int) -> None:
-        first = max(config.from_step - 1, start_step + 1)
-        super().__init__(out / "profiles" / _name(config, world, "json.gz"), config, world.device, first)
+    def __init__(self, out: Path, config: ProfileConfig, world: World) -> None:
+        path = out / "profiles" / _name(config, world, "json.gz")
+        super().__init__(path, config, world.device, config.from_step - 1)
         gpu = [ProfilerActivity.CUDA] if world.device.type == "cuda" else []
-        steps = torch.profiler.schedule(
-            wait=0, warmup=config.from_step - first, active=config.steps, repeat=1
-        )
         self._profiler = torch.profiler.profile(
             activities=[ProfilerActivity.CPU, *gpu],
-            schedule=steps,
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=config.steps, repeat=1),
             record_shapes=config.shapes,
             with_stack=config.stacks,
             profile_memory=config.memory,

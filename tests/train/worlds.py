@@ -5,17 +5,24 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from loader.batch import Batch
 from loader.buckets import BucketConfig
+from loader.cost import PowerCost
 from loader.dataset import open_dataset
+from loader.recalibrate import RecalibrateConfig
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.train.clips import ClipStream, tiny_config
 from train.interrupt import EXIT_STOPPED
+from train.log_config import ProfileConfig
+from train.models.dit import DiT
 from train.trainer import Trainer
 
 SEND = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
@@ -64,6 +71,38 @@ def by_tokens(out: str, steps: int) -> int:
 def uneven(out: str, steps: int) -> int:
     """Rank 0 has two microbatches of one sample, the others one of two."""
     return train_clips(out, steps, sizes=(1, 1) if os.environ["RANK"] == "0" else ())
+
+
+def slow_stream(out: str, steps: int) -> None:
+    """Rank 1 waits 0.2 s for each batch; it also records a profile of steps 2 and 3."""
+    own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    class Stream(ClipStream):
+        def microbatch(self, step, slot=0):
+            time.sleep(0.2 * own)
+            return super().microbatch(step, slot)
+
+    config = tiny_config(steps)
+    log = config.log.model_copy(update={"profile": ProfileConfig(from_step=2, steps=2, ranks=(1,))})
+    Trainer(config.model_copy(update={"log": log}), Stream(own, size), Path(out)).run()
+
+
+def slow_model(out: str, steps: int) -> None:
+    """Rank 1 takes 50 ms longer for each forward than others; behind the last step costs are looked at."""
+    own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def sleep(module: nn.Module, *_: object) -> None:
+        if isinstance(module, DiT):
+            time.sleep(0.05 * own)
+
+    class Stream(ClipStream):
+        cost = PowerCost()
+
+    nn.modules.module.register_module_forward_pre_hook(sleep)
+    config = tiny_config(steps).model_copy(
+        update={"recalibrate": RecalibrateConfig(every_steps=steps, min_timings=10)}
+    )
+    Trainer(config, Stream(own, size), Path(out)).run()
 
 
 def train_dataset(dataset: str, out: str, steps: int, microbatches: int, stop_at: int | None) -> int:
