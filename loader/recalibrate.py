@@ -19,6 +19,7 @@ from loader.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
 from loader.rank_speed import odd_ranks
 
 _TRIMS = 3
+_NAMED = 8  # odd ranks, in the log
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 
 
@@ -42,8 +43,8 @@ class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
     odd_rank: float = Field(
         1.15,
         gt=1,
-        description="a rank that takes this many times as long as the median one, or as little, for the same shapes is"
-        " named, and its times are scaled to that one's",
+        description="a rank that takes this many times as long as the median one for the same shapes, or the inverse,"
+        " is named, and its times are scaled to that one's",
     )
 
 
@@ -81,8 +82,7 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
         )
     found = odd_ranks(timings, config.odd_rank)
     decided = _decided(current, _at_one_speed(timings, found), config)
-    told = [f"rank {rank} takes {factor:.2f} times as long as others" for rank, factor in found.items()]
-    return replace(decided, reason="; ".join([decided.reason, *told]), odd_ranks=found)
+    return replace(decided, reason="; ".join([decided.reason, *_in_words(found)]), odd_ranks=found)
 
 
 def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
@@ -104,6 +104,13 @@ def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Reca
         f"the cost was {before:.1%} off, the new one is {after:.1%}; {left_out} slow or odd times left out"
     )
     return Recalibration(fit.cost, True, reason, after)
+
+
+def _in_words(odd: Mapping[int, float]) -> list[str]:
+    """The slowest ones by their numbers."""
+    named = sorted(odd, key=lambda rank: -odd[rank])[:_NAMED]
+    told = [f"rank {rank} takes {odd[rank]:.2f} times as long as others" for rank in named]
+    return [*told, f"{len(odd) - _NAMED} more ranks are odd"] if len(odd) > _NAMED else told
 
 
 def _at_one_speed(timings: Timings, factors: Mapping[int, float]) -> Timings:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from train.parallel.world import World
+from train.peak_memory import take_peak_bytes
 from train.timings import PARTS, Part
 
 
@@ -74,14 +76,18 @@ class RankTimes:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._begin_again()
+        self._waited_R, self._last_R, self._seconds = [0.0] * world.size, [0] * world.size, 0.0
 
-    def told(self, spent: Mapping[Part, float], peak_bytes: int | None) -> list[float]:
-        """This rank's numbers, whose sums over all ranks `heard` understands; equally many on every rank."""
-        own = [0.0] * (2 * self._world.size)
-        own[self._world.rank] = spent["sync"]
-        own[self._world.size + self._world.rank] = peak_bytes or 0
-        return [spent[part] / self._world.size for part in PARTS] + own
+    def told(self, spent: Mapping[Part, float]) -> list[float]:
+        """This rank's numbers, whose sums over all ranks `heard` understands; equally many on every rank.
+
+        Args:
+            spent: seconds of its parts since the last call (`StepClock.read`).
+        """
+        rank, size = self._world.rank, self._world.size
+        own = [0.0] * (2 * size)
+        own[rank], own[size + rank] = spent["sync"], take_peak_bytes(self._world.device) or 0
+        return [spent[part] / size for part in PARTS] + own
 
     def heard(self, sums: Sequence[float]) -> StepTimes:
         """The times of the step over all ranks."""
@@ -90,9 +96,8 @@ class RankTimes:
         sync_R, peak_R = sums[len(PARTS) : -size], sums[-size:]
         exchange = min(sync_R)
         step_s = sum(mean.values()) - mean["pause"]
-        slowest = sync_R.index(exchange)
-        for rank, sync in enumerate(sync_R):
-            self._waited_R[rank] += sync - exchange
+        wait_R, slowest = [sync - exchange for sync in sync_R], sync_R.index(exchange)
+        self._waited_R = [before + wait for before, wait in zip(self._waited_R, wait_R, strict=True)]
         self._last_R[slowest] += 1
         self._seconds += step_s
         return StepTimes(
@@ -102,12 +107,12 @@ class RankTimes:
             vae_s=mean["vae"],
             forward_s=mean["forward"],
             backward_s=mean["backward"],
-            wait_s=mean["sync"] - exchange,
+            wait_s=fmean(wait_R),
             sync_s=exchange,
             optimizer_s=mean["optimizer"],
             other_s=mean["other"],
             pause_s=mean["pause"],
-            wait_max_s=max(sync_R) - exchange,
+            wait_max_s=max(wait_R),
             slowest_rank=slowest,
             peak_gib=max(peak_R) / 2**30 or None,
         )
@@ -115,17 +120,12 @@ class RankTimes:
     def waited(self) -> str:
         """Who waited for whom since the last call, as the end of a sentence; empty where there is one rank."""
         waited_R, last_R, seconds = self._waited_R, self._last_R, self._seconds
-        self._begin_again()
+        self._waited_R, self._last_R, self._seconds = [0.0] * len(waited_R), [0] * len(last_R), 0.0
         if self._world.size == 1 or not seconds:
             return ""
-        mean, most = sum(waited_R) / len(waited_R) / seconds, max(waited_R) / seconds
+        mean, most = fmean(waited_R) / seconds, max(waited_R) / seconds
         slowest = last_R.index(max(last_R))
         return (
             f"; ranks waited {mean:.1%} of the time (rank {waited_R.index(max(waited_R))} {most:.1%}),"
             f" in {last_R[slowest]} of {sum(last_R)} steps for rank {slowest}"
         )
-
-    def _begin_again(self) -> None:
-        self._waited_R = [0.0] * self._world.size
-        self._last_R = [0] * self._world.size
-        self._seconds = 0.0

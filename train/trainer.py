@@ -28,7 +28,6 @@ from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
-from train.peak_memory import take_peak_bytes
 from train.recordings import Recordings
 from train.resume import difference, seed_step
 from train.scalars import open_scalars
@@ -172,15 +171,9 @@ class Trainer:
                     log.bad_samples(batch.bad)
                 with clock.part("sync"):
                     layout.sum_gradients()
-                spent = clock.read()  # waits for the device, as the look at the losses would next
-                peak_bytes = take_peak_bytes(world.device)
-                notes = (
-                    float(interrupt.asked),
-                    *checkpoints.notes(),
-                    *rank_times.told(spent, peak_bytes),
-                )
-                totals = own.totals(world, data.size, notes)
-                mean_loss, step_work, (asked, saved, failed, *told) = totals
+                # To read the clock is to wait for the device, as the look at the losses would be.
+                notes = (float(interrupt.asked), *checkpoints.notes(), *rank_times.told(clock.read()))
+                mean_loss, step_work, (asked, saved, failed, *told) = own.totals(world, data.size, notes)
                 times = rank_times.heard(told)
                 with clock.part("optimizer"):
                     own.normalise_(weights.values())

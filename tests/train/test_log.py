@@ -43,6 +43,16 @@ def test_steps_recorded_before_operations_were_are_kept(tmp_path):
     assert list(read_metrics(tmp_path, 2)) == [step(1), replace(step(2), flops=10**15, mfu=0.5)]
 
 
+def test_the_console_tells_the_larger_parts_of_a_step(tmp_path, capsys):
+    times = StepTimes(
+        step_s=2.0, data_s=0.5, vae_s=0.01, forward_s=0.99, wait_s=0.5, wait_max_s=1.0, slowest_rank=3
+    )
+    with log(tmp_path) as first:
+        first.add(replace(step(10), times=times))
+    assert "2.00 s (data 25%, forward 50%, wait 25% for rank 3)" in capsys.readouterr().err
+    assert next(read_metrics(tmp_path, 10)).times == times
+
+
 def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
     with log(tmp_path) as first:
         for number in range(1, 6):

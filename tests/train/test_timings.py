@@ -9,6 +9,7 @@ import pytest
 from loader.cost import Cost, LinearQuadraticCost, PowerCost
 from loader.cost_fit import Timings
 from loader.recalibrate import RecalibrateConfig, Recalibration
+from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from train import trainer
 from train.parallel.world import join
@@ -62,6 +63,11 @@ def test_a_clock_tells_shapes_and_seconds() -> None:
     assert timings.step_s[2] >= 0.06
     parts = spent["forward"] + spent["text"] + spent["backward"]
     assert timings.step_s.sum() == pytest.approx(parts)
+
+
+def test_all_ranks_hear_what_each_of_them_measured(ranks) -> None:
+    ended = ranks.run(worlds.measure, 3)
+    assert ended.codes == [0] * 3, ended.errors
 
 
 def test_parts_take_all_the_time_that_passes() -> None:
