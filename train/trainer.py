@@ -22,7 +22,6 @@ from train.flops import utilisation
 from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
-from train.losses import losses
 from train.metrics import StepMetrics
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
@@ -141,9 +140,8 @@ class Trainer:
             MetricLog(self.out, config.log, done, total_steps, writes, scalars) as log,
             Recordings(self.out, config.log, world, done) as recordings,
         ):
-            count = sum(weight.numel() for weight in groups["model"].values())
             log.say(
-                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+                f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             batches, clock, rank_times = iter(self.stream), StepClock(world), RankTimes(world)
             rows, nonfinite_steps = LossRows(), 0
@@ -156,17 +154,7 @@ class Trainer:
                     group["lr"] = lr
                 layout.zero_gradients()
                 own = StepLosses(config.denominator)
-                for batch in self._batches(batches, step, clock):
-                    if batch.slot == 0:
-                        with clock.part("sync"):
-                            layout.keep_up(batch.slots)
-                    with clock.microbatch(batch):
-                        found = losses(
-                            bundle, config, batch, world.device, errors=layout.errors, part=clock.part
-                        )
-                        loss = own.add(batch, found)
-                        with clock.part("backward"):
-                            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                for batch, found in layout.passes(self._batches(batches, step, clock), own.add, clock):
                     rows.add(batch, found)
                     log.bad_samples(batch.bad)
                 with clock.part("sync"):
