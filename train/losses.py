@@ -12,6 +12,7 @@ from train.models.denoiser import Work
 from train.objectives.draw import draw
 from train.objectives.level import Level, pose
 from train.squared_errors import Question, SquaredErrors, of_whole
+from train.timings import Timed, untimed
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ def losses(
     device: torch.device,
     quantile: float | None = None,
     errors: SquaredErrors = of_whole,
+    part: Timed = untimed,
 ) -> Losses:
     """Runs the model on a batch; a sample's loss is the mean over its own values, however long it is.
 
@@ -50,20 +52,22 @@ def losses(
         device: where the model is.
         quantile: takes all samples at this quantile of their times, with their captions; None draws both.
         errors: runs the model.
+        part: times the encoders.
     """
     if isinstance(batch, Pack):
         parts = [(slice(i, i + 1), video_CTHW[None]) for i, video_CTHW in enumerate(batch.videos)]
     else:
         parts = [(slice(None), batch.video_BCTHW)]
     posed = [
-        _pose(bundle, config, batch.keys[part], batch.passes[part], video.to(device), quantile)
-        for part, video in parts
+        _pose(bundle, config, batch.keys[own], batch.passes[own], video, device, quantile, part)
+        for own, video in parts
     ]
     dropped = [drop for one in posed for drop in one.dropped]
     captions = ["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)]
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-        context_BMD, mask_BM = bundle.text(captions)
+        with part("text"):
+            context_BMD, mask_BM = bundle.text(captions)
         inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
         asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
         errors_B = errors(bundle.dit, asked)
@@ -92,10 +96,12 @@ def _pose(
     keys: Sequence[str],
     passes: Sequence[int],
     video_BCTHW: torch.Tensor,
+    device: torch.device,
     quantile: float | None,
+    part: Timed,
 ) -> _Posed:
-    with torch.no_grad():
-        clean_BCTHW = bundle.tokenizer.encode(video_BCTHW)
+    with torch.no_grad(), part("vae"):
+        clean_BCTHW = bundle.tokenizer.encode(video_BCTHW.to(device))
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
     normals_B, dropped = drawn.normals, drawn.dropped

@@ -1,7 +1,6 @@
 """The training loop: a stream of microbatches in, checkpoints and numbers out."""
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +27,13 @@ from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
+from train.recordings import Recordings
 from train.resume import difference, seed_step
+from train.scalars import open_scalars
 from train.schedule import learning_rate
 from train.step import StepLosses
-from train.timings import MicrobatchClock
+from train.step_times import RankTimes
+from train.timings import StepClock
 
 
 class Stream(Protocol):
@@ -132,35 +134,45 @@ class Trainer:
         layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
-        with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
+        writes = world.rank == 0
+        scalars = open_scalars(self.out, config, done, writes)
+        with (
+            MetricLog(self.out, config.log, done, total_steps, writes, scalars) as log,
+            Recordings(self.out, config.log, world, done) as recordings,
+        ):
             log.say(
                 f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
-            batches, clock = iter(self.stream), MicrobatchClock(world.device)
+            batches, clock, rank_times = iter(self.stream), StepClock(world), RankTimes(world)
             rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
-                began = time.perf_counter()
+                recordings.before(step)
+                clock.begin()
                 seed_step(config.seed, step, data.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
                 layout.zero_gradients()
-                waited_s, own = list[float](), StepLosses(config.denominator)
-                for batch, found in layout.passes(self._batches(batches, step, waited_s), own.add, clock):
+                own = StepLosses(config.denominator)
+                for batch, found in layout.passes(self._batches(batches, step, clock), own.add, clock):
                     rows.add(batch, found)
                     log.bad_samples(batch.bad)
-                layout.sum_gradients()
-                notes = (float(interrupt.asked), *checkpoints.notes())
-                mean_loss, step_work, (asked, *told) = own.totals(world, data.size, notes)
-                own.normalise_(weights.values())
-                norm = layout.clip(config.optimizer.grad_clip)
-
-                finite = math.isfinite(mean_loss) and math.isfinite(norm)
-                if finite:
-                    own.spread_(weights.values())
-                    layout.update()
-                    ema.update_(weights.values(), step)
-                step_s = time.perf_counter() - began
+                with clock.part("sync"):
+                    layout.sum_gradients()
+                # To read the clock is to wait for the device, as the look at the losses would be.
+                notes = (float(interrupt.asked), *checkpoints.notes(), *rank_times.told(clock.read()))
+                mean_loss, step_work, (asked, saved, failed, *told) = own.totals(world, data.size, notes)
+                times = rank_times.heard(told)
+                with clock.part("optimizer"):
+                    own.normalise_(weights.values())
+                    norm = layout.clip(config.optimizer.grad_clip)
+                    finite = math.isfinite(mean_loss) and math.isfinite(norm)
+                    if finite:
+                        own.spread_(weights.values())
+                        layout.update()
+                        ema.update_(weights.values(), step)
+                clock.pause()
+                recordings.behind(step)
                 log.add(
                     StepMetrics(
                         step=step,
@@ -168,12 +180,11 @@ class Trainer:
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=step_s,
-                        data_s=sum(waited_s),
+                        times=times,
                         samples=own.step_samples,
                         tokens=step_work.tokens,
                         flops=step_work.flops,
-                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
+                        mfu=utilisation(step_work.flops, times.step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
@@ -185,11 +196,11 @@ class Trainer:
                     looked = self.held_out.losses(bundle, config, data, layout.keep_up, layout.errors)
                     log.add_losses(step, "held_out", looked)
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
-                    log.say(f"step {step}: {fit.reason}")
+                    fit = recalibrated(self.stream.cost, clock.take(), config.recalibrate)
+                    log.say(f"step {step}: {fit.reason}{rank_times.waited()}")
                     if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
-                checkpoints.heed(Notes(*told))
+                checkpoints.heed(Notes(saved, failed))
                 ends = step == total_steps or asked > 0
                 if ends or step % config.checkpoint.every_steps == 0:
                     checkpoints.save(self._state(step), last=ends)
@@ -209,16 +220,15 @@ class Trainer:
         )
 
     def _batches(
-        self, batches: Iterator[Microbatch | Pack], step: int, waited_s: list[float]
+        self, batches: Iterator[Microbatch | Pack], step: int, clock: StepClock
     ) -> Iterator[Microbatch | Pack]:
-        """This rank's part of a step; how many seconds each of it was waited for goes into ``waited_s``."""
+        """This rank's part of a step."""
         while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
+            with clock.part("data"):
+                batch = next(batches, None)
             if batch is None:
                 total_steps = self.config.schedule.total_steps
                 raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-            waited_s.append(time.perf_counter() - began)
             yield batch
             if batch.ends_step:
                 return
