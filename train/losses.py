@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from loader.batch import Microbatch, Pack
 from train.config import TrainConfig
@@ -54,16 +55,15 @@ def losses(
     if isinstance(batch, Pack):
         parts = [(slice(i, i + 1), video_CTHW[None]) for i, video_CTHW in enumerate(batch.videos)]
     else:
-        parts = [(slice(None), batch.video_BCTHW)]
+        parts = [(slice(None), batch.video_BCTHW if batch.latents_BCTHW is None else batch.latents_BCTHW)]
     posed = [
         _pose(bundle, config, batch.keys[part], batch.passes[part], video.to(device), quantile)
         for part, video in parts
     ]
     dropped = [drop for one in posed for drop in one.dropped]
-    captions = ["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)]
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-        context_BMD, mask_BM = bundle.text(captions)
+        context_BMD, mask_BM = _told(bundle, batch, dropped, device)
         inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
         asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
         errors_B = errors(bundle.dit, asked)
@@ -86,6 +86,22 @@ class _Posed:
     tokens: int
 
 
+def _told(
+    bundle: Bundle, batch: Microbatch | Pack, dropped: Sequence[bool], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The text of each sample: its context, and which of its tokens count; of a dropped caption, the empty one's."""
+    if batch.contexts is None:
+        return bundle.text(["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)])
+    empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
+    contexts = [
+        own.to(device).float() if empty_MD is None or not drop else empty_MD
+        for drop, own in zip(dropped, batch.contexts, strict=True)
+    ]
+    lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
+    context_BMD = pad_sequence(contexts, batch_first=True)
+    return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+
+
 def _pose(
     bundle: Bundle,
     config: TrainConfig,
@@ -94,8 +110,11 @@ def _pose(
     video_BCTHW: torch.Tensor,
     quantile: float | None,
 ) -> _Posed:
-    with torch.no_grad():
-        clean_BCTHW = bundle.tokenizer.encode(video_BCTHW)
+    if video_BCTHW.is_floating_point():
+        clean_BCTHW = video_BCTHW.float()  # latents, which a dataset holds
+    else:
+        with torch.no_grad():
+            clean_BCTHW = bundle.tokenizer.encode(video_BCTHW)
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
     normals_B, dropped = drawn.normals, drawn.dropped

@@ -1,7 +1,8 @@
 import torch
 
 from tests.train.clips import tiny_config
-from train.resume import difference, first_difference, seed_step
+from loader.difference import first_difference
+from train.resume import difference, seed_step
 
 
 def test_the_first_differing_key_is_named():

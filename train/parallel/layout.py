@@ -7,6 +7,7 @@ import torch
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.stored import Stored
 from train.parallel import pieces
 from train.parallel.dit import parallelize
 from train.parallel.fully_sharded import FullySharded
@@ -19,8 +20,13 @@ Layout = Replicated
 """What the trainer knows of a layout."""
 
 
-def lay_out(config: TrainConfig, world: World) -> Layout:
+def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> Layout:
     """Makes a run's modules and lays them out; a collective.
+
+    Args:
+        config: of the run.
+        world: its ranks.
+        stored: encoders that need not be loaded.
 
     Raises:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
@@ -34,7 +40,7 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
     whole = not divides or config.parallel.shard == "optimizer"
-    bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
+    bundle, ranks = Bundle(config, meta=not whole, stored=stored), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
     if whole:
         bundle.to(world.device)
