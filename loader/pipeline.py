@@ -223,9 +223,9 @@ class Pipeline:
             common["media"] = Media(part.content, (0, *accumulate(sizes)), frames)
             kinds, sizes = [(kind, _NO_FRAMES) for kind, _ in kinds], [0] * len(buckets)
         if self._latents is not None and self._latents.text is not None:
-            shape = (-1, self._latents.text.width)
+            rows = (-1, self._latents.text.width)
             texts = torch.split(part.contexts, [one.text for one in loaded])
-            common["contexts"] = tuple(_viewed(own, self._latents.dtype, shape) for own in texts)
+            common["contexts"] = tuple(_viewed(own, self._latents.dtype, rows) for own in texts)
         values = part.content[: sum(sizes)]
         if planned.packed:
             videos = zip(torch.split(values, sizes), kinds, strict=True)

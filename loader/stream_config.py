@@ -26,7 +26,8 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     )
     workers: PositiveInt = Field(default=4, description="decoding threads")
     latents: bool = Field(
-        default=True, description="read latents and contexts where they are stored; false: clips, if they are there"
+        default=True,
+        description="read latents and contexts where they are stored; false: clips, if they are there",
     )
     decode: bool = Field(default=True, description="false: microbatches hold encoded clips and no pixels")
     decoder: DecoderName = Field(

@@ -16,10 +16,10 @@ from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
+    from loader.source import Source
     from loader.stream import VideoStream
     from loader.stream_config import StreamConfig
     from pipelines.train_config import TrainRunConfig
-    from loader.source import Source
     from train.held_out import HeldOut
     from train.models.stored import Stored
     from train.trainer import TrainResult

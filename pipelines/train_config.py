@@ -31,7 +31,8 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
         None, description="measure the loss of other clips, too; null measures none"
     )
     latents: LatentsConfig = Field(
-        LatentsConfig(), description="what `reelweave latents` stores (docs/latents.md); training does not read it"
+        LatentsConfig(),
+        description="what `reelweave latents` stores (docs/latents.md); training does not read it",
     )
     storage: StorageConfig = StorageConfig()
 

@@ -91,7 +91,9 @@ def _told(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The text of each sample: its context, and which of its tokens count; of a dropped caption, the empty one's."""
     if batch.contexts is None:
-        return bundle.text(["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)])
+        captions = ["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)]
+        context_BMD, mask_BM = bundle.text(captions)
+        return context_BMD, mask_BM
     empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
     contexts = [
         own.to(device).float() if empty_MD is None or not drop else empty_MD

@@ -27,7 +27,9 @@ def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
                 " stream.latents=false where the clips are there"
             )
         if first and other and (differs := first_difference(_alike(first), _alike(other))):
-            raise UsageError(f"latents of {root} and {other_root} cannot be blended: {differs}".removesuffix(" now"))
+            raise UsageError(
+                f"latents of {root} and {other_root} cannot be blended: {differs}".removesuffix(" now")
+            )
     return first
 
 
@@ -35,7 +37,5 @@ def _alike(latents: Latents) -> dict[str, object]:
     """What must not differ between datasets that are blended."""
     own = latents.model_dump(mode="json", include={"tokenizer", "shapes", "dtype"})
     text = None if latents.text is None else latents.text.encoder
-    stored = {
-        f"{one.frames}x{one.height}x{one.width}": one.latent is not None for one in latents.buckets
-    }
+    stored = {f"{one.frames}x{one.height}x{one.width}": one.latent is not None for one in latents.buckets}
     return {**own, "text": text, "stored": stored}

@@ -1,4 +1,4 @@
-"""Latents and text contexts that stand for clips and captions: what a manifest says of them, and reading their bytes."""
+"""Latents and text contexts that stand for clips and captions: what a manifest says of them; reading their bytes."""
 
 import io
 import math
@@ -31,7 +31,9 @@ class LatentBucket(BaseModel, frozen=True, extra="forbid"):
         description="channels, frames, rows and columns of a sample's latents; null: encoded on the fly, from clips"
     )
     encode_s: float | None = Field(description="measured seconds of encoding a sample; null: not measured")
-    step_share: float | None = Field(description="of a sample's seconds in a step; null: its cost is not known")
+    step_share: float | None = Field(
+        description="of a sample's seconds in a step; null: its cost is not known"
+    )
     latent_bytes: int = Field(description="of an average sample, all its views, stored or not")
     clip_bytes: int = Field(description="of an average sample")
     why: str = Field(description="it was chosen so")
@@ -42,7 +44,9 @@ class LatentText(BaseModel, frozen=True, extra="forbid"):
 
     encoder: dict[str, Any] = Field(description="what fixes their values")
     width: int = Field(description="D, values of a token")
-    pooled_width: int = Field(description="values of the first row that stand for the whole caption; 0: none do")
+    pooled_width: int = Field(
+        description="values of the first row that stand for the whole caption; 0: none do"
+    )
     empty: str = Field(description="path of the empty caption's context")
 
 
@@ -53,7 +57,9 @@ class Latents(BaseModel, frozen=True, extra="forbid"):
     source_index: str = Field(description="sha256 of its index, which fixes its content")
     tokenizer: dict[str, Any] = Field(description="what fixes the values of the latents")
     text: LatentText | None = Field(description="null: captions are encoded on the fly")
-    shapes: dict[str, Any] = Field(description="the configuration that gave each sample its bucket and its frames")
+    shapes: dict[str, Any] = Field(
+        description="the configuration that gave each sample its bucket and its frames"
+    )
     seed: int | None = Field(description="of the frames of each view; null where a clip has only one view")
     dtype: Literal["float16", "float32"]
     device: str = Field(description="they were computed on")
@@ -113,12 +119,10 @@ def array_of(member: bytes | memoryview, dtype: str, shape: Sequence[int | None]
     """
     head = io.BytesIO(member[:_MAX_HEADER_BYTES])
     try:
-        version = np.lib.format.read_magic(head)  # type: ignore[no-untyped-call]  # numpy's own
+        version = np.lib.format.read_magic(head)
         if version != (1, 0):
             raise ValueError(f"format {version}")
-        found, by_columns, kind = np.lib.format.read_array_header_1_0(  # type: ignore[no-untyped-call]
-            head, max_header_size=_MAX_HEADER_BYTES
-        )
+        found, by_columns, kind = np.lib.format.read_array_header_1_0(head, max_header_size=_MAX_HEADER_BYTES)
     except ValueError as error:
         raise RunError(f"its {name} is no .npy file: {error}") from error
     fits = len(found) == len(shape) and all(

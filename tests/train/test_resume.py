@@ -1,7 +1,7 @@
 import torch
 
-from tests.train.clips import tiny_config
 from loader.difference import first_difference
+from tests.train.clips import tiny_config
 from train.resume import difference, seed_step
 
 

@@ -1,4 +1,4 @@
-"""Stored or encoded on the fly: what either costs one sample of a bucket, a pure function of sizes, seconds and prices."""
+"""Stored or encoded on the fly: what a sample of a bucket costs either way, from sizes, seconds and prices alone."""
 
 from dataclasses import dataclass
 

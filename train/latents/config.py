@@ -2,7 +2,15 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+    model_validator,
+)
 
 BucketName = Annotated[str, StringConstraints(pattern=r"^\d+x\d+x\d+$")]
 
@@ -20,7 +28,9 @@ class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
         description="choices of frames that are stored of a clip that has several; training takes them in turn. null:"
         " clips must have one, as with stream.buckets.sampling.mode=all",
     )
-    context: bool = Field(True, description="store the contexts of captions, where the text encoder is frozen")
+    context: bool = Field(
+        True, description="store the contexts of captions, where the text encoder is frozen"
+    )
     clips: bool = Field(False, description="carry the clips of stored buckets, too")
     on_the_fly: tuple[BucketName, ...] = Field(
         (), description="buckets that are not stored whatever they cost, as FRAMESxHEIGHTxWIDTH"
@@ -34,10 +44,12 @@ class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
     gib_month_price: NonNegativeFloat = Field(0.0, description="of keeping 1 GiB for a month")
     gib_read_price: NonNegativeFloat = Field(0.0, description="of reading 1 GiB, requests and transfer")
     months: PositiveFloat = Field(1.0, description="how long the version is kept")
-    max_shard_mb: PositiveInt = Field(
-        256, description="size of a shard, about; what a kill costs is the shards that are being written"
+    max_shard_mb: PositiveFloat = Field(
+        256.0, description="size of a shard, about; what a kill costs is the shards that are being written"
     )
-    measurements: PositiveInt = Field(2, description="of the seconds of encoding, per bucket; their median counts")
+    measurements: PositiveInt = Field(
+        2, description="of the seconds of encoding, per bucket; their median counts"
+    )
     runner: Literal["ray", "sequential"] = Field(
         "ray", description="ray: on all machines of the cluster, or on this one; sequential: in this process"
     )
@@ -49,5 +61,7 @@ class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _prices_need_epochs(self) -> Self:
         if self.device_hour_price is not None and self.epochs is None:
-            raise ValueError("device_hour_price needs epochs: what is computed once pays by how often it is read")
+            raise ValueError(
+                "device_hour_price needs epochs: what is computed once pays by how often it is read"
+            )
         return self

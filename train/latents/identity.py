@@ -43,7 +43,9 @@ def text_identity(config: TrainConfig) -> dict[str, Any] | None:
     own = text.model_dump(mode="json", exclude=_PLACE | {"pooled"})
     pooled = None
     if text.pooled is not None:
-        pooled = text.pooled.model_dump(mode="json", exclude=_PLACE) | _encoder(text.pooled, "text.pooled.name")
+        pooled = text.pooled.model_dump(mode="json", exclude=_PLACE) | _encoder(
+            text.pooled, "text.pooled.name"
+        )
     # Activations of the encoder have the type that training computes in.
     return {**own, **_encoder(text, "text.name"), "pooled": pooled, "activations": config.dtype}
 
@@ -52,7 +54,9 @@ def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
     files = _model(part_folder(config.name, config.subfolder, key), key)
     words = Path(config.name) / config.tokenizer_subfolder
     # On the hub, tokenizer and weights are of one repository.
-    found = sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
+    found = (
+        sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
+    )
     digest = hashlib.sha256()
     for path in found:
         digest.update(f"{path.name} {_sha256(path)}\n".encode())
