@@ -22,6 +22,14 @@ from train.models.bundle import Bundle
 from train.models.stored import StoredLatents
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory) -> Path:
     return write_clips(tmp_path_factory.mktemp("clips"))
