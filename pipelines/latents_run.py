@@ -64,6 +64,7 @@ def make_latents(
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         _check_same(finished.manifest.config, asked, out)
+        _tidy(storage)
         return Outcome(finished, already_there=True)
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
@@ -88,9 +89,13 @@ def make_latents(
     shards = [shard for shard in shards if shard.rows]
     remove_strays(storage, {shard.path for shard in shards})
     publish_version(source, storage, shards, failed, asked, latents, files)
+    _tidy(storage)
+    return Outcome(Dataset(storage, config.storage), already_there=False)
+
+
+def _tidy(storage: Storage) -> None:
     storage.delete_tree(LEDGER)
     storage.sweep()
-    return Outcome(Dataset(storage, config.storage), already_there=False)
 
 
 def _source(uri: str, config: TrainRunConfig) -> Dataset:

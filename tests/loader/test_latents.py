@@ -58,7 +58,14 @@ def test_an_array_without_views_is_refused() -> None:
 
 
 def described(**changes: object) -> Latents:
-    stored = {"samples": 1, "encode_s": None, "step_share": None, "latent_bytes": 1, "clip_bytes": 1, "why": ""}
+    stored = {
+        "samples": 1,
+        "encode_s": None,
+        "step_share": None,
+        "latent_bytes": 1,
+        "clip_bytes": 1,
+        "why": "",
+    }
     values = {
         "source": "s",
         "source_index": "i",
@@ -86,7 +93,9 @@ def test_datasets_are_blended_where_their_latents_are_alike() -> None:
         common([("a", one), ("b", on_the_fly)])
 
 
-@pytest.mark.parametrize("sampling", [{"mode": "window"}, {"mode": "stride", "stride": 2}, {"mode": "fps", "fps": 10}])
+@pytest.mark.parametrize(
+    "sampling", [{"mode": "window"}, {"mode": "stride", "stride": 2}, {"mode": "fps", "fps": 10}]
+)
 def test_the_choices_of_frames_are_those_that_are_made(sampling: dict[str, object]) -> None:
     config = FrameSampling.model_validate(sampling)
     for frames, count in ((9, 5), (5, 5), (30, 9), (17, 9), (9, 1)):

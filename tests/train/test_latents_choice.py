@@ -28,7 +28,9 @@ def counted(facts: BucketFacts, config: LatentsConfig) -> tuple[float, float]:
 
 def test_prices_are_those_that_a_count_gives() -> None:
     chosen = set()
-    cases = itertools.product((0.01, 3.0), (2**20, 2**26), (1, 3), (1, 5, 40), (0.0, 0.02, 20.0), (False, True))
+    cases = itertools.product(
+        (0.01, 3.0), (2**20, 2**26), (1, 3), (1, 5, 40), (0.0, 0.02, 20.0), (False, True)
+    )
     for encode_s, latent_bytes, views, epochs, month, clips in cases:
         facts = BucketFacts("9x16x24", encode_s, latent_bytes * views, 2**21, views)
         config = LatentsConfig(

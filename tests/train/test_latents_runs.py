@@ -10,9 +10,11 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from loader.dataset import open_dataset, verify
+from loader.dataset.latents import LATENT
 from loader.errors import UsageError
 from loader.storage import StorageConfig
 from loader.stream import VideoStream
+from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
 from tests.train.clips import tiny_config
 from tests.train.latent_versions import contents, killed_behind, losses, run_config, version, write_clips
@@ -79,6 +81,14 @@ def test_it_works_on_s3(clips, undisturbed, tmp_path):
             for one in (made.dataset, open_dataset(undisturbed))
         )
         assert there == here
+
+
+def test_energon_opens_it(tmp_path):
+    version(write_clips(tmp_path, count=4, shapeless=False), tmp_path / "new")
+    made = open_dataset(tmp_path / "new")
+    arrays = made.members(LATENT)
+    expected = [(made.key(row), int(arrays.size[row])) for row in range(4)]
+    assert energon_samples(tmp_path / "new", 4) == expected
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +163,7 @@ def test_ranks_that_share_a_stream_get_what_one_alone_gets(ranks, clips, publish
     for size in (1, 2):
         ended = ranks.run(read_shared, size, str(tmp_path / "set"), str(tmp_path), str(published))
         assert ended.codes == [0] * size, ended.errors
-    alone, *together = (
-        json.loads((tmp_path / name).read_text()) for name in ("0-of-1", "0-of-2", "1-of-2")
-    )
+    alone, *together = (json.loads((tmp_path / name).read_text()) for name in ("0-of-1", "0-of-2", "1-of-2"))
     assert alone
     assert together == [alone, alone]
 
