@@ -13,7 +13,7 @@ from curate.progress import STATUS, Progress
 from curate.records import Row
 from curate.run import remove_strays
 from loader.blend.reading import is_blend_file
-from loader.buckets import Assignment, assign, shapes_of
+from loader.buckets import Assignment, assign, buckets_of, shapes_of
 from loader.dataset import Dataset, ShardRecord, open_dataset
 from loader.dataset.latents import EMPTY_CONTEXT
 from loader.dataset.manifest import MANIFEST
@@ -69,10 +69,11 @@ def make_latents(
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
     loaded = Loaded(config, context=asked["text"] is not None)
-    if "facts" not in note:
-        note = {"asked": asked, "facts": _facts(config, assignment, loaded, ledger)}
+    facts = _facts(config, assignment, loaded) if note is None else note["facts"]
+    latents = described(source, config, assignment, asked, facts)
+    if note is None:
+        note = {"asked": asked, "facts": facts}
         ledger.write_note(_NOTE, note)
-    latents = described(source, config, assignment, asked, note["facts"])
     plans = plan_shards(
         samples_of(source, config, assignment, latents), int(config.latents.max_shard_mb * 1e6)
     )
@@ -113,7 +114,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
             " latents.on_the_fly and latents.device_hour_price unset"
         )
     buckets = config.stream.buckets
-    names = {str(bucket) for bucket in assign(source.plan_index, buckets).buckets}
+    names = {str(bucket) for bucket in buckets_of(buckets)}
     if unknown := [name for name in config.latents.on_the_fly if name not in names]:
         raise UsageError(
             f"latents.on_the_fly: {unknown[0]} is no bucket; there are {', '.join(sorted(names))}"
@@ -141,15 +142,13 @@ def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
     }
 
 
-def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any]:
+def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
+    """What an interrupted run knew; None where none was begun."""
     note: dict[str, Any] | None = ledger.read_note(_NOTE)
-    if note is None:
-        stray = next(storage.list(), None)
-        if stray is not None:
-            raise UsageError(f"{out} is not empty, it holds {stray.path}; choose another --out")
-        ledger.write_note(_NOTE, {"asked": asked})
-        return {}
-    _check_same(note["asked"], asked, out)
+    if note is not None:
+        _check_same(note["asked"], asked, out)
+    elif (stray := next(storage.list(), None)) is not None:
+        raise UsageError(f"{out} is not empty, it holds {stray.path}; choose another --out")
     return note
 
 
@@ -158,14 +157,14 @@ def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
         raise UsageError(f"{out} was made, or begun, otherwise: {differs}; choose another --out")
 
 
-def _facts(config: TrainRunConfig, assignment: Assignment, loaded: Loaded, ledger: Ledger) -> list[Row]:
+def _facts(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) -> list[Row]:
     """What the latents of each bucket are and cost, by bucket."""
     counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
     rows = [
-        {"bucket": list(size_of(assignment, place)), "samples": count, "first": place == 0}
+        {"bucket": list(size_of(assignment, place)), "samples": count}
         for place, count in enumerate(counts.tolist())
     ]
-    found = list(runner(config.latents.runner)(rows, [stage(Measure(loaded, ledger), config, len(rows))]))
+    found = list(runner(config.latents.runner)(rows, [stage(Measure(loaded), config, len(rows))]))
     for fact in found:
         if "error" in fact:
             raise UsageError(fact["error"])

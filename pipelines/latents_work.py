@@ -44,10 +44,9 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Measure:
-    """Bucket rows -> what their latents are and cost; the first one also lays down the empty caption's context."""
+    """Bucket rows -> what their latents are and cost."""
 
     loaded: Loaded
-    ledger: Ledger
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         """Measures each; what is wrong with the configuration is a row, too."""
@@ -62,8 +61,6 @@ class Measure:
         text = None
         if encoders.text is not None:
             text = {"width": encoders.text.width, "pooled_width": encoders.text.pooled_width}
-            if row["first"]:
-                self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
         return {
             "bucket": row["bucket"],
             "latent": latent,
@@ -75,7 +72,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Shard plan rows -> rows that name them, once they are written and closed in the ledger."""
+    """Shard plan rows -> rows that name them, once they are written and closed in the ledger.
+
+    Whoever writes the first shard lays down the empty caption's context, too.
+    """
 
     loaded: Loaded
     writer: ShardWriter
@@ -87,7 +87,10 @@ class WriteShard:
         return [self._written(row) for row in rows]
 
     def _written(self, row: Row) -> Row:
-        record, failed = self.writer.write(PlannedShard.from_row(row), self.loaded.get())
+        encoders, plan = self.loaded.get(), PlannedShard.from_row(row)
+        if encoders.text is not None and plan.number == 0:
+            self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
+        record, failed = self.writer.write(plan, encoders)
         entry = {
             "path": record.path,
             "size": record.size,

@@ -107,7 +107,7 @@ def test_a_flipped_byte_is_found_and_another_sample_stands_in(clips, tmp_path):
     data[member["offset"] + member["size"] // 2] ^= 1
     shard.write_bytes(data)
     found = verify(new.storage)
-    assert [row["key"] in problem for problem in found.problems] == [True]
+    assert [f"damaged (in {row['key']}.{LATENT})" in problem for problem in found.problems] == [True]
     config = run_config(tmp_path / "set", tmp_path)
     once = config.stream.model_copy(update={"epochs": 1})
     seen = list(VideoStream(open_dataset(tmp_path / "set"), once))
@@ -133,7 +133,7 @@ def test_a_sample_that_cannot_be_decoded_is_a_row(tmp_path):
 
 def test_views_are_taken_in_turn(clips, tmp_path):
     with pytest.raises(UsageError, match=r"set latents\.views"):
-        version(clips, tmp_path / "none", mode="window")
+        version(clips, tmp_path / "two", mode="window")
     version(clips, tmp_path / "two", latents={"views": 2}, mode="window")
     version(clips, tmp_path / "one", latents={"views": 1}, mode="window")
     # Six steps are more than one pass, and less than two.
