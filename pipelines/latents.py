@@ -48,12 +48,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
-    stdout().print(_chosen(latents))
+    _print_chosen(latents)
     print_accounting(dataset)
     return 0
 
 
-def _chosen(latents: Latents) -> object:
+def _print_chosen(latents: Latents) -> None:
     rows = [
         (
             f"{one.frames}x{one.height}x{one.width}",
@@ -63,9 +63,13 @@ def _chosen(latents: Latents) -> object:
             f"{one.latent_bytes / 1e6:.3g}",
             f"{one.clip_bytes / 1e6:.3g}",
             "stored" if one.latent else "on the fly",
-            one.why,
         )
         for one in latents.buckets
     ]
-    head = ["bucket", "samples", "encode s", "of a step", "latents MB", "clip MB", "chosen", "why"]
-    return table(f"encoded on {latents.device}, {latents.dtype}; numbers of one sample", head, rows)
+    head = ["bucket", "samples", "encode s", "of a step", "latents MB", "clip MB", "chosen"]
+    out = stdout()
+    out.print(table(f"encoded on {latents.device}, {latents.dtype}; numbers of one sample", head, rows))
+    for one in latents.buckets:
+        if one.samples:
+            why = f"{one.frames}x{one.height}x{one.width}: {one.why}"
+            out.print(why, markup=False, soft_wrap=True)

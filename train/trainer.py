@@ -23,7 +23,6 @@ from train.flops import utilisation
 from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
-from train.losses import losses
 from train.metrics import StepMetrics
 from train.models.stored import Stored
 from train.parallel.layout import lay_out
@@ -138,9 +137,8 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in groups["model"].values())
             log.say(
-                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+                f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             batches, clock = iter(self.stream), MicrobatchClock(world.device)
             rows, nonfinite_steps = LossRows(), 0
@@ -151,15 +149,9 @@ class Trainer:
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
                 layout.zero_gradients()
-                data_s, own = 0.0, StepLosses(config.denominator)
-                for batch, waited_s in self._batches(batches, step):
-                    if batch.slot == 0:
-                        layout.keep_up(batch.slots)
-                    with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
-                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                waited_s, own = list[float](), StepLosses(config.denominator)
+                for batch, found in layout.passes(self._batches(batches, step, waited_s), own.add, clock):
                     rows.add(batch, found)
-                    data_s += waited_s
                     log.bad_samples(batch.bad)
                 layout.sum_gradients()
                 notes = (float(interrupt.asked), *checkpoints.notes())
@@ -181,7 +173,7 @@ class Trainer:
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
                         step_s=step_s,
-                        data_s=data_s,
+                        data_s=sum(waited_s),
                         samples=own.step_samples,
                         tokens=step_work.tokens,
                         flops=step_work.flops,
@@ -221,16 +213,17 @@ class Trainer:
         )
 
     def _batches(
-        self, batches: Iterator[Microbatch | Pack], step: int
-    ) -> Iterator[tuple[Microbatch | Pack, float]]:
-        """This rank's part of a step, and the seconds that each of it was waited for."""
+        self, batches: Iterator[Microbatch | Pack], step: int, waited_s: list[float]
+    ) -> Iterator[Microbatch | Pack]:
+        """This rank's part of a step; how many seconds each of it was waited for goes into ``waited_s``."""
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 total_steps = self.config.schedule.total_steps
                 raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-            yield batch, time.perf_counter() - began
+            waited_s.append(time.perf_counter() - began)
+            yield batch
             if batch.ends_step:
                 return
 

@@ -75,7 +75,7 @@ def test_an_untrained_model_predicts_zero_and_its_blocks_change_nothing(config):
     rotation = (torch.ones(18, 8), torch.zeros(18, 8))
     layout = NOT_PACKED._replace(grids=[(3, 2, 3)])
     mask_BM = torch.ones(2, 4, dtype=torch.bool)
-    through = denoiser.through_blocks(
+    through, _ = denoiser.through_blocks(
         x_BLD, torch.randn(2, 32), torch.randn(2, 4, 32), mask_BM, rotation, layout
     )
     assert torch.equal(through, x_BLD)

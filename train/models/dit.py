@@ -6,8 +6,8 @@ timestep (nine vectors a block), with RMS-normalised queries and keys in every h
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -168,14 +168,20 @@ class DiT(Denoiser):
         config: the architecture.
         channels: channels of the latents.
         text_width: width of the text context.
+
+    Attributes:
+        patch_values: V, values of a token's patch.
+        changes_text: whether text is a second stream of tokens that blocks change, not only what they attend to.
     """
+
+    changes_text: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, channels: int, text_width: int) -> None:
         super().__init__()
         self.config, self.patch = config, config.patch
         self.channels, self.text_width = channels, text_width
-        patch_values = channels * math.prod(config.patch)
-        self.embed = nn.Linear(patch_values, config.hidden)
+        self.patch_values = channels * math.prod(config.patch)
+        self.embed = nn.Linear(self.patch_values, config.hidden)
         self.embed_time = nn.Sequential(
             nn.Linear(TIME_WIDTH, config.hidden),
             nn.SiLU(),
@@ -185,7 +191,7 @@ class DiT(Denoiser):
         self.embed_text = nn.Linear(text_width, config.hidden)
         self.blocks = nn.ModuleList(self.make_blocks())
         self.modulation = modulation(config.hidden, 2, config.adaln_rank)
-        self.head = ZeroLinear(config.hidden, patch_values)
+        self.head = ZeroLinear(config.hidden, self.patch_values)
 
     def make_blocks(self) -> list[nn.Module]:
         """New blocks, in order."""
@@ -193,7 +199,23 @@ class DiT(Denoiser):
 
     def repeated(self) -> Sequence[nn.Module]:
         """See `Denoiser`."""
-        return list(self.blocks)
+        return [block for block in self.blocks if not isinstance(block, nn.Identity)]
+
+    def keep(self, places: Container[int]) -> None:
+        """Drops all other blocks, and what comes before the first and behind the last where those are dropped.
+
+        The weights that stay keep their names. Times and text, which every block takes, are embedded as before.
+        """
+        last = len(self.blocks) - 1
+        for place in range(last + 1):
+            if place not in places:
+                self.blocks[place] = nn.Identity()
+        if 0 not in places:
+            del self.embed
+            if self.changes_text:
+                del self.embed_text
+        if last not in places:
+            del self.modulation, self.head
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`."""
@@ -246,17 +268,18 @@ class DiT(Denoiser):
             grids: of the whole sequence, one after the other.
             pack: how the tokens lie.
         """
-        x_BLD = self.embed(values_BLV)
+        x_BLD, context_BMD = self.enter(values_BLV, context_BMD)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
-        context_BMD = self.embed_text(context_BMD)
         head_width = self.config.hidden // self.config.heads
         angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
         rotation = (angles_LR.cos(), angles_LR.sin())
         pack = pack._replace(grids=grids)
-        x_BLD = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
-        shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
-        out_BLV: torch.Tensor = self.head(modulate(x_BLD, shift, scale, pack.samples))
-        return out_BLV
+        streams = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
+        return self.leave(streams, condition_BD, pack.samples)
+
+    def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The embedded tokens of video, [B, L, D], and of text, [B, M, D]; arguments as of `denoise`."""
+        return self.embed(values_BLV), self.embed_text(context_BMD)
 
     def through_blocks(
         self,
@@ -266,11 +289,22 @@ class DiT(Denoiser):
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
         pack: Pack,
-    ) -> torch.Tensor:
-        """The tokens behind the last block, [B, L, D]; embedded tokens, times and text go in."""
-        for block in self.blocks:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens of video and text behind the last block; embedded tokens, times and text go in."""
+        for block in self.repeated():
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
-        return x_BLD
+        return x_BLD, context_BMD
+
+    def leave(
+        self,
+        streams: tuple[torch.Tensor, torch.Tensor],
+        condition_BD: torch.Tensor,
+        samples: Segments | None,
+    ) -> torch.Tensor:
+        """The prediction for each token's patch, [B, L, V], from the tokens behind the last block."""
+        shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
+        out_BLV: torch.Tensor = self.head(modulate(streams[0], shift, scale, samples))
+        return out_BLV
 
 
 def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:

@@ -157,6 +157,7 @@ class MMDiT(DiT):
     """A `DiT` of `JointBlock`: text is a stream of its own, not the source of a cross-attention."""
 
     config: MMDiTConfig
+    changes_text = True
 
     def make_blocks(self) -> list[nn.Module]:
         """See `DiT`."""
@@ -171,7 +172,7 @@ class MMDiT(DiT):
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
         pack: Pack,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DiT`."""
         if pack.samples is not None and pack.captions is not None:
             joint = Joint.packed(pack.samples, pack.captions)
@@ -179,6 +180,6 @@ class MMDiT(DiT):
             joint = Joint.padded(x_BLD.shape[1], mask_BM)
         else:
             raise ValueError("text that is not packed comes with its mask")
-        for block in self.blocks:
+        for block in self.repeated():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
-        return x_BLD
+        return x_BLD, context_BMD

@@ -14,11 +14,12 @@ from train.parallel.activations import checkpoint_block, compile_block
 from train.parallel.denoise import cuttable
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.stage import check_stages, make_stage
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
-    """Lays a model out: tensor parallel, then activation checkpointing, then compilation, then FSDP.
+    """Lays a model out: pipeline, then tensor parallel, then activation checkpointing, then compilation, then FSDP.
 
     Raises:
         UsageError: the model does not divide.
@@ -26,6 +27,8 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
     parallel, mesh = config.parallel, ranks.mesh
     if mesh.degree(CONTEXT) > 1:
         _check_cut(model, mesh)
+    if mesh.pp > 1:
+        make_stage(check_stages(model, mesh.pp), ranks.neighbours)
     if mesh.tp > 1:
         _check(model, mesh.tp)
         for block in model.repeated():
