@@ -27,7 +27,8 @@ SPLITS = {1: ((1, 3, 2, 2),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1),
 
 DIT = DiTConfig(hidden=24, heads=4, layers=2)
 MMDIT = MMDiTConfig(hidden=24, heads=4, layers=2, adaln_rank=8)
-STDIT = STDiTConfig(hidden=24, heads=4, layers=5)
+STAGED = STDiTConfig(hidden=24, heads=4, layers=5)
+ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,16 @@ CASES: dict[int, dict[str, Case]] = {
         "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
         "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
         "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
+        "mmdit-ring-fsdp": Case(FSDP | {"ring": 2}, grad_clip=0.1, model=MMDIT, held_out=True),
+        "mmdit-ulysses-tp": Case({"ulysses": 2, "tp": 2}, grad_clip=0.1, model=MMDIT),
+        "st-dit-ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
+        "st-dit-ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, model=ST_DIT, held_out=True),
         "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
-        "pp": Case({"pp": 4}, grad_clip=0.1, model=STDIT, held_out=True),
+        "pp": Case({"pp": 4}, grad_clip=0.1, model=STAGED, held_out=True),
         "pp-tp": Case({"pp": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1, model=MMDIT),
         "pp-fsdp": Case(FSDP | {"pp": 2}, grad_clip=0.1, held_out=True, model=MMDIT),
-        "pp-ring": Case({"pp": 2, "ring": 2}, grad_clip=0.1),
+        "pp-ring": Case({"pp": 2, "ring": 2}, grad_clip=0.1, model=MMDIT),
+        "pp-ulysses": Case({"pp": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
         "pp-zero-then-fsdp": Case(ZERO | {"pp": 2}, grad_clip=0.1, resumed_as=FSDP),
         "tp-then-pp": Case({"tp": 2}, grad_clip=0.1, resumed_as={"pp": 2, "pp_schedule": "gpipe"}),
     },

@@ -19,6 +19,7 @@ from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend
 from train.models.config import ModelConfig
 from train.models.denoiser import Denoiser
+from train.models.joint import Joint
 from train.models.modulation import ZeroLinear, modulation
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
@@ -41,15 +42,19 @@ class Pack(NamedTuple):
         text: which see which tokens of the captions, packed alike; None: all of a sample's.
         here: the part of the sequence that is present, where the rest lies elsewhere.
         captions: the tokens of captions that are packed.
-        grids: tokens of each sample along time, rows and columns; of all samples, where there is one.
+        grids: tokens that are present of each sample along time, rows and columns; of all samples, where there is one.
+        within_frames: the layer's attention of tokens to those of their frame, where no whole frames are present.
+        joint: how video and text lie in their joint sequence, where not all of it is present.
     """
 
     samples: Segments | None = None
     own: Attend | None = None
     text: Attend | None = None
-    here: slice = slice(None)
+    here: slice | torch.Tensor = slice(None)
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
+    within_frames: "Callable[[Attention, torch.Tensor], torch.Tensor] | None" = None
+    joint: Joint | None = None
 
 
 NOT_PACKED = Pack()
@@ -107,7 +112,7 @@ class Attention(nn.Module):
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
         """By head, [B, L, heads, head width]; a view."""
-        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1)
+        return torch.unflatten(x_BLD, 2, (self.heads, -1))
 
 
 class Block(nn.Module):
@@ -217,6 +222,11 @@ class DiT(Denoiser):
         if last not in places:
             del self.modulation, self.head
 
+    @property
+    def full_heads(self) -> int:
+        """Heads of attention over all tokens; 0: there is none."""
+        return self.config.heads
+
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`."""
         return sample_flops(self.config, self.channels, self.text_width, latent_size, text_tokens)
@@ -270,16 +280,22 @@ class DiT(Denoiser):
         """
         x_BLD, context_BMD = self.enter(values_BLV, context_BMD)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
-        head_width = self.config.hidden // self.config.heads
-        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
-        rotation = (angles_LR.cos(), angles_LR.sin())
-        pack = pack._replace(grids=grids)
+        rotation = self.rotation(grids, pack.here, x_BLD.device)
+        pack = pack._replace(grids=pack.grids or grids)
         streams = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return self.leave(streams, condition_BD, pack.samples)
 
     def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The embedded tokens of video, [B, L, D], and of text, [B, M, D]; arguments as of `denoise`."""
         return self.embed(values_BLV), self.embed_text(context_BMD)
+
+    def rotation(
+        self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
+    ) -> Rotation:
+        """Of some tokens of the grids' sequence, [L, head width / 2]."""
+        head_width = self.config.hidden // self.config.heads
+        angles_LR = torch.cat([rotary_angles(grid, head_width, device) for grid in grids])[here]
+        return angles_LR.cos(), angles_LR.sin()
 
     def through_blocks(
         self,

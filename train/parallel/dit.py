@@ -11,9 +11,9 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
-from train.parallel.denoise import cuttable
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.parts import cuttable
 from train.parallel.stage import check_stages, make_stage
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
@@ -59,10 +59,10 @@ def _check(model: Denoiser, ranks: int) -> None:
 
 
 def _check_cut(model: Denoiser, mesh: Mesh) -> None:
-    heads = cuttable(model).config.heads
+    heads = cuttable(model).full_heads
     if heads % (mesh.ulysses * mesh.tp):
         raise UsageError(
-            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide model.heads={heads};"
+            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide the model's {heads} heads;"
             " parallel.ring takes any number of ranks"
         )
 

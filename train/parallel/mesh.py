@@ -123,8 +123,9 @@ class Ranks:
     def context(self) -> ContextParallel:
         """The ranks that share this rank's sequences."""
         make: Any = dist.new_subgroups_by_enumeration
-        ring, ulysses = (make(self.mesh.partition((name,)))[0] for name in CONTEXT)
-        return ContextParallel(ring, ulysses)
+        return ContextParallel(
+            *(make(self.mesh.partition(names))[0] for names in (("ring",), ("ulysses",), CONTEXT))
+        )
 
     @cached_property
     def neighbours(self) -> Neighbours:
