@@ -23,6 +23,7 @@ from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
 from train.metrics import StepMetrics
+from train.models.stored import Stored
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World, join
@@ -91,6 +92,7 @@ class Trainer:
         held_out: clips that are not trained on, to look at now and then.
         checkpoints: where they are kept, ``out/checkpoints`` unless given. When there is one, the run goes on
             from it, with any number of ranks.
+        stored: encoders that need not be loaded, since all streams hold what they would give.
     """
 
     def __init__(
@@ -100,12 +102,14 @@ class Trainer:
         out: Path,
         held_out: HeldOut | None = None,
         checkpoints: Storage | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
         self.held_out = held_out
         self.checkpoints = checkpoints or open_storage(out / "checkpoints")
+        self.stored = stored
 
     def run(self) -> TrainResult:
         """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
@@ -123,7 +127,7 @@ class Trainer:
 
     def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
-        layout = lay_out(config, world)
+        layout = lay_out(config, world, self.stored)
         bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
         ema = Ema(config.ema, weights)
         groups = {"model": layout.placed(weights), "optimizer": layout.optimizer_state()}
