@@ -3,12 +3,12 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FILE, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
+RECONSTRUCTION = "reconstruction.jsonl"
 
 
 class MetricLog:
@@ -53,7 +54,8 @@ class MetricLog:
             return
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         _truncate(out, start_step)
-        _truncate_losses(out, start_step)
+        for name in (LOSSES, RECONSTRUCTION):
+            _truncate_lines(out / name, start_step)
         self._file = (out / FILE).open("a", encoding="utf-8")
         self._events = _open_events(out, start_step) if config.tensorboard else None
 
@@ -99,6 +101,8 @@ class MetricLog:
             ):
                 if (value := getattr(metrics, name)) is not None:
                     self._events.add_scalar(f"train/{name}", value, metrics.step)
+            for name, value in (metrics.parts or {}).items():
+                self._events.add_scalar(f"parts/{name}", value, metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
             self.say(self._describe(metrics))
 
@@ -117,6 +121,23 @@ class MetricLog:
             for name, part in parts.items():
                 if part.loss is not None:
                     self._events.add_scalar(f"losses_{of}/{name}", part.loss, step)
+
+    def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds measures of how clips come back to ``reconstruction.jsonl``.
+
+        Args:
+            step: behind which they were taken.
+            found: of each measure its values by name; single numbers go to TensorBoard, too.
+        """
+        if not self._writes:
+            return
+        with (self._out / RECONSTRUCTION).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
+        if self._events:
+            for measure, values in found.items():
+                for name, value in values.items():
+                    if isinstance(value, float):
+                        self._events.add_scalar(f"{measure}/{name}", value, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
         if metrics.loss is None or metrics.grad_norm is None:
@@ -156,8 +177,8 @@ def _truncate(out: Path, last_step: int) -> None:
     aside.replace(out / FILE)
 
 
-def _truncate_losses(out: Path, last_step: int) -> None:
-    path, aside = out / LOSSES, out / f".{LOSSES}"
+def _truncate_lines(path: Path, last_step: int) -> None:
+    aside = path.with_name(f".{path.name}")
     if not path.exists():
         return
     with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
