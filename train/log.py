@@ -140,7 +140,7 @@ class MetricLog:
                         self._events.add_scalar(f"{measure}/{name}", value, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
-        if metrics.loss is None or metrics.grad_norm is None:
+        if metrics.skipped or metrics.loss is None or metrics.grad_norm is None:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)

@@ -81,7 +81,9 @@ class VideoVae(nn.Module):
 
     @property
     def frames_step(self) -> int:
-        """Clips have 1 + a multiple of so many frames; CogVideoX decodes latent frames in twos."""
+        """Clips have 1 + a multiple of so many frames: Wan encodes fours, CogVideoX decodes latent frames in twos."""
+        if self.family == "AutoencoderKLWan":
+            return 4
         return self.compression[0] * (2 if self.family == "AutoencoderKLCogVideoX" else 1)
 
     @property

@@ -21,4 +21,6 @@ def adaptive_weight(reconstruction: torch.Tensor, gan: torch.Tensor) -> torch.Te
         reconstruction: gradient of the reconstruction's terms, without KL, by the decoder's last layer.
         gan: gradient of the term that fools the discriminator, unweighted, by the same.
     """
-    return (reconstruction.norm() / (gan.norm() + DELTA)).clamp(max=LARGEST)
+    pull, push = (torch.linalg.vector_norm(gradient) for gradient in (reconstruction, gan))
+    ratio: torch.Tensor = pull / (push + DELTA)
+    return ratio.clamp(max=LARGEST)

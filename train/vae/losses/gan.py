@@ -58,5 +58,5 @@ def lecam(real_BP: torch.Tensor, made_BP: torch.Tensor, usual_2: torch.Tensor) -
         made_BP: verdicts on their reconstructions.
         usual_2: averages over the steps before of the verdicts on clips and on reconstructions.
     """
-    of_real, of_made = usual_2
+    of_real, of_made = usual_2.unbind()
     return ((real_BP - of_made).square() + (made_BP - of_real).square()).mean(dim=1)
