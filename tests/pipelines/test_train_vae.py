@@ -79,8 +79,7 @@ def test_a_tokenizer_is_fine_tuned_exported_and_trained_on(tmp_path: Path, capsy
     ours = DiffusersVAE(DiffusersVAEConfig(name=str(tmp_path / "tuned"), **factors))
     video = torch.rand(2, 3, 5, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
     mean, deviation = (
-        torch.tensor(values).view(1, 8, 1, 1, 1)
-        for values in (theirs.config.latents_mean, theirs.config.latents_std)
+        torch.tensor(theirs.config[name]).view(1, 8, 1, 1, 1) for name in ("latents_mean", "latents_std")
     )
     with torch.no_grad():
         raw = theirs.encode(video).latent_dist.mode()

@@ -89,6 +89,14 @@ class LpipsConfig(TermConfig, frozen=True, extra="forbid"):
         return {"vgg": 16, "alex": 31, "squeeze": 17}[self.network]
 
 
+class DiscriminatorOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid"):
+    """AdamW of the discriminator; weight decay acts on matrices only."""
+
+    lr: float = Field(1e-4, gt=0, description="learning rate after the warm-up")
+    betas: tuple[float, float] = Field((0.5, 0.9), description="decay of the two moment averages")
+    weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
+
+
 class GanConfig(TermConfig, frozen=True, extra="forbid"):
     """A discriminator of patches in space and time, trained beside the tokenizer, and the wish to fool it."""
 
@@ -109,10 +117,7 @@ class GanConfig(TermConfig, frozen=True, extra="forbid"):
     )
     channels: int = Field(64, ge=8, multiple_of=8, description="of the discriminator's first layer")
     layers: int = Field(3, ge=1, description="its layers that halve time and space")
-    optimizer: OptimizerConfig = Field(
-        OptimizerConfig(lr=1e-4, betas=(0.5, 0.9), weight_decay=0.0),
-        description="of the discriminator",
-    )
+    optimizer: DiscriminatorOptimizerConfig = DiscriminatorOptimizerConfig()
 
     @property
     def least_px(self) -> int:
@@ -142,14 +147,28 @@ class LossesConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
+class VaeOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid"):
+    """AdamW of the tokenizer; weight decay acts on matrices only."""
+
+    lr: float = Field(1e-5, gt=0, description="learning rate after the warm-up")
+    weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
+
+
+class VaeScheduleConfig(ScheduleConfig, frozen=True, extra="forbid"):
+    """Linear warm-up, then a cosine down to ``min_lr_ratio``; of tokenizer and discriminator."""
+
+    total_steps: int = Field(10_000, ge=1, description="optimizer steps of the run")
+    warmup_steps: int = Field(500, ge=0, description="steps over which the learning rate rises")
+
+
 class VaeTrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One fine-tuning of a tokenizer; the clips come as a stream beside it."""
 
     kind: Literal["vae"] = "vae"
     model: VaeModelConfig
     losses: LossesConfig = LossesConfig()
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5, weight_decay=0.0)
-    schedule: ScheduleConfig = ScheduleConfig(total_steps=10_000, warmup_steps=500)
+    optimizer: VaeOptimizerConfig = VaeOptimizerConfig()
+    schedule: VaeScheduleConfig = VaeScheduleConfig()
     ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
@@ -168,6 +187,10 @@ class VaeTrainConfig(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(
                 "losses.gan.adaptive looks at the decoder's last layer, which rests until new_only_steps are over:"
                 f" set losses.gan.start_step to at least {self.model.new_only_steps + 1}"
+            )
+        if self.log.peak_tflops is not None:
+            raise ValueError(
+                "log.peak_tflops is for MFU, and operations of tokenizers are not counted: leave it out"
             )
         if self.model.frozen_encoder and self.losses.kl:
             raise ValueError(
