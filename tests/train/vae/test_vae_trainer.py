@@ -11,6 +11,7 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.saved import losses, metrics, newest, stored, tensors
+from tests.train.test_diffusers_vae import FAMILIES
 from tests.train.vae import tiny
 from tests.train.vae.tiny import MixedStream, config, publish
 from train.vae.look import Look
@@ -159,6 +160,43 @@ def test_looks_are_recorded_once_after_a_resume_and_shown(folder, tmp_path):
     assert [line["step"] for line in lines] == [0, 2, 4, 6]
     assert len(lines[0]["psnr"]["by_frame"]) == 9
     assert sorted(path.name for path in (tmp_path / "reconstructions").iterdir())[0] == "step-000000.png"
+
+
+def test_a_decoder_that_gives_other_clips_back_is_told_of(folder, tmp_path):
+    class Threes(MixedStream):
+        def microbatch(self, step, slot=0):
+            batch = super().microbatch(0, slot)
+            return replace(batch, video_BCTHW=batch.video_BCTHW[:, :, :3])
+
+    with pytest.raises(
+        UsageError, match=r"clips of 1 frames of 16x16 of clips of 3 .* to 1 \+ multiples of 4"
+    ):
+        VaeTrainer(config(folder, 1), Threes(), tmp_path).run()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_learns_and_computes_activations_again_to_the_same_gradient(tmp_path, family):
+    kind, sizes, factors = FAMILIES[family]
+    torch.manual_seed(0)
+    kind(**sizes).save_pretrained(tmp_path / "vae")
+    side = factors.get("height", 8)
+
+    class Nines(MixedStream):
+        def microbatch(self, step, slot=0):
+            batch = super().microbatch(0, slot)
+            frames = 1 if step else 9
+            shape = (4, 3, frames, 2 * side, 2 * side)
+            drawn = torch.rand(shape, generator=torch.Generator().manual_seed(step)) * 2 - 1
+            return replace(batch, step=step, video_BCTHW=drawn)
+
+    norms = []
+    for again in (False,) if "wan" in family else (False, True):
+        model = {"frames": 4, "height": side, "width": side, "activation_checkpointing": again}
+        settings = config(tmp_path, 2, model, losses={"kl": None} if family == "cosmos" else {})
+        VaeTrainer(settings, Nines(), tmp_path / str(again)).run()
+        norms.append([line["grad_norm"] for line in metrics(tmp_path / str(again))])
+    assert min(norms[0]) > 0
+    assert norms[-1] == pytest.approx(norms[0], rel=1e-4)
 
 
 def test_what_a_family_cannot_do_is_refused(folder, tmp_path):
