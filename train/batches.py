@@ -30,9 +30,9 @@ class Stream(Protocol):
 
 
 def batches_of_step(
-    batches: Iterator[Microbatch | Pack], step: int, total_steps: int
-) -> Iterator[tuple[Microbatch | Pack, float]]:
-    """This rank's part of a step, and the seconds that each of it was waited for.
+    batches: Iterator[Microbatch | Pack], step: int, total_steps: int, waited_s: list[float]
+) -> Iterator[Microbatch | Pack]:
+    """This rank's part of a step; how many seconds each of it was waited for goes into ``waited_s``.
 
     Raises:
         RunError: there is none left.
@@ -42,6 +42,7 @@ def batches_of_step(
         batch = next(batches, None)
         if batch is None:
             raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-        yield batch, time.perf_counter() - began
+        waited_s.append(time.perf_counter() - began)
+        yield batch
         if batch.ends_step:
             return

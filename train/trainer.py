@@ -20,7 +20,6 @@ from train.flops import utilisation
 from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
-from train.losses import losses
 from train.metrics import StepMetrics
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
@@ -111,9 +110,8 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in groups["model"].values())
             log.say(
-                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+                f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             batches, clock = iter(self.stream), MicrobatchClock(world.device)
             rows, nonfinite_steps = LossRows(), 0
@@ -124,15 +122,11 @@ class Trainer:
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
                 layout.zero_gradients()
-                data_s, own = 0.0, StepLosses(config.denominator)
-                for batch, waited_s in batches_of_step(batches, step, total_steps):
-                    if batch.slot == 0:
-                        layout.keep_up(batch.slots)
-                    with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
-                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                waited_s, own = list[float](), StepLosses(config.denominator)
+                for batch, found in layout.passes(
+                    batches_of_step(batches, step, total_steps, waited_s), own.add, clock
+                ):
                     rows.add(batch, found)
-                    data_s += waited_s
                     log.bad_samples(batch.bad)
                 layout.sum_gradients()
                 notes = (float(interrupt.asked), *checkpoints.notes())
@@ -154,7 +148,7 @@ class Trainer:
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
                         step_s=step_s,
-                        data_s=data_s,
+                        data_s=sum(waited_s),
                         samples=own.step_samples,
                         tokens=step_work.tokens,
                         flops=step_work.flops,

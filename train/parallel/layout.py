@@ -7,6 +7,7 @@ import torch
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.tokenizer import LatentSizes
 from train.parallel import pieces
 from train.parallel.dit import parallelize
 from train.parallel.fully_sharded import FullySharded
@@ -26,28 +27,36 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
     """
     mesh = Mesh.of(config.parallel, world.size)
-    if mesh.pp > 1:
-        raise UsageError("the trainer does not use parallel.pp yet; leave it at 1")
+    if mesh.pp > 1 and config.recalibrate:
+        raise UsageError(
+            "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
+        )
     divides = mesh.degree(("dp_shard", *CONTEXT)) > 1
     if divides and config.parallel.shard == "optimizer" and mesh.tp > 1:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
     whole = not divides or config.parallel.shard == "optimizer"
-    bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
+    # What this rank has no use for is never given memory.
+    partly = not whole or mesh.pp > 1
+    bundle, ranks = Bundle(config, meta=partly), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
+    if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
+        # Only the first stage takes latents, and only the last one is asked about them.
+        bundle.tokenizer = LatentSizes(bundle.tokenizer)
+    if partly:
+        _fill_(bundle, world)
+    bundle.to(world.device)
     if whole:
-        bundle.to(world.device)
         return (OptimizerSharded if divides else Replicated)(bundle, config, ranks)
-    _fill_(bundle, world)
     return FullySharded(bundle, config, ranks)
 
 
 @torch.no_grad()
 def _fill_(bundle: Bundle, world: World) -> None:
-    """Gives a denoiser without values those of the run's seed, layer by layer: no rank needs to hold all of it."""
+    """Gives what is here of a denoiser the values of the run's seed, layer by layer: no rank need hold all of it."""
     bundle.dit.to_empty(device=world.device)
     tensors = dict(chain(bundle.dit.named_parameters(), bundle.dit.named_buffers()))
     for name, value in bundle.initial_weights():
-        pieces.copy_(tensors[name], value)
-    bundle.to(world.device)
+        if name in tensors:
+            pieces.copy_(tensors[name], value)

@@ -68,6 +68,11 @@ class Players:
         }
         return own | (self.adversary.state() if self.adversary else {})
 
+    def share(self, world: World) -> None:
+        """Makes all ranks start from the same weights."""
+        for learner in self._learners():
+            world.broadcast_(list(learner.weights.values()))
+
     def begin(self, step: int) -> float:
         """Begins a step, counted from 1: gradients are zeros; the tokenizer's learning rate."""
         config = self._config

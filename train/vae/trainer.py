@@ -82,6 +82,7 @@ class VaeTrainer:
         groups = players.state() | ({"ema": ema.tensors} if ema.tensors else {})
         checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
         last = done = resume(checkpoints, self.stream, config)
+        players.share(world)
         self.out.mkdir(parents=True, exist_ok=True)
         with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
             self._introduce(players, world, log, done)
@@ -92,11 +93,10 @@ class VaeTrainer:
                 began = time.perf_counter()
                 seed_step(config.seed, step, world.rank)
                 lr = players.begin(step)
-                data_s, own, tally = 0.0, StepLosses("step"), Tally()
-                for batch, waited_s in batches_of_step(batches, step, total_steps):
+                waited_s, own, tally = list[float](), StepLosses("step"), Tally()
+                for batch in batches_of_step(batches, step, total_steps, waited_s):
                     assert isinstance(batch, Microbatch), "the configuration refuses packs"
                     players.learn(batch, step, own, tally)
-                    data_s += waited_s
                     log.bad_samples(batch.bad)
                 players.sum_gradients(world)
                 sums = tally.over(world)
@@ -117,7 +117,7 @@ class VaeTrainer:
                         grad_norm=norms[0] if math.isfinite(norms[0]) else None,
                         skipped=not finite,
                         step_s=time.perf_counter() - began,
-                        data_s=data_s,
+                        data_s=sum(waited_s),
                         samples=own.step_samples,
                         tokens=work.tokens,
                         parts={name: value for name, value in parts.items() if math.isfinite(value)},
