@@ -106,7 +106,7 @@ def test_new_weights_are_trained_alone_at_first(tmp_path):
     changes = {"dim_mult": [1, 1, 1], "temperal_downsample": [True, False], "scale_factor_spatial": 4}
     (tmp_path / "changed.json").write_text(json.dumps(changes))
     model = {"architecture": str(tmp_path / "changed.json"), "new_only_steps": 2, "height": 4, "width": 4}
-    settings = config(tmp_path, 3, model, checkpoint={"every_steps": 1})
+    settings = config(tmp_path, 3, model, checkpoint={"every_steps": 1, "background": False})
     VaeTrainer(settings, MixedStream(), tmp_path / "run").run()
     report = json.loads((tmp_path / "run" / "initialisation.json").read_text())
     begun = publish(tmp_path).state_dict()
@@ -143,12 +143,33 @@ def test_a_step_that_is_not_finite_changes_nothing(folder, tmp_path):
             return replace(batch, video_BCTHW=video * torch.nan if step == 1 else video)
 
     gan = tiny.GAN | {"start_step": 1}
-    settings = config(folder, 2, losses={"gan": gan}, checkpoint={"every_steps": 1}, ema={"decay": 0.5})
+    settings = config(folder, 2, losses={"gan": gan}, checkpoint={"every_steps": 1, "background": False}, ema={"decay": 0.5})
     VaeTrainer(settings, Poisoned(), tmp_path).run()
     assert [line["skipped"] for line in metrics(tmp_path)] == [False, True]
     for group in GROUPS:
         before, after = (stored(tmp_path / "checkpoints" / f"step-00000{step}", group) for step in (1, 2))
         assert all(torch.equal(before[name], after[name]) for name in before), group
+
+
+def test_lpips_is_trained_on_and_reported(folder, tmp_path):
+    import torchvision
+
+    class Larger(MixedStream):
+        def microbatch(self, step, slot=0):
+            batch = super().microbatch(1, slot)
+            return replace(batch, step=step, video_BCTHW=batch.video_BCTHW.repeat(1, 1, 1, 1, 2))
+
+    torch.manual_seed(0)
+    torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), tmp_path / "net.pth")
+    lpips = {"network": "squeeze", "backbone": str(tmp_path / "net.pth"), "start_step": 2}
+    settings = config(folder, 3, losses={"lpips": lpips}, dtype="bfloat16")
+    look = Look(3, lambda: [Larger().microbatch(0)])
+    VaeTrainer(settings, Larger(), tmp_path / "run", look).run()
+    assert ["lpips" in line["parts"] for line in metrics(tmp_path / "run")] == [False, True, True]
+    first, *_, last = (tmp_path / "run" / "reconstruction.jsonl").read_text().splitlines()
+    assert json.loads(last)["lpips"]["mean"] < json.loads(first)["lpips"]["mean"]
+    assert json.loads(last)["lpips"]["rest"] is None
+    assert set(tensors(tmp_path / "run")) == set(publish(tmp_path).state_dict())
 
 
 def test_looks_are_recorded_once_after_a_resume_and_shown(folder, tmp_path):

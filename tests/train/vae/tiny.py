@@ -56,7 +56,7 @@ def config(folder: Path, steps: int = 6, model: dict | None = None, **changes) -
         "model": {"name": str(folder), "frames": 2, "height": 2, "width": 2} | (model or {}),
         "optimizer": {"lr": 3e-3},
         "schedule": {"total_steps": steps, "warmup_steps": 1},
-        "checkpoint": {"every_steps": 4},
+        "checkpoint": {"every_steps": 4, "background": False},
         "log": {"tensorboard": False},
         "device": "cpu",
     }
