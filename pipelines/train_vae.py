@@ -38,7 +38,9 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
 
         def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
-            return VideoStream(open_source(dataset, config.storage), stream, world.rank, world.size)
+            # A dataset may hold latents, too; a tokenizer is trained on pixels.
+            pixels = stream.model_copy(update={"latents": False})
+            return VideoStream(open_source(dataset, config.storage), pixels, world.rank, world.size)
 
         look = None
         if config.held_out:

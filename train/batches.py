@@ -1,12 +1,12 @@
 """Where a rank's microbatches come from, and which of them make a step."""
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from loader.batch import Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError
+from train.timings import StepClock
 
 
 class Stream(Protocol):
@@ -30,19 +30,18 @@ class Stream(Protocol):
 
 
 def batches_of_step(
-    batches: Iterator[Microbatch | Pack], step: int, total_steps: int, waited_s: list[float]
+    batches: Iterator[Microbatch | Pack], step: int, total_steps: int, clock: StepClock
 ) -> Iterator[Microbatch | Pack]:
-    """This rank's part of a step; how many seconds each of it was waited for goes into ``waited_s``.
+    """This rank's part of a step.
 
     Raises:
         RunError: there is none left.
     """
     while True:
-        began = time.perf_counter()
-        batch = next(batches, None)
+        with clock.part("data"):
+            batch = next(batches, None)
         if batch is None:
             raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-        waited_s.append(time.perf_counter() - began)
         yield batch
         if batch.ends_step:
             return

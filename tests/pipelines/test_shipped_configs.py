@@ -8,11 +8,12 @@ import yaml
 from curate.config import CurateConfig
 from loader.errors import UsageError
 from pipelines.config import resolve
-from pipelines.config_docs import CURATE_HEAD, TRAIN_HEAD, VAE_HEAD, page, yaml_file
+from pipelines.config_docs import CURATE_HEAD, LATENTS_HEAD, TRAIN_HEAD, VAE_HEAD, page, yaml_file
 from pipelines.report import ReportConfig
 from pipelines.train_config import TrainRunConfig
 from pipelines.train_vae_config import VaeRunConfig
 from train.config import TrainConfig
+from train.latents.config import LatentsConfig
 from train.vae.config import VaeTrainConfig
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -81,3 +82,4 @@ def test_pages_and_files_of_keys_are_what_the_models_say() -> None:
     assert (root / "docs/curate-config.md").read_text() == page(CurateConfig, CURATE_HEAD)
     assert (root / "docs/train-config.md").read_text() == page(TrainConfig, TRAIN_HEAD)
     assert (root / "docs/vae-config.md").read_text() == page(VaeTrainConfig, VAE_HEAD)
+    assert (root / "docs/latents-config.md").read_text() == page(LatentsConfig, LATENTS_HEAD)

@@ -20,7 +20,7 @@ from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.layout import lay_out
 from train.parallel.world import join
-from train.timings import MicrobatchClock
+from train.timings import StepClock
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
 MODELS: dict[str, ModelConfig] = {
@@ -114,7 +114,7 @@ def same_step(
             told.append(own)
             return share(batch, own)
 
-        found = list(layout.passes(step, weigh, MicrobatchClock(world.device)))
+        found = list(layout.passes(step, weigh, StepClock(world)))
         layout.sum_gradients()
         assert [batch for batch, _ in found] == step
         for own in (told, [own for _, own in found]):
@@ -174,7 +174,7 @@ def kept(schedule: str, microbatches: int, times: list[int]) -> None:
             step = [replace(batch, slot=slot, slots=count, weight=1 / count) for slot in range(count)]
             saved = Saved(layout.weights.values())
             with saved:
-                list(layout.passes(step, share, MicrobatchClock(world.device)))
+                list(layout.passes(step, share, StepClock(world)))
             return saved.most
 
         one = most(1)
@@ -203,7 +203,7 @@ def half() -> None:
         step, whole, layout = batches([1, 2, 1]), Bundle(config), lay_out(config, world)
         casts = Casts(layout.weights.values())
         with casts:
-            found = list(layout.passes(step, share, MicrobatchClock(world.device)))
+            found = list(layout.passes(step, share, StepClock(world)))
         for batch, own in found:
             assert torch.equal(own.each, losses(whole, config, batch, world.device).each)
         assert set(casts.counts.values()) == {0, 1}

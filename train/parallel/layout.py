@@ -7,6 +7,7 @@ import torch
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.stored import Stored
 from train.models.tokenizer import LatentSizes
 from train.parallel import pieces
 from train.parallel.dit import parallelize
@@ -20,8 +21,13 @@ Layout = Replicated
 """What the trainer knows of a layout."""
 
 
-def lay_out(config: TrainConfig, world: World) -> Layout:
+def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> Layout:
     """Makes a run's modules and lays them out; a collective.
+
+    Args:
+        config: of the run.
+        world: its ranks.
+        stored: encoders that need not be loaded.
 
     Raises:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
@@ -39,7 +45,7 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
     whole = not divides or config.parallel.shard == "optimizer"
     # What this rank has no use for is never given memory.
     partly = not whole or mesh.pp > 1
-    bundle, ranks = Bundle(config, meta=partly), Ranks(mesh, world)
+    bundle, ranks = Bundle(config, meta=partly, stored=stored), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Only the first stage takes latents, and only the last one is asked about them.

@@ -15,6 +15,7 @@ from train.parallel.mesh import Ranks
 from train.parallel.pipeline_order import turns
 from train.parallel.world import World
 from train.squared_errors import Question, SquaredErrors
+from train.timings import Part, StepClock
 
 Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
 """Takes a microbatch that went through the model; the scalar whose gradient it adds to the step's."""
@@ -39,7 +40,7 @@ class Pipeline:
     errors: SquaredErrors
 
     def passes(
-        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int
+        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Runs a step forward and backward; each microbatch with its losses, the same on all stages.
 
@@ -47,6 +48,7 @@ class Pipeline:
             batches: of the step.
             weigh: is given each of them.
             idle_rounds: what else runs before them, on nothing.
+            clock: is told what this rank is at; waits for other stages are part of forward and backward.
         """
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
         found: list[Losses] = []
@@ -56,7 +58,7 @@ class Pipeline:
             if number < idle_rounds:
                 return idle(self.bundle, self.config, self.ranks, self.errors)
             batch = batches[number - idle_rounds]
-            own = losses(self.bundle, self.config, batch, device, errors=self.errors)
+            own = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
             found.append(replace(own, each=own.each.detach()))
             return weigh(batch, own) if neighbours.last else own.each.sum()
 
@@ -64,12 +66,15 @@ class Pipeline:
         # Weights are cast once for all microbatches in flight: casts are kept until the outermost context ends.
         with torch.autocast(device.type, enabled=False):
             for turn in turns(self.config.parallel.pp_schedule, neighbours.stage, neighbours.stages, rounds):
-                if turn.forward:
-                    alive[turn.microbatch] = forward(turn.microbatch)
-                else:
-                    alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
-        neighbours.settle()
-        told = from_last(torch.cat([one.each for one in found]), self.ranks.along("pp"))
+                part: Part = "forward" if turn.forward else "backward"
+                with clock.part("sync" if turn.microbatch < idle_rounds else part):
+                    if turn.forward:
+                        alive[turn.microbatch] = forward(turn.microbatch)
+                    else:
+                        alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
+        with clock.part("sync"):
+            neighbours.settle()
+            told = from_last(torch.cat([one.each for one in found]), self.ranks.along("pp"))
         for batch, own, each in zip(
             batches, found, torch.split(told, [len(one.each) for one in found]), strict=True
         ):

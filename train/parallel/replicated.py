@@ -19,7 +19,7 @@ from train.parallel.idle import idle
 from train.parallel.mesh import CONTEXT, SUMMED, Ranks
 from train.parallel.pipeline import OfStages, Pipeline, Weigh
 from train.squared_errors import SquaredErrors, of_whole
-from train.timings import MicrobatchClock
+from train.timings import StepClock
 
 
 class Replicated:
@@ -77,26 +77,31 @@ class Replicated:
         self,
         batches: Iterable[Microbatch | Pack],
         weigh: Weigh,
-        clock: MicrobatchClock,
+        clock: StepClock,
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Runs the microbatches of a step forward and backward; each with its losses, in order.
 
         Args:
             batches: this rank's, as they come.
             weigh: what each of them adds to the step.
-            clock: measures them, where they run one after the other.
+            clock: is told what this rank is at; keeps what each of them took, where they run one after the other.
         """
         if self._pipeline is not None:
             batches = list(batches)
-            yield from self._pipeline.passes(batches, weigh, self.lacking(len(batches)))
+            with clock.part("sync"):
+                idle_rounds = self.lacking(len(batches))
+            yield from self._pipeline.passes(batches, weigh, idle_rounds, clock)
             return
         device = self.ranks.world.device
         for batch in batches:
             if batch.slot == 0:
-                self.keep_up(batch.slots)
-            with clock.measure(batch):
-                found = losses(self.bundle, self._config, batch, device, errors=self.errors)
-                weigh(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                with clock.part("sync"):
+                    self.keep_up(batch.slots)
+            with clock.microbatch(batch):
+                found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
+                loss = weigh(batch, found)
+                with clock.part("backward"):
+                    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             yield batch, found
 
     def lacking(self, _rounds: int) -> int:

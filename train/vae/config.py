@@ -6,7 +6,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from loader.tokens import Compression
-from train.config import CheckpointConfig, EmaConfig, LogConfig, OptimizerConfig, ScheduleConfig
+from train.config import CheckpointConfig, EmaConfig, OptimizerConfig, ScheduleConfig
+from train.log_config import LogConfig
 
 
 class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):

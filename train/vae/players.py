@@ -9,6 +9,7 @@ from train.models.denoiser import Work
 from train.parallel.world import World
 from train.schedule import learning_rate
 from train.step import StepLosses
+from train.timings import StepClock
 from train.vae.adversary import Adversary
 from train.vae.config import VaeTrainConfig
 from train.vae.learner import Learner
@@ -84,7 +85,7 @@ class Players:
             self.adversary.learner.begin(learning_rate(step - 1, optimizer, config.schedule))
         return lr
 
-    def learn(self, batch: Microbatch, step: int, losses: StepLosses, tally: Tally) -> None:
+    def learn(self, batch: Microbatch, step: int, losses: StepLosses, tally: Tally, clock: StepClock) -> None:
         """Adds the gradients of a microbatch to those of both.
 
         Args:
@@ -92,9 +93,10 @@ class Players:
             step: counted from 1.
             losses: of the step.
             tally: of the step: each term, unweighted, and what is remembered.
+            clock: is told what this rank is at.
         """
         share, adversary = batch.weight, self.adversary
-        with self._autocast():
+        with clock.part("forward"), self._autocast():
             found = reconstruct(self.vae, batch, self._device, self._config.seed)
             terms = self.objective.terms(found, step)
             each_B = self.objective.whole(terms)
@@ -103,11 +105,13 @@ class Players:
                 adversary.measure(share, self.objective.compared(terms), fooled_B, self.vae.last_layer, tally)
                 each_B = each_B + adversary.weight() * fooled_B
                 terms = terms | {"gan": fooled_B}
-        _backward(losses.add(batch, VaeLosses(each_B, Work(found.latents, 0))))
+        with clock.part("backward"):
+            _backward(losses.add(batch, VaeLosses(each_B, Work(found.latents, 0))))
         if adversary and adversary.learns(step):
-            with self._autocast():
+            with clock.part("forward"), self._autocast():
                 told_apart = adversary.told_apart(share, found, tally)
-            _backward(told_apart)
+            with clock.part("backward"):
+                _backward(told_apart)
         tally.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
         self._statistics.note(share, found, tally)
 

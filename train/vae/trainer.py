@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,8 +18,12 @@ from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
 from train.metrics import StepMetrics
 from train.parallel.world import World, join
+from train.recordings import Recordings
 from train.resume import resume, seed_step
+from train.scalars import open_scalars
 from train.step import StepLosses
+from train.step_times import RankTimes
+from train.timings import StepClock
 from train.trainer import TrainResult
 from train.vae.config import VaeTrainConfig
 from train.vae.look import Look
@@ -84,30 +87,42 @@ class VaeTrainer:
         last = done = resume(checkpoints, self.stream, config)
         players.share(world)
         self.out.mkdir(parents=True, exist_ok=True)
-        with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
+        writes = world.rank == 0
+        scalars = open_scalars(self.out, config, done, writes)
+        with (
+            MetricLog(self.out, config.log, done, total_steps, writes, scalars) as log,
+            Recordings(self.out, config.log, world, done) as recordings,
+        ):
             self._introduce(players, world, log, done)
             if self.look and done == 0:
                 self._see(self.look, players, world, log, step=0)
-            batches, nonfinite_steps = iter(self.stream), 0
+            batches, clock, rank_times = iter(self.stream), StepClock(world), RankTimes(world)
+            nonfinite_steps = 0
             for step in range(done + 1, total_steps + 1):
-                began = time.perf_counter()
+                recordings.before(step)
+                clock.begin()
                 seed_step(config.seed, step, world.rank)
                 lr = players.begin(step)
-                waited_s, own, tally = list[float](), StepLosses("step"), Tally()
-                for batch in batches_of_step(batches, step, total_steps, waited_s):
+                own, tally = StepLosses("step"), Tally()
+                for batch in batches_of_step(batches, step, total_steps, clock):
                     assert isinstance(batch, Microbatch), "the configuration refuses packs"
-                    players.learn(batch, step, own, tally)
+                    players.learn(batch, step, own, tally, clock)
                     log.bad_samples(batch.bad)
-                players.sum_gradients(world)
-                sums = tally.over(world)
-                notes = (float(interrupt.asked), *checkpoints.notes())
-                mean_loss, work, (asked, *told) = own.totals(world, world.size, notes)
-                norms = players.clip()
-
-                finite = all(map(math.isfinite, (mean_loss, *norms)))
-                if finite:
-                    players.update(sums, step)
-                    ema.update_(weights.values(), step)
+                with clock.part("sync"):
+                    players.sum_gradients(world)
+                    sums = tally.over(world)
+                # To read the clock is to wait for the device, as the look at the losses would be.
+                notes = (float(interrupt.asked), *checkpoints.notes(), *rank_times.told(clock.read()))
+                mean_loss, work, (asked, saved, failed, *told) = own.totals(world, world.size, notes)
+                times = rank_times.heard(told)
+                with clock.part("optimizer"):
+                    norms = players.clip()
+                    finite = all(map(math.isfinite, (mean_loss, *norms)))
+                    if finite:
+                        players.update(sums, step)
+                        ema.update_(weights.values(), step)
+                clock.pause()
+                recordings.behind(step)
                 parts = {name: total.item() for name, total in sums.items() if not total.ndim}
                 log.add(
                     StepMetrics(
@@ -116,8 +131,7 @@ class VaeTrainer:
                         lr=lr,
                         grad_norm=norms[0] if math.isfinite(norms[0]) else None,
                         skipped=not finite,
-                        step_s=time.perf_counter() - began,
-                        data_s=sum(waited_s),
+                        times=times,
                         samples=own.step_samples,
                         tokens=work.tokens,
                         parts={name: value for name, value in parts.items() if math.isfinite(value)},
@@ -126,7 +140,7 @@ class VaeTrainer:
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(own.nonfinite(step, nonfinite_steps, world.rank))
-                checkpoints.heed(Notes(*told))
+                checkpoints.heed(Notes(saved, failed))
                 ends = step == total_steps or asked > 0
                 if self.look and (step % self.look.every_steps == 0 or step == total_steps):
                     self._see(self.look, players, world, log, step)

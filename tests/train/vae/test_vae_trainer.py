@@ -143,7 +143,9 @@ def test_a_step_that_is_not_finite_changes_nothing(folder, tmp_path):
             return replace(batch, video_BCTHW=video * torch.nan if step == 1 else video)
 
     gan = tiny.GAN | {"start_step": 1}
-    settings = config(folder, 2, losses={"gan": gan}, checkpoint={"every_steps": 1, "background": False}, ema={"decay": 0.5})
+    settings = config(
+        folder, 2, losses={"gan": gan}, checkpoint={"every_steps": 1, "background": False}, ema={"decay": 0.5}
+    )
     VaeTrainer(settings, Poisoned(), tmp_path).run()
     assert [line["skipped"] for line in metrics(tmp_path)] == [False, True]
     for group in GROUPS:
