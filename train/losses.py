@@ -56,13 +56,21 @@ def losses(
         part: times the encoders.
     """
     if isinstance(batch, Pack):
-        parts = [(slice(i, i + 1), video_CTHW[None]) for i, video_CTHW in enumerate(batch.videos)]
+        # Of a pack, numbers are latents.
+        parts = [
+            (slice(i, i + 1), video_CTHW[None], video_CTHW.is_floating_point())
+            for i, video_CTHW in enumerate(batch.videos)
+        ]
+    elif batch.latents_BCTHW is not None:
+        parts = [(slice(None), batch.latents_BCTHW, True)]
     else:
-        parts = [(slice(None), batch.video_BCTHW if batch.latents_BCTHW is None else batch.latents_BCTHW)]
-    posed = [
-        _pose(bundle, config, batch.keys[own], batch.passes[own], video, device, quantile, part)
-        for own, video in parts
-    ]
+        parts = [(slice(None), batch.video_BCTHW, False)]
+    posed = []
+    for own, given, stored in parts:
+        with torch.no_grad(), part("vae"):
+            given = given.to(device)
+            clean_BCTHW = given.float() if stored else bundle.tokenizer.encode(given)
+        posed.append(_pose(bundle, config, batch.keys[own], batch.passes[own], clean_BCTHW, quantile))
     dropped = [drop for one in posed for drop in one.dropped]
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
@@ -113,15 +121,9 @@ def _pose(
     config: TrainConfig,
     keys: Sequence[str],
     passes: Sequence[int],
-    video_BCTHW: torch.Tensor,
-    device: torch.device,
+    clean_BCTHW: torch.Tensor,
     quantile: float | None,
-    part: Timed,
 ) -> _Posed:
-    with torch.no_grad(), part("vae"):
-        given = video_BCTHW.to(device)
-        # Numbers are latents, which a dataset holds.
-        clean_BCTHW = given.float() if given.is_floating_point() else bundle.tokenizer.encode(given)
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
     normals_B, dropped = drawn.normals, drawn.dropped
