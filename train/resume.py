@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from train.config import TrainConfig
 
-FREE = ("log", "checkpoint", "lost_after_s", "parallel")
+FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Parts of the configuration that may change whenever a run goes on, as may ``schedule.total_steps``."""
 
 

@@ -6,6 +6,7 @@ timestep (nine vectors a block), with RMS-normalised queries and keys in every h
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -194,6 +195,10 @@ class DiT(Denoiser):
     def repeated(self) -> Sequence[nn.Module]:
         """See `Denoiser`."""
         return list(self.blocks)
+
+    def takes_tokens(self, name: str) -> bool:
+        """See `Denoiser`."""
+        return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`."""

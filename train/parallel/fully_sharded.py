@@ -4,6 +4,7 @@ import torch
 
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.parallel.fp8 import rescale
 from train.parallel.mesh import CONTEXT, SUMMED, Ranks
 from train.parallel.replicated import Replicated
 from train.squared_errors import Question
@@ -18,6 +19,7 @@ class FullySharded(Replicated):
 
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
         super().__init__(bundle, config, ranks)
+        self._fp8 = config.fp8
         self._half = config.dtype == "bfloat16"
         self._others = [name for name in self.weights if not name.startswith("dit.")]
 
@@ -35,6 +37,12 @@ class FullySharded(Replicated):
         """Sums what the backward has not summed already."""
         self.ranks.along(*SUMMED).sum_([self._gradient(name) for name in self._others])
         self._sum_over_tensor_ranks()
+
+    def update(self) -> None:
+        """Makes the optimizer's step on this rank's pieces."""
+        super().update()
+        if self._fp8 and self._fp8.fsdp_all_gather:
+            rescale(self.bundle.dit)
 
     def _idle(self) -> None:
         """A forward of a token, and a backward of zeros where gradients are wanted: nothing but the collectives."""

@@ -9,6 +9,7 @@ from train.config import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel import pieces
 from train.parallel.dit import parallelize
+from train.parallel.fp8 import check
 from train.parallel.fully_sharded import FullySharded
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 from train.parallel.optimizer_sharded import OptimizerSharded
@@ -33,6 +34,8 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
+    if config.fp8:
+        check(config.fp8, world.device)
     whole = not divides or config.parallel.shard == "optimizer"
     bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
