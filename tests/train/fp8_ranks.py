@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torchao.float8  # noqa: F401 - once, before ranks are forked
+
 from tests.train.clips import ClipStream, tiny_config
 from train.config import Fp8Config, ScheduleConfig
 from train.models.config import DiTConfig

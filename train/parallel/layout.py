@@ -27,23 +27,35 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
     """
     mesh = Mesh.of(config.parallel, world.size)
+    kind = layout_of(config, mesh)
+    if config.fp8:
+        check(config.fp8, world.device)
+    bundle, ranks = Bundle(config, meta=kind is FullySharded), Ranks(mesh, world)
+    parallelize(bundle.dit, ranks, config)
+    if kind is FullySharded:
+        _fill_(bundle, world)
+    else:
+        bundle.to(world.device)
+    return kind(bundle, config, ranks)
+
+
+def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
+    """The layout that a configuration asks for.
+
+    Raises:
+        UsageError: the degrees cannot be combined.
+    """
     if mesh.pp > 1:
         raise UsageError("the trainer does not use parallel.pp yet; leave it at 1")
-    divides = mesh.degree(("dp_shard", *CONTEXT)) > 1
-    if divides and config.parallel.shard == "optimizer" and mesh.tp > 1:
+    if mesh.degree(("dp_shard", *CONTEXT)) == 1:
+        return Replicated
+    if config.parallel.shard == "weights":
+        return FullySharded
+    if mesh.tp > 1:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
-    if config.fp8:
-        check(config.fp8, world.device)
-    whole = not divides or config.parallel.shard == "optimizer"
-    bundle, ranks = Bundle(config, meta=not whole), Ranks(mesh, world)
-    parallelize(bundle.dit, ranks, config)
-    if whole:
-        bundle.to(world.device)
-        return (OptimizerSharded if divides else Replicated)(bundle, config, ranks)
-    _fill_(bundle, world)
-    return FullySharded(bundle, config, ranks)
+    return OptimizerSharded
 
 
 @torch.no_grad()
