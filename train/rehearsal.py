@@ -34,17 +34,22 @@ class Footprint(NamedTuple):
     Attributes:
         state: weights, gradients, optimizer state, averages and frozen encoders: there all the time.
         kept: what the forward of a microbatch keeps for its backward.
-        update: what the optimizer takes beside the state.
-        peak: most at once, of the forward, the backward, the sums over ranks and the update.
+        step: most at once in the forward, the backward and the sums over ranks.
+        update: most at once when the optimizer makes its step.
     """
 
     state: int
     kept: int
+    step: int
     update: int
-    peak: int
+
+    @property
+    def peak(self) -> int:
+        """Most at once."""
+        return max(self.step, self.update)
 
 
-def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> Iterator[Footprint]:
+def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> list[Footprint]:
     """The memory of a step of one microbatch of each shape on each data-parallel rank, nothing compiled.
 
     Not counted are what kernels use inside, what CUDA and its libraries reserve, and the forward of a published text
@@ -77,9 +82,9 @@ def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> It
                 layout = kind(bundle.to_empty(device=_FAKE), config, grid)
                 average = Ema(config.ema, layout.weights)
                 layout.share()
-                for shape in shapes:
-                    yield _step(layout, config, shape, memory)
+                found = [_step(layout, config, shape, memory) for shape in shapes]
                 del average
+                return found
             except DataDependentOutputException as error:
                 raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
 
@@ -91,8 +96,8 @@ def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     layout.sum_gradients()
     # On a GPU AdamW takes the roots of all second moments at once (foreach).
-    update = sum(weight.nbytes for weight in layout.weights.values())
-    return Footprint(state, kept, update, max(memory.peak, state + update))
+    roots = sum(weight.nbytes for weight in layout.weights.values())
+    return Footprint(state, kept, memory.peak, state + roots)
 
 
 def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:

@@ -63,7 +63,7 @@ def compile_block(
         as_eager: round to the narrow type wherever the operators would, though fused. Without it FP8 products of
             scaled rows see other numbers in the backward than in the forward, and end in NaN (pytorch#150859).
     """
-    options = {"emulate_precision_casts": True} if as_eager else None
+    options: Any = {"emulate_precision_casts": True} if as_eager else None
     compiled: Callable[..., Any] = torch.compile(block.forward, backend=backend, options=options)
 
     def forward(*inputs: Any, **options: Any) -> Any:
