@@ -16,6 +16,7 @@ COMMANDS = (
     "verify",
     "remove",
     "search",
+    "latents",
     "train",
     "sample",
     "export",

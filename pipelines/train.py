@@ -16,10 +16,12 @@ from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
+    from loader.source import Source
     from loader.stream import VideoStream
     from loader.stream_config import StreamConfig
     from pipelines.train_config import TrainRunConfig
     from train.held_out import HeldOut
+    from train.models.stored import Stored
     from train.trainer import TrainResult
 
 
@@ -69,7 +71,21 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         stream = open_stream(config.dataset, config.stream)
         checkpoints = open_storage(config.checkpoints, config.storage) if config.checkpoints else None
         held_out = _held_out(config, open_stream)
-        return Trainer(config.train, stream, config.out, held_out, checkpoints).run()
+        stored = _stored(config, stream.source)
+        return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
+
+
+def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":
+    """Which encoders need not be loaded: those whose output all streams hold."""
+    from loader.blend import Blend, open_source
+    from loader.dataset import Dataset
+    from train.latents.given import stored
+
+    sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
+    latents = [one.latents if config.stream.latents else None for one in sources]
+    first = source.datasets[0] if isinstance(source, Blend) else source
+    files = first.latent_files() if isinstance(first, Dataset) else {}
+    return stored(config.train, latents, next(iter(files.values()), None))
 
 
 def _held_out(

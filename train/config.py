@@ -3,10 +3,11 @@
 import operator
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveFloat, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.log_config import LogConfig
 from train.models.config import DiffusersConfig, DiTConfig, ModelConfig
 from train.models.presets import PRESETS
 from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
@@ -181,17 +182,6 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class LogConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is told while training; metrics.jsonl gets a line at every step."""
-
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
-    tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
-    peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
-        None,
-        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
-    )
-
-
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run; the data come as a stream beside it."""
 
@@ -279,6 +269,17 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("fp8 needs dtype bfloat16: that is what its products give")
         if self.fp8 and self.fp8.emulate and self.parallel.compile:
             raise ValueError("fp8.emulate cannot be compiled: set parallel.compile to false")
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_steps_are_made(self) -> "TrainConfig":
+        windows = {"profile": self.log.profile, "memory_snapshot": self.log.memory_snapshot}
+        for name, window in windows.items():
+            if window and window.last_step > self.schedule.total_steps:
+                raise ValueError(
+                    f"log.{name} ends with step {window.last_step}, and schedule.total_steps is"
+                    f" {self.schedule.total_steps}; record earlier or fewer steps"
+                )
         return self
 
     @property

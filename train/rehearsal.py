@@ -61,14 +61,16 @@ def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> li
         ranks: that it will have.
 
     Raises:
-        UsageError: the run cannot be laid out, or not be rehearsed: blocks that the compiler checkpoints, or a model
-            that looks at values.
+        UsageError: the run cannot be laid out, or not be rehearsed: blocks that the compiler checkpoints, stages, or a
+            model that looks at values.
     """
     if config.parallel.activation_checkpointing == "memory_budget":
         raise UsageError(
             "parallel.activation_checkpointing=memory_budget is left to the compiler, so its memory is not predicted;"
             " take none, selective or full"
         )
+    if config.parallel.pp > 1:
+        raise UsageError("parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step")
     parallel = config.parallel.model_copy(update={"compile": False})
     config = config.model_copy(update={"parallel": parallel, "device": "cpu"})
     mesh = Mesh.of(config.parallel, ranks)
@@ -146,7 +148,7 @@ def _meet(grid: Ranks) -> None:
     if grid.world.size == 1:
         return
     _ = grid.weights["dp_replicate", "dp_shard"]
-    for dimensions in (DATA, CONTEXT, SUMMED, ("dp_shard", *CONTEXT), ("dp_replicate",), ("tp",)):
+    for dimensions in (DATA, CONTEXT, SUMMED, ("dp_shard", *CONTEXT), ("dp_replicate",), ("tp",), ("pp",)):
         grid.along(*dimensions)
     if grid.mesh.degree(CONTEXT) > 1:
         _ = grid.context

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from loader.difference import first_difference
 from train.config import TrainConfig
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
@@ -24,16 +25,6 @@ def difference(saved: dict[str, Any], config: TrainConfig) -> str | None:
     with suppress(ValidationError):
         saved = TrainConfig.model_validate(saved).model_dump(mode="json")
     return first_difference(_bound(saved), _bound(config.model_dump(mode="json")))
-
-
-def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
-    """The first key whose value differs between two configurations, and both values; None when equal."""
-    if isinstance(saved, dict) and isinstance(current, dict):
-        for name in sorted(saved.keys() | current.keys()):
-            if found := first_difference(saved.get(name), current.get(name), f"{key}.{name}".lstrip(".")):
-                return found
-        return None
-    return None if saved == current else f"{key} was {saved!r} and is {current!r} now"
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -21,6 +21,7 @@ from train.losses import losses
 from train.parallel.layout import Layout, lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World
+from train.peak_memory import take_peak_bytes
 from train.step import StepLosses
 
 WARM_UP = 1
@@ -107,8 +108,7 @@ def measure(
 def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
     """Seconds of the step of this number, as training makes it; the peak of a GPU's memory counts from its begin."""
     batch = noise(config, shape, layout.ranks.along(*DATA).size, number)
-    if world.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(world.device)
+    take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
     layout.zero_gradients()
@@ -160,6 +160,5 @@ def _largest(seconds: float, world: World) -> float:
 
 
 def _peak_gib(world: World) -> float | None:
-    if world.device.type != "cuda":
-        return None
-    return world.largest(torch.cuda.max_memory_allocated(world.device)) / 2**30
+    own = take_peak_bytes(world.device)
+    return None if own is None else world.largest(own) / 2**30

@@ -1,7 +1,6 @@
 """The training loop: a stream of microbatches in, checkpoints and numbers out."""
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +22,19 @@ from train.flops import utilisation
 from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
-from train.losses import losses
 from train.metrics import StepMetrics
+from train.models.stored import Stored
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
+from train.recordings import Recordings
 from train.resume import difference, seed_step
+from train.scalars import open_scalars
 from train.schedule import learning_rate
 from train.step import StepLosses
-from train.timings import MicrobatchClock
+from train.step_times import RankTimes
+from train.timings import StepClock
 
 
 class Stream(Protocol):
@@ -90,6 +92,7 @@ class Trainer:
         held_out: clips that are not trained on, to look at now and then.
         checkpoints: where they are kept, ``out/checkpoints`` unless given. When there is one, the run goes on
             from it, with any number of ranks.
+        stored: encoders that need not be loaded, since all streams hold what they would give.
     """
 
     def __init__(
@@ -99,12 +102,14 @@ class Trainer:
         out: Path,
         held_out: HeldOut | None = None,
         checkpoints: Storage | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
         self.held_out = held_out
         self.checkpoints = checkpoints or open_storage(out / "checkpoints")
+        self.stored = stored
 
     def run(self) -> TrainResult:
         """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
@@ -122,7 +127,7 @@ class Trainer:
 
     def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
-        layout = lay_out(config, world)
+        layout = lay_out(config, world, self.stored)
         bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
         ema = Ema(config.ema, weights)
         groups = {"model": layout.placed(weights), "optimizer": layout.optimizer_state()}
@@ -133,42 +138,45 @@ class Trainer:
         layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
-        with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in groups["model"].values())
+        writes = world.rank == 0
+        scalars = open_scalars(self.out, config, done, writes)
+        with (
+            MetricLog(self.out, config.log, done, total_steps, writes, scalars) as log,
+            Recordings(self.out, config.log, world, done) as recordings,
+        ):
             log.say(
-                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+                f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
-            batches, clock = iter(self.stream), MicrobatchClock(world.device)
+            batches, clock, rank_times = iter(self.stream), StepClock(world), RankTimes(world)
             rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
-                began = time.perf_counter()
+                recordings.before(step)
+                clock.begin()
                 seed_step(config.seed, step, data.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
                 layout.zero_gradients()
-                data_s, own = 0.0, StepLosses(config.denominator)
-                for batch, waited_s in self._batches(batches, step):
-                    if batch.slot == 0:
-                        layout.keep_up(batch.slots)
-                    with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
-                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                own = StepLosses(config.denominator)
+                for batch, found in layout.passes(self._batches(batches, step, clock), own.add, clock):
                     rows.add(batch, found)
-                    data_s += waited_s
                     log.bad_samples(batch.bad)
-                layout.sum_gradients()
-                notes = (float(interrupt.asked), *checkpoints.notes())
-                mean_loss, step_work, (asked, *told) = own.totals(world, data.size, notes)
-                own.normalise_(weights.values())
-                norm = layout.clip(config.optimizer.grad_clip)
-
-                finite = math.isfinite(mean_loss) and math.isfinite(norm)
-                if finite:
-                    own.spread_(weights.values())
-                    layout.update()
-                    ema.update_(weights.values(), step)
-                step_s = time.perf_counter() - began
+                with clock.part("sync"):
+                    layout.sum_gradients()
+                # To read the clock is to wait for the device, as the look at the losses would be.
+                notes = (float(interrupt.asked), *checkpoints.notes(), *rank_times.told(clock.read()))
+                mean_loss, step_work, (asked, saved, failed, *told) = own.totals(world, data.size, notes)
+                times = rank_times.heard(told)
+                with clock.part("optimizer"):
+                    own.normalise_(weights.values())
+                    norm = layout.clip(config.optimizer.grad_clip)
+                    finite = math.isfinite(mean_loss) and math.isfinite(norm)
+                    if finite:
+                        own.spread_(weights.values())
+                        layout.update()
+                        ema.update_(weights.values(), step)
+                clock.pause()
+                recordings.behind(step)
                 log.add(
                     StepMetrics(
                         step=step,
@@ -176,12 +184,11 @@ class Trainer:
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=step_s,
-                        data_s=data_s,
+                        times=times,
                         samples=own.step_samples,
                         tokens=step_work.tokens,
                         flops=step_work.flops,
-                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
+                        mfu=utilisation(step_work.flops, times.step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
@@ -193,11 +200,11 @@ class Trainer:
                     looked = self.held_out.losses(bundle, config, data, layout.keep_up, layout.errors)
                     log.add_losses(step, "held_out", looked)
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
-                    log.say(f"step {step}: {fit.reason}")
+                    fit = recalibrated(self.stream.cost, clock.take(), config.recalibrate)
+                    log.say(f"step {step}: {fit.reason}{rank_times.waited()}")
                     if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
-                checkpoints.heed(Notes(*told))
+                checkpoints.heed(Notes(saved, failed))
                 ends = step == total_steps or asked > 0
                 if ends or step % config.checkpoint.every_steps == 0:
                     checkpoints.save(self._state(step), last=ends)
@@ -217,16 +224,16 @@ class Trainer:
         )
 
     def _batches(
-        self, batches: Iterator[Microbatch | Pack], step: int
-    ) -> Iterator[tuple[Microbatch | Pack, float]]:
-        """This rank's part of a step, and the seconds that each of it was waited for."""
+        self, batches: Iterator[Microbatch | Pack], step: int, clock: StepClock
+    ) -> Iterator[Microbatch | Pack]:
+        """This rank's part of a step."""
         while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
+            with clock.part("data"):
+                batch = next(batches, None)
             if batch is None:
                 total_steps = self.config.schedule.total_steps
                 raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-            yield batch, time.perf_counter() - began
+            yield batch
             if batch.ends_step:
                 return
 

@@ -8,10 +8,11 @@ import yaml
 from curate.config import CurateConfig
 from loader.errors import UsageError
 from pipelines.config import resolve
-from pipelines.config_docs import CURATE_HEAD, TRAIN_HEAD, page, yaml_file
+from pipelines.config_docs import CURATE_HEAD, LATENTS_HEAD, TRAIN_HEAD, page, yaml_file
 from pipelines.report import ReportConfig
 from pipelines.train_config import TrainRunConfig
 from train.config import TrainConfig
+from train.latents.config import LatentsConfig
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 
@@ -63,3 +64,4 @@ def test_pages_and_files_of_keys_are_what_the_models_say() -> None:
     assert (CONFIGS / "curate.yaml").read_text() == yaml_file(CurateConfig)
     assert (root / "docs/curate-config.md").read_text() == page(CurateConfig, CURATE_HEAD)
     assert (root / "docs/train-config.md").read_text() == page(TrainConfig, TRAIN_HEAD)
+    assert (root / "docs/latents-config.md").read_text() == page(LatentsConfig, LATENTS_HEAD)

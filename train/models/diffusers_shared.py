@@ -81,7 +81,11 @@ class DiffusersDenoiser(Denoiser):
 
     def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:
         """Refused: a model of diffusers takes a batch of one shape."""
-        raise UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
+        raise self.no_packs()
+
+    def no_packs(self) -> UsageError:
+        """Why it is refused."""
+        return UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`; text counts as long as the model gets it."""

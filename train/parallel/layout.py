@@ -7,6 +7,8 @@ import torch
 from loader.errors import UsageError
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.models.stored import Stored
+from train.models.tokenizer import LatentSizes
 from train.parallel import pieces
 from train.parallel.dit import parallelize
 from train.parallel.fp8 import check
@@ -20,8 +22,13 @@ Layout = Replicated
 """What the trainer knows of a layout."""
 
 
-def lay_out(config: TrainConfig, world: World) -> Layout:
+def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> Layout:
     """Makes a run's modules and lays them out; a collective.
+
+    Args:
+        config: of the run.
+        world: its ranks.
+        stored: encoders that need not be loaded.
 
     Raises:
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
@@ -30,12 +37,16 @@ def lay_out(config: TrainConfig, world: World) -> Layout:
     kind = layout_of(config, mesh)
     if config.fp8:
         check(config.fp8, world.device)
-    bundle, ranks = Bundle(config, meta=kind is FullySharded), Ranks(mesh, world)
+    # What this rank has no use for is never given memory.
+    partly = kind is FullySharded or mesh.pp > 1
+    bundle, ranks = Bundle(config, meta=partly, stored=stored), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
-    if kind is FullySharded:
+    if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
+        # Only the first stage takes latents, and only the last one is asked about them.
+        bundle.tokenizer = LatentSizes(bundle.tokenizer)
+    if partly:
         _fill_(bundle, world)
-    else:
-        bundle.to(world.device)
+    bundle.to(world.device)
     return kind(bundle, config, ranks)
 
 
@@ -43,10 +54,12 @@ def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
     """The layout that a configuration asks for.
 
     Raises:
-        UsageError: the degrees cannot be combined.
+        UsageError: the degrees cannot be combined, or not with the rest of the configuration.
     """
-    if mesh.pp > 1:
-        raise UsageError("the trainer does not use parallel.pp yet; leave it at 1")
+    if mesh.pp > 1 and config.recalibrate:
+        raise UsageError(
+            "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
+        )
     if mesh.degree(("dp_shard", *CONTEXT)) == 1:
         return Replicated
     if config.parallel.shard == "weights":
@@ -60,9 +73,9 @@ def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
 
 @torch.no_grad()
 def _fill_(bundle: Bundle, world: World) -> None:
-    """Gives a denoiser without values those of the run's seed, layer by layer: no rank needs to hold all of it."""
+    """Gives what is here of a denoiser the values of the run's seed, layer by layer: no rank need hold all of it."""
     bundle.dit.to_empty(device=world.device)
     tensors = dict(chain(bundle.dit.named_parameters(), bundle.dit.named_buffers()))
     for name, value in bundle.initial_weights():
-        pieces.copy_(tensors[name], value)
-    bundle.to(world.device)
+        if name in tensors:
+            pieces.copy_(tensors[name], value)

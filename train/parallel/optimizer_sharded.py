@@ -79,6 +79,7 @@ class OptimizerSharded(Replicated):
             ):
                 gradient = self._gradient(name)
                 gradient.copy_(part[: gradient.numel()].view_as(gradient))
+        self._sum_over_model_ranks()
 
     def update(self) -> None:
         """Makes the optimizer's step on this rank's rows, and gathers all others'."""
