@@ -70,7 +70,9 @@ def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> li
             " take none, selective or full"
         )
     if config.parallel.pp > 1:
-        raise UsageError("parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step")
+        raise UsageError(
+            "parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step"
+        )
     parallel = config.parallel.model_copy(update={"compile": False})
     config = config.model_copy(update={"parallel": parallel, "device": "cpu"})
     mesh = Mesh.of(config.parallel, ranks)

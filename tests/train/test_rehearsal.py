@@ -12,6 +12,7 @@ from loader.buckets import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
 from tests.train.clips import tiny_config
+from tests.train.published import run_config
 from train.config import EmaConfig, Fp8Config, TrainConfig
 from train.losses import losses
 from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
@@ -102,6 +103,16 @@ def test_with_autocast_too(kind, policy):
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapters"])
+def test_published_models_too(lora, tmp_path):
+    config = run_config(tmp_path, "wan", lora=lora)
+    [found] = rehearse(config, SHAPES[:1])
+    saved, most = step_of(config, SHAPES[0])
+    # References of the fused operators make tensors inside.
+    assert found.step - found.state == pytest.approx(most, rel=0.03)
+    assert found.kept == pytest.approx(saved, rel=0.03)
+
+
 def footprint(ranks=1, **parallel) -> Footprint:
     config = config_of(dtype="bfloat16", **parallel).model_copy(update={"ema": EmaConfig()})
     [found] = rehearse(config, SHAPES[:1], ranks)
@@ -138,10 +149,12 @@ def test_fp8_needs_no_gpu_here():
     assert found.kept < footprint().kept
 
 
-def test_what_the_compiler_decides_is_not_predicted():
+def test_what_the_compiler_or_the_step_decides_is_not_predicted():
     config = config_of(activation_checkpointing="memory_budget", compile=True)
     with pytest.raises(UsageError, match="memory_budget is left to the compiler"):
         rehearse(config, SHAPES)
+    with pytest.raises(UsageError, match=r"parallel\.pp=1 alone"):
+        rehearse(config_of(pp=2), SHAPES, ranks=2)
 
 
 @pytest.fixture
