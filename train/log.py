@@ -2,12 +2,12 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console
 
@@ -15,7 +15,15 @@ from loader.batch import BadSample
 from train.breakdown import Breakdown
 from train.log_config import LogConfig
 from train.metrics import StepMetrics, Summary
-from train.records import BAD_SAMPLES, LOSSES, METRICS, forget_after, metrics_line, read_metrics
+from train.records import (
+    BAD_SAMPLES,
+    LOSSES,
+    METRICS,
+    RECONSTRUCTION,
+    forget_after,
+    metrics_line,
+    read_metrics,
+)
 from train.scalars import Scalars
 from train.step_times import StepTimes
 
@@ -111,12 +119,27 @@ class MetricLog:
         losses = {name: part.loss for name, part in parts.items()}
         self._show({f"losses_{of}/{name}": loss for name, loss in losses.items() if loss is not None}, step)
 
+    def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds measures of how clips come back to ``reconstruction.jsonl``.
+
+        Args:
+            step: behind which they were taken.
+            found: of each measure its values by name; single numbers are shown as scalars, too.
+        """
+        if not self._writes:
+            return
+        with (self._out / RECONSTRUCTION).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
+        for measure, values in found.items():
+            single = {name: value for name, value in values.items() if isinstance(value, float)}
+            self._show({f"{measure}/{name}": value for name, value in single.items()}, step)
+
     def _show(self, scalars: dict[str, float], step: int) -> None:
         for place in self._scalars:
             place.add(scalars, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
-        if metrics.loss is None or metrics.grad_norm is None:
+        if metrics.skipped or metrics.loss is None or metrics.grad_norm is None:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)
@@ -142,6 +165,7 @@ def _scalars(metrics: StepMetrics) -> dict[str, float]:
     }
     found |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
     found |= {f"share/{name}": share for name, share in times.shares.items()}
+    found |= {f"parts/{name}": value for name, value in (metrics.parts or {}).items()}
     found |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
     return {name: value for name, value in found.items() if value is not None}
 

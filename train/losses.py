@@ -119,11 +119,9 @@ def _pose(
     part: Timed,
 ) -> _Posed:
     with torch.no_grad(), part("vae"):
-        clean_BCTHW = video_BCTHW.to(device)
-        if clean_BCTHW.is_floating_point():
-            clean_BCTHW = clean_BCTHW.float()  # latents, which a dataset holds
-        else:
-            clean_BCTHW = bundle.tokenizer.encode(clean_BCTHW)
+        given = video_BCTHW.to(device)
+        # Numbers are latents, which a dataset holds.
+        clean_BCTHW = given.float() if given.is_floating_point() else bundle.tokenizer.encode(given)
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
     normals_B, dropped = drawn.normals, drawn.dropped

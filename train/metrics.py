@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from train.step_times import StepTimes
@@ -24,6 +25,7 @@ class StepMetrics:
         tokens: text and video tokens of the step.
         flops: operations of the denoiser on them, forward and backward (`train.flops`); None in older runs.
         mfu: share of the devices' peak that these come to over the whole step; None where no peak is known.
+        parts: what the loss is made of, and what else is told, by name; None where the loss has one term.
     """
 
     step: int
@@ -36,6 +38,7 @@ class StepMetrics:
     tokens: int
     flops: int | None = None
     mfu: float | None = None
+    parts: Mapping[str, float] | None = None
 
     @property
     def samples_per_s(self) -> float:

@@ -11,6 +11,7 @@ from train.metrics import StepMetrics
 from train.step_times import StepTimes
 
 METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
+RECONSTRUCTION = "reconstruction.jsonl"
 
 
 def metrics_line(metrics: StepMetrics) -> str:
@@ -44,11 +45,12 @@ def forget_after(out: Path, last_step: int) -> None:
     with aside.open("w", encoding="utf-8") as file:
         file.writelines(map(metrics_line, read_metrics(out, last_step)))
     aside.replace(out / METRICS)
-    path, aside = out / LOSSES, out / f".{LOSSES}"
-    if path.exists():
-        with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
-            file.writelines(line for line in lines if _step(line) <= last_step)
-        aside.replace(path)
+    for name in (LOSSES, RECONSTRUCTION):
+        path, aside = out / name, out / f".{name}"
+        if path.exists():
+            with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
+                file.writelines(line for line in lines if _step(line) <= last_step)
+            aside.replace(path)
 
 
 def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from uuid import uuid4
 from loader.errors import RunError, UsageError, first_line
 from train.config import TrainConfig
 from train.log_config import WandbConfig
+from train.vae.config import VaeTrainConfig
 
 _WANDB_ID = "wandb_id"
 
@@ -23,7 +24,9 @@ class Scalars(Protocol):
         """The last call."""
 
 
-def open_scalars(out: Path, config: TrainConfig, start_step: int, writes: bool) -> list[Scalars]:
+def open_scalars(
+    out: Path, config: TrainConfig | VaeTrainConfig, start_step: int, writes: bool
+) -> list[Scalars]:
     """Where the scalars of a run go on after ``start_step``; nowhere on ranks that do not write.
 
     Args:
@@ -72,7 +75,7 @@ class Wandb:
     and the configuration, which holds no secrets, and neither the command line nor the source nor the console.
     """
 
-    def __init__(self, out: Path, config: WandbConfig, run: TrainConfig) -> None:
+    def __init__(self, out: Path, config: WandbConfig, run: TrainConfig | VaeTrainConfig) -> None:
         import wandb  # takes seconds, and not every run wants it
 
         known = out / _WANDB_ID

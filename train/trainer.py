@@ -1,18 +1,15 @@
 """The training loop: a stream of microbatches in, checkpoints and numbers out."""
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from loader.cost import Cost
-from loader.errors import RunError, UsageError
+from loader.errors import RunError
 from loader.recalibrate import recalibrated
 from loader.storage import Storage, open_storage
+from train.batches import Stream, batches_of_step
 from train.breakdown import LossRows
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.saver import Notes
@@ -29,32 +26,12 @@ from train.parallel.mesh import DATA
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
 from train.recordings import Recordings
-from train.resume import difference, seed_step
+from train.resume import resume, seed_step
 from train.scalars import open_scalars
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.step_times import RankTimes
 from train.timings import StepClock
-
-
-class Stream(Protocol):
-    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.VideoStream`)."""
-
-    def __iter__(self) -> Iterator[Microbatch | Pack]:
-        """Goes on from the state."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """JSON values, the same on every rank, from which a stream goes on behind the last microbatch."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Sets the state."""
-
-    @property
-    def cost(self) -> Cost:
-        """What microbatches are planned with."""
-
-    def recalibrate(self, cost: Cost) -> bool:
-        """Plans what a new iterator yields with another cost; False where that is not possible now."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +111,7 @@ class Trainer:
         if ema.tensors:
             groups["ema"] = layout.placed(ema.tensors)
         checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
-        last = done = self._resume(checkpoints)
+        last = done = resume(checkpoints, self.stream, config)
         layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
@@ -158,7 +135,9 @@ class Trainer:
                     group["lr"] = lr
                 layout.zero_gradients()
                 own = StepLosses(config.denominator)
-                for batch, found in layout.passes(self._batches(batches, step, clock), own.add, clock):
+                for batch, found in layout.passes(
+                    batches_of_step(batches, step, total_steps, clock), own.add, clock
+                ):
                     rows.add(batch, found)
                     log.bad_samples(batch.bad)
                 with clock.part("sync"):
@@ -193,7 +172,7 @@ class Trainer:
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
-                    raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
+                    raise RunError(own.nonfinite(step, nonfinite_steps, world.rank))
                 if step % config.log.every_steps == 0:
                     log.add_losses(step, "train", rows.take(data))
                 if self.held_out and step % self.held_out.every_steps == 0:
@@ -223,42 +202,6 @@ class Trainer:
             stopped=stopped,
         )
 
-    def _batches(
-        self, batches: Iterator[Microbatch | Pack], step: int, clock: StepClock
-    ) -> Iterator[Microbatch | Pack]:
-        """This rank's part of a step."""
-        while True:
-            with clock.part("data"):
-                batch = next(batches, None)
-            if batch is None:
-                total_steps = self.config.schedule.total_steps
-                raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-            yield batch
-            if batch.ends_step:
-                return
-
-    def _resume(self, checkpoints: Checkpoints) -> int:
-        """Puts everything back to the latest checkpoint; the steps done by then."""
-        state = checkpoints.latest()
-        if state is None:
-            return 0
-        if differs := difference(state.config, self.config):
-            raise UsageError(
-                f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
-                "resume with the old value, or train into another folder"
-            )
-        checkpoints.load_(state)
-        self.stream.load_state_dict(state.stream)
-        return state.step
-
     def _state(self, step: int) -> CheckpointState:
         config = self.config.model_dump(mode="json")
         return CheckpointState(step=step, stream=dict(self.stream.state_dict()), config=config)
-
-
-def _nonfinite(step: int, count: int, own: StepLosses, rank: int) -> str:
-    return (
-        f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
-        f"(samples on rank {rank}: {', '.join(own.suspects()[:8])}); "
-        "lower optimizer.lr, or look at these clips"
-    )
