@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from loader.errors import UsageError
 from loader.memory_fit import fit_memory
 from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
@@ -88,13 +89,13 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
 
 
 def _predicted_gib(config: TrainRunConfig) -> list[float]:
-    """On the rank that tells, before it is one of many; nothing without a GPU, or where memory is the compiler's."""
-    by_compiler = config.train.parallel.activation_checkpointing == "memory_budget"
-    if config.train.device == "cpu" or not torch.cuda.is_available() or by_compiler:
+    """On the rank that tells, before it is one of many; nothing without a GPU, or where nobody can tell."""
+    if config.train.device == "cpu" or not torch.cuda.is_available() or os.environ.get("RANK", "0") != "0":
         return []
-    if os.environ.get("RANK", "0") != "0":
+    try:
+        return [row.peak_gib for row in predict_shapes(config, int(os.environ.get("WORLD_SIZE", "1")))]
+    except UsageError:  # what is wrong with the run itself, measuring it tells
         return []
-    return [row.peak_gib for row in predict_shapes(config, int(os.environ.get("WORLD_SIZE", "1")))]
 
 
 def _size(shape: Shape) -> tuple[int, int, int, int, int]:
