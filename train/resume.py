@@ -12,7 +12,7 @@ from loader.errors import UsageError
 from train.batches import Stream
 from train.checkpoint import Checkpoints
 
-FREE = ("log", "checkpoint", "lost_after_s", "parallel")
+FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Parts of the configuration that may change whenever a run goes on, as may ``schedule.total_steps``."""
 
 

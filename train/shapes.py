@@ -52,6 +52,7 @@ class MeasuredShape(NamedTuple):
         width: in pixels.
         step_s: of a step of one microbatch on each rank, the median; the slowest rank counts.
         peak_gib: of the largest rank's memory; None on a CPU.
+        predicted_gib: what `train.rehearsal` says of it; None where it was not asked.
     """
 
     batch: int
@@ -61,6 +62,7 @@ class MeasuredShape(NamedTuple):
     width: int
     step_s: float
     peak_gib: float | None
+    predicted_gib: float | None = None
 
 
 def shapes(buckets: BucketConfig) -> list[Shape]:
@@ -92,7 +94,7 @@ def measure(
     layout.share()
     for shape in shapes(buckets):
         try:
-            times = [_step_s(layout, config, shape, world, number) for number in range(WARM_UP + rounds)]
+            times = [step_s(layout, config, shape, world, number) for number in range(WARM_UP + rounds)]
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"B = {shape.batch} of {shape.bucket} ({shape.batch * shape.length} tokens) does not fit the GPU:"
@@ -103,8 +105,9 @@ def measure(
         yield MeasuredShape(shape.batch, shape.length, *size, slowest, _peak_gib(world))
 
 
-def _step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
-    batch = _noise(config, shape, layout.ranks.along(*DATA).size, number)
+def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
+    """Seconds of the step of this number, as training makes it; the peak of a GPU's memory counts from its begin."""
+    batch = noise(config, shape, layout.ranks.along(*DATA).size, number)
     take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
@@ -122,7 +125,8 @@ def _step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, num
     return time.perf_counter() - began
 
 
-def _noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
+def noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
+    """Clips of noise with the longest captions, as one of a step's microbatches on so many data-parallel ranks."""
     draw = torch.Generator().manual_seed(number)
     bucket, words = shape.bucket, range(config.text.max_text_tokens)
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)

@@ -6,6 +6,7 @@ timestep (nine vectors a block), with RMS-normalised queries and keys in every h
 """
 
 import math
+import re
 from collections.abc import Callable, Container, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -226,6 +227,10 @@ class DiT(Denoiser):
     def full_heads(self) -> int:
         """Heads of attention over all tokens; 0: there is none."""
         return self.config.heads
+
+    def takes_tokens(self, name: str) -> bool:
+        """See `Denoiser`."""
+        return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`."""

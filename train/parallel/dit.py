@@ -11,6 +11,7 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
+from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 from train.parallel.parts import cuttable
@@ -19,7 +20,7 @@ from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
-    """Lays a model out: pipeline, then tensor parallel, then activation checkpointing, then compilation, then FSDP.
+    """Lays a model out: pipeline, FP8, tensor parallel, activation checkpointing, compilation, FSDP, in this order.
 
     Raises:
         UsageError: the model does not divide.
@@ -29,15 +30,19 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
         _check_cut(model, mesh)
     if mesh.pp > 1:
         make_stage(check_stages(model, mesh.pp), ranks.neighbours)
+    sharded = parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1
+    if config.fp8:
+        convert(model, config.fp8, mesh.tp, sharded)
     if mesh.tp > 1:
         _check(model, mesh.tp)
         for block in model.repeated():
             _divide(block, ranks.weights["tp"])
+    rowwise = config.fp8 is not None and config.fp8.recipe == "rowwise"
     for block in model.repeated():
         checkpoint_block(block, parallel.activation_checkpointing)
         if parallel.compile:
-            compile_block(block, parallel.memory_budget)
-    if parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1:
+            compile_block(block, parallel.memory_budget, as_eager=rowwise)
+    if sharded:
         shard(model, ranks, config.dtype)
 
 

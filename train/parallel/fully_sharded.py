@@ -2,6 +2,7 @@
 
 from train.config import TrainConfig
 from train.models.bundle import Bundle
+from train.parallel.fp8 import rescale
 from train.parallel.mesh import SUMMED, Ranks
 from train.parallel.replicated import Replicated
 
@@ -15,6 +16,7 @@ class FullySharded(Replicated):
 
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
         super().__init__(bundle, config, ranks)
+        self._fp8 = config.fp8
         self._others = [name for name in self.weights if not name.startswith("dit.")]
 
     def share(self) -> None:
@@ -30,3 +32,9 @@ class FullySharded(Replicated):
         """Sums what the backward has not summed already."""
         self.ranks.along(*SUMMED).sum_([self._gradient(name) for name in self._others])
         self._sum_over_model_ranks()
+
+    def update(self) -> None:
+        """Makes the optimizer's step on this rank's pieces."""
+        super().update()
+        if self._fp8 and self._fp8.fsdp_all_gather:
+            rescale(self.bundle.dit)

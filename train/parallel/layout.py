@@ -11,6 +11,7 @@ from train.models.stored import Stored
 from train.models.tokenizer import LatentSizes
 from train.parallel import pieces
 from train.parallel.dit import parallelize
+from train.parallel.fp8 import check
 from train.parallel.fully_sharded import FullySharded
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 from train.parallel.optimizer_sharded import OptimizerSharded
@@ -33,18 +34,11 @@ def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> 
         UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
     """
     mesh = Mesh.of(config.parallel, world.size)
-    if mesh.pp > 1 and config.recalibrate:
-        raise UsageError(
-            "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
-        )
-    divides = mesh.degree(("dp_shard", *CONTEXT)) > 1
-    if divides and config.parallel.shard == "optimizer" and mesh.tp > 1:
-        raise UsageError(
-            "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
-        )
-    whole = not divides or config.parallel.shard == "optimizer"
+    kind = layout_of(config, mesh)
+    if config.fp8:
+        check(config.fp8, world.device)
     # What this rank has no use for is never given memory.
-    partly = not whole or mesh.pp > 1
+    partly = kind is FullySharded or mesh.pp > 1
     bundle, ranks = Bundle(config, meta=partly, stored=stored), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
@@ -53,9 +47,28 @@ def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> 
     if partly:
         _fill_(bundle, world)
     bundle.to(world.device)
-    if whole:
-        return (OptimizerSharded if divides else Replicated)(bundle, config, ranks)
-    return FullySharded(bundle, config, ranks)
+    return kind(bundle, config, ranks)
+
+
+def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
+    """The layout that a configuration asks for.
+
+    Raises:
+        UsageError: the degrees cannot be combined, or not with the rest of the configuration.
+    """
+    if mesh.pp > 1 and config.recalibrate:
+        raise UsageError(
+            "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
+        )
+    if mesh.degree(("dp_shard", *CONTEXT)) == 1:
+        return Replicated
+    if config.parallel.shard == "weights":
+        return FullySharded
+    if mesh.tp > 1:
+        raise UsageError(
+            "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
+        )
+    return OptimizerSharded
 
 
 @torch.no_grad()
