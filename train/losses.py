@@ -65,12 +65,17 @@ def losses(
         parts = [(slice(None), batch.latents_BCTHW, True)]
     else:
         parts = [(slice(None), batch.video_BCTHW, False)]
-    posed = []
-    for own, given, stored in parts:
-        with torch.no_grad(), part("vae"):
-            given = given.to(device)
-            clean_BCTHW = given.float() if stored else bundle.tokenizer.encode(given)
-        posed.append(_pose(bundle, config, batch.keys[own], batch.passes[own], clean_BCTHW, quantile))
+    posed = [
+        _pose(
+            bundle,
+            config,
+            batch.keys[own],
+            batch.passes[own],
+            _latents(bundle, given, stored, device, part),
+            quantile,
+        )
+        for own, given, stored in parts
+    ]
     dropped = [drop for one in posed for drop in one.dropped]
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
@@ -114,6 +119,15 @@ def _told(
     lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
     context_BMD = pad_sequence(contexts, batch_first=True)
     return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+
+
+def _latents(
+    bundle: Bundle, given: torch.Tensor, stored: bool, device: torch.device, part: Timed
+) -> torch.Tensor:
+    """Clean latents, float32 [B, C, T, H, W], of pixels or of latents that a dataset holds."""
+    with torch.no_grad(), part("vae"):
+        given = given.to(device)
+        return given.float() if stored else bundle.tokenizer.encode(given)
 
 
 def _pose(

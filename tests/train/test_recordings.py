@@ -8,14 +8,16 @@ import pytest
 
 from loader.errors import RunError, UsageError
 from tests.train.clips import ClipStream, tiny_config
-from train.config import TrainConfig
+from train.config import CheckpointConfig, TrainConfig
 from train.log_config import LogConfig, MemorySnapshotConfig, ProfileConfig
 from train.trainer import Trainer
 
 
 def config(total_steps: int = 6, **log) -> TrainConfig:
     settings = LogConfig(tensorboard=False, **log)
-    return tiny_config(total_steps, every_steps=2).model_copy(update={"log": settings})
+    # Written at once, a checkpoint is there whenever a run breaks off.
+    checkpoint = CheckpointConfig(every_steps=2, background=False)
+    return tiny_config(total_steps).model_copy(update={"log": settings, "checkpoint": checkpoint})
 
 
 class Short(ClipStream):
