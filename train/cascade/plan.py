@@ -1,0 +1,55 @@
+"""The planner that training uses: never worse than the best static plan, and static where little is to be gained."""
+
+from typing import NamedTuple
+
+from loader.errors import RunError
+from train.cascade.bound import lower_bound
+from train.cascade.cells import in_cells, sizes
+from train.cascade.problem import Problem
+from train.cascade.schedule import Schedule
+from train.cascade.static import best_static
+
+WORTH = 0.02
+"""A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
+_MOVES = (1500, 300)  # in all, and for each sample
+
+
+class Plan(NamedTuple):
+    """A schedule, and what it is to be compared with.
+
+    Attributes:
+        schedule: the chosen one.
+        static: the best static one; None when no degree suits all samples.
+        bound_s: no schedule is shorter.
+    """
+
+    schedule: Schedule
+    static: Schedule | None
+    bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan is above the bound, as a share of it."""
+        return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
+
+
+def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
+    """Plans an iteration; a pure function, the same on every rank.
+
+    Args:
+        problem: what is to be planned.
+        seed: of the search.
+        effort: how long it searches, relative to what an iteration can wait for; more is never worse for one size of
+            cells, and the time grows in proportion.
+    """
+    bound_s, static = lower_bound(problem), best_static(problem)
+    tried = sizes(problem)
+    moves = int((_MOVES[0] + _MOVES[1] * problem.samples) * effort / len(tried))
+    degree = static[1] if static else tried[0]
+    found = (in_cells(problem, size, degree, moves, seed) for size in tried)
+    best = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
+    if static and (best is None or static[0].makespan_s <= (1 + WORTH) * best.makespan_s):
+        best = static[0]
+    if best is None:
+        raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
+    return Plan(best, static[0] if static else None, bound_s)
