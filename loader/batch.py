@@ -40,7 +40,7 @@ class Media:
         frames: int64 [T] of each clip, which of its frames the bucket takes, in shown order.
     """
 
-    bytes_N: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    bytes_N: torch.Tensor
     offsets: tuple[int, ...]
     frames: tuple[Places, ...]
 
@@ -106,7 +106,7 @@ class Microbatch(Batch):
 
     bucket: Bucket
     length: int
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    video_BCTHW: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,8 +1,8 @@
-"""Simulated annealing of lists of samples in cells of GPUs: the moves, compiled.
+"""Simulated annealing of samples in cells of GPUs: the moves, compiled.
 
-A cell is a block of GPUs with a list of a few samples (`train.cascade.list_schedule`). A move changes the lists of one
-or two cells, so judging it takes a microsecond, and the energy sum(exp(sharpness * (makespan / T - 1))) over the
-cells notices every cell, not the last one alone: a schedule's makespan by itself says nothing of most moves.
+A cell is a block of GPUs with a few samples, whose cascades are list-scheduled by urgency. A move changes one or two
+cells, so judging it takes a microsecond; and the energy sum(exp(SHARPNESS * (makespan / T - 1))) over the cells notices
+every cell, where the makespan of the whole schedule says nothing of most moves.
 """
 
 import math
@@ -10,27 +10,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.arrays import Places
 from train.cascade.compiled import compiled
-from train.cascade.list_schedule import Scratch, Tables, place
+from train.cascade.list_schedule import Choice, Scratch, Tables, place
+
+SHARPNESS = 150.0
+_WITHIN = 0.6  # share of the moves that change one cell; the others change two
+_DIT, _VAE = 0.27, 0.4  # up to here a move changes the degree of a DiT, of a VAE; then the order
+_ALIKE, _SWAP = 0.9, 0.97  # up to here samples of like size change cells, then any two; then one moves
 
 
 class State(NamedTuple):
     """What moves change.
 
     Attributes:
-        list_CP: samples of each cell, those that go first at the beginning, int64 [C, P].
+        members_CP: samples of each cell, int64 [C, P].
         count_C: how many there are, int64 [C].
-        degree_SM: place of each cascade's degree, -1 where there is none, int64 [S, M].
+        choice: of all samples.
     """
 
-    list_CP: Places
+    members_CP: Places
     count_C: Places
-    degree_SM: Places
-
-    def copy(self) -> "State":
-        """One that keeps what it is."""
-        return State(self.list_CP.copy(), self.count_C.copy(), self.degree_SM.copy())
+    choice: Choice
 
 
 class Cooling(NamedTuple):
@@ -38,15 +39,13 @@ class Cooling(NamedTuple):
 
     Attributes:
         moves: at most.
-        sharpness: of the energy.
-        first: inverse temperature at the first move.
+        first: temperature at the first move, in units of the logarithm of the energy.
         last: and at the last one.
         enough_s: a makespan at which to stop.
         seed: of the moves.
     """
 
     moves: int
-    sharpness: float
     first: float
     last: float
     enough_s: float
@@ -54,129 +53,129 @@ class Cooling(NamedTuple):
 
 
 @compiled
-def anneal(state: State, tables: Tables, size_C: Places, target_s: float, cooling: Cooling, scratch: Scratch) -> float:
+def anneal(
+    state: State, tables: Tables, size_C: Places, target_s: float, cooling: Cooling, scratch: Scratch
+) -> float:
     """Changes a state to the best that was found, and returns its makespan.
 
     Args:
         state: to begin with.
         tables: of the problem.
-        size_C: GPUs of each cell; every sample of it must fit.
+        size_C: GPUs of each cell; its samples must fit.
         target_s: T of the energy, such as the lower bound.
         cooling: how long.
-        scratch: for the longest list.
+        scratch: of the problem.
     """
     np.random.seed(cooling.seed)
-    lists, counts, degrees = state
-    cells, longest = lists.shape
+    members, counts, choice = state
+    degrees, urgencies = choice
+    cells, longest = members.shape
     samples = len(degrees)
     by_size, rank = _ranked(tables)
-    cell_of = np.empty(samples, np.int64)
-    makespan_C = np.empty(cells)
+    cell_of, place_of = np.empty(samples, np.int64), np.empty(samples, np.int64)
+    makespans = np.empty(cells)
     for cell in range(cells):
         for number in range(counts[cell]):
-            cell_of[lists[cell, number]] = cell
-        makespan_C[cell] = place(lists[cell], counts[cell], degrees, tables, size_C[cell], np.inf, scratch)
-    best_s = makespan_C.max()
-    best = (lists.copy(), counts.copy(), degrees.copy())
-    before = np.empty((2, 3), np.int64)
+            cell_of[members[cell, number]], place_of[members[cell, number]] = cell, number
+        makespans[cell] = place(members[cell], counts[cell], choice, tables, size_C[cell], np.inf, scratch)
+    own_degrees, its_degrees = np.empty_like(degrees[0]), np.empty_like(degrees[0])
+    own_urgency, its_urgency = np.empty_like(urgencies[0]), np.empty_like(urgencies[0])
+    best_s = makespans.max()
+    best = (members.copy(), counts.copy(), degrees.copy(), urgencies.copy())
     for move in range(cooling.moves):
         if best_s <= cooling.enough_s:
             break
         heat = cooling.first * (cooling.last / cooling.first) ** (move / cooling.moves)
+        allowed = -math.log(np.random.random() + 1e-300) * heat
         cell, other = np.random.randint(cells), np.random.randint(cells)
-        if makespan_C[other] > makespan_C[cell]:
+        if makespans[other] > makespans[cell]:
             cell = other
         if counts[cell] == 0:
             continue
         number = np.random.randint(counts[cell])
-        sample = lists[cell, number]
+        sample = members[cell, number]
         kind = np.random.random()
-        allowed = -math.log(np.random.random() + 1e-300) * heat
-        if kind < 0.6 or cells == 1:
-            # Within the cell: a degree, or two places in the list.
-            swapped = number
-            before[0] = degrees[sample]
-            if kind < 0.4:
-                module = 2 if kind < 0.27 else 1
-                if not _step(degrees, tables, sample, module, size_C[cell]):
-                    continue
-                if module == 2 and np.random.random() < 0.5 and degrees[sample, 1] >= 0:
-                    degrees[sample, 1] = _nearest(tables, sample, 1, degrees[sample, 2], size_C[cell])
-            else:
-                swapped = np.random.randint(counts[cell])
-                if swapped == number:
-                    continue
-                lists[cell, number], lists[cell, swapped] = lists[cell, swapped], sample
-            energy = _energy(makespan_C[cell], target_s, cooling.sharpness)
-            limit_s = _inverse_energy(energy * math.exp(allowed) + allowed, target_s, cooling.sharpness)
-            found_s = place(lists[cell], counts[cell], degrees, tables, size_C[cell], limit_s, scratch)
-            if found_s == np.inf:
-                degrees[sample] = before[0]
-                if swapped != number:
-                    lists[cell, swapped], lists[cell, number] = lists[cell, number], sample
+        if cells == 1:
+            kind *= _WITHIN
+        if kind < _WITHIN:
+            partner, other = members[cell, np.random.randint(counts[cell])], cell
+        elif kind < _ALIKE:
+            near = rank[sample] + np.random.randint(1, 5) * (1 if np.random.random() < 0.5 else -1)
+            if near < 0 or near >= samples:
                 continue
-            makespan_C[cell] = found_s
-        else:
-            # Between cells: a sample goes to another, or changes places with one of about its size.
-            if kind < 0.9:
-                near = rank[sample] + np.random.randint(1, 5) * (1 if np.random.random() < 0.5 else -1)
-                if near < 0 or near >= samples:
-                    continue
-                partner = by_size[near]
-            else:
-                partner = by_size[np.random.randint(samples)]
+            partner = by_size[near]
             other = cell_of[partner]
-            goes = kind >= 0.97 and counts[other] < longest
+        else:
+            partner = np.random.randint(samples)
+            other = cell_of[partner]
+        goes = kind >= _SWAP and counts[other] < longest
+        if kind >= _WITHIN:
             if other == cell or not _fits(degrees, tables, sample, size_C[other]):
                 continue
             if not goes and not _fits(degrees, tables, partner, size_C[cell]):
                 continue
-            before[0], before[1] = degrees[sample], degrees[partner]
-            place_there = 0
-            while lists[other, place_there] != partner:
-                place_there += 1
-            if goes:
-                for later in range(number, counts[cell] - 1):
-                    lists[cell, later] = lists[cell, later + 1]
-                counts[cell] -= 1
-                lists[other, counts[other]] = sample
-                counts[other] += 1
-                _take(degrees, tables, sample, before[0], size_C[other])
-            else:
-                lists[cell, number], lists[other, place_there] = partner, sample
-                _take(degrees, tables, partner, before[0], size_C[cell])
-                _take(degrees, tables, sample, before[1], size_C[other])
-            energy = _energy(makespan_C[cell], target_s, cooling.sharpness)
-            energy += _energy(makespan_C[other], target_s, cooling.sharpness)
-            energy = energy * math.exp(allowed) + allowed
-            limit_s = _inverse_energy(energy, target_s, cooling.sharpness)
-            found_s = place(lists[cell], counts[cell], degrees, tables, size_C[cell], limit_s, scratch)
-            there_s = np.inf
-            if found_s < np.inf:
-                energy -= _energy(found_s, target_s, cooling.sharpness)
-                limit_s = _inverse_energy(energy, target_s, cooling.sharpness)
-                there_s = place(lists[other], counts[other], degrees, tables, size_C[other], limit_s, scratch)
-            if there_s == np.inf:
-                degrees[sample], degrees[partner] = before[0], before[1]
-                if goes:
-                    counts[other] -= 1
-                    for later in range(counts[cell], number, -1):
-                        lists[cell, later] = lists[cell, later - 1]
-                    counts[cell] += 1
-                    lists[cell, number] = sample
-                else:
-                    lists[cell, number], lists[other, place_there] = sample, partner
+        own_degrees[:], its_degrees[:] = degrees[sample], degrees[partner]
+        own_urgency[:], its_urgency[:] = urgencies[sample], urgencies[partner]
+        there = place_of[partner]
+
+        if kind < _VAE:
+            module = 2 if kind < _DIT else 1
+            if not _step(degrees, tables, sample, module, size_C[cell]):
                 continue
-            makespan_C[cell], makespan_C[other] = found_s, there_s
-            cell_of[sample] = other
-            if not goes:
-                cell_of[partner] = cell
-        found_s = makespan_C.max()
-        if found_s < best_s - 1e-9:
-            best_s = found_s
-            best[0][:], best[1][:], best[2][:] = lists, counts, degrees
-    lists[:], counts[:], degrees[:] = best[0], best[1], best[2]
-    return best_s
+            if module == 2 and degrees[sample, 1] >= 0 and np.random.random() < 0.5:
+                degrees[sample, 1] = _nearest(tables, sample, 1, degrees[sample, 2], size_C[cell])
+        elif kind < _WITHIN:
+            module, its = np.random.randint(3), np.random.randint(3)
+            urgencies[sample, module] = its_urgency[its]
+            urgencies[partner, its] = own_urgency[module]
+        elif goes:
+            last = members[cell, counts[cell] - 1]
+            members[cell, number], place_of[last] = last, number
+            members[other, counts[other]], place_of[sample] = sample, counts[other]
+            counts[cell] -= 1
+            counts[other] += 1
+            _take(degrees, tables, sample, own_degrees, size_C[other])
+        else:
+            members[cell, number], place_of[partner] = partner, number
+            members[other, there], place_of[sample] = sample, there
+            _take(degrees, tables, partner, own_degrees, size_C[cell])
+            _take(degrees, tables, sample, its_degrees, size_C[other])
+            urgencies[sample], urgencies[partner] = its_urgency, own_urgency
+
+        energy = _energy(makespans[cell], target_s)
+        if other != cell:
+            energy += _energy(makespans[other], target_s)
+        energy = energy * math.exp(allowed) + allowed
+        limit_s = _makespan(energy, target_s)
+        found_s = place(members[cell], counts[cell], choice, tables, size_C[cell], limit_s, scratch)
+        there_s = found_s
+        if other != cell and found_s < np.inf:
+            limit_s = _makespan(energy - _energy(found_s, target_s), target_s)
+            there_s = place(members[other], counts[other], choice, tables, size_C[other], limit_s, scratch)
+
+        if there_s < np.inf:
+            makespans[cell], makespans[other] = found_s, there_s
+            if other != cell:
+                cell_of[sample] = other
+                if not goes:
+                    cell_of[partner] = cell
+            if makespans.max() < best_s - 1e-9:
+                best_s = makespans.max()
+                best[0][:], best[1][:], best[2][:], best[3][:] = members, counts, degrees, urgencies
+            continue
+        degrees[sample], degrees[partner] = own_degrees, its_degrees
+        urgencies[sample], urgencies[partner] = own_urgency, its_urgency
+        if kind >= _WITHIN and goes:
+            counts[cell] += 1
+            counts[other] -= 1
+            last = members[cell, number]
+            members[cell, counts[cell] - 1], place_of[last] = last, counts[cell] - 1
+            members[cell, number], place_of[sample] = sample, number
+        elif kind >= _WITHIN:
+            members[cell, number], place_of[sample] = sample, number
+            members[other, there], place_of[partner] = partner, there
+    members[:], counts[:], degrees[:], urgencies[:] = best
+    return float(best_s)
 
 
 @compiled
@@ -194,19 +193,19 @@ def _ranked(tables: Tables) -> Any:
 
 
 @compiled
-def _energy(makespan_s: float, target_s: float, sharpness: float) -> float:
-    return math.exp(min(sharpness * (makespan_s / target_s - 1), 600.0))
+def _energy(makespan_s: float, target_s: float) -> float:
+    return math.exp(min(SHARPNESS * (makespan_s / target_s - 1), 600.0))
 
 
 @compiled
-def _inverse_energy(energy: float, target_s: float, sharpness: float) -> float:
-    """The makespan of an energy."""
-    return target_s * (1 + math.log(energy) / sharpness) if energy > 0 else 0.0
+def _makespan(energy: float, target_s: float) -> float:
+    """The inverse of `_energy`."""
+    return target_s * (1 + math.log(energy) / SHARPNESS) if energy > 0 else 0.0
 
 
 @compiled
 def _possible(tables: Tables, sample: int, module: int, k: int, size: int) -> bool:
-    return tables.degrees_K[k] <= size and tables.times_SMK[sample, module, k] < np.inf
+    return bool(tables.degrees_K[k] <= size and tables.times_SMK[sample, module, k] < np.inf)
 
 
 @compiled

@@ -21,7 +21,6 @@ def lower_bound(problem: Problem) -> float:
     return float(_least(problem.times_SMK, problem.work_SMK, problem.has_SM, problem.gpus))
 
 
-
 @compiled
 def _least(times_SMK: Floats, work_SMK: Floats, has_SM: Flags, gpus: int) -> float:
     low, high = 0.0, 1.0

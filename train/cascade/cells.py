@@ -5,12 +5,13 @@ import numpy as np
 from loader.arrays import Places
 from train.cascade.annealing import Cooling, State, anneal
 from train.cascade.bound import lower_bound
-from train.cascade.list_schedule import Scratch, Tables, runs
+from train.cascade.list_schedule import Choice, Scratch, Tables, runs
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
 
 _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
 _SLACK = 1.6  # of the mean number of samples, that a cell may hold
+_HEAT = (0.3, 0.03)
 _ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
 
 
@@ -43,19 +44,16 @@ def in_cells(problem: Problem, size: int, degree: int, moves: int, seed: int) ->
     state = _begin(problem, size_C, longest, degree, bound_s)
     if state is None:
         return None
-    cooling = Cooling(moves, 200.0, 1.0, 200.0, bound_s * (1 + _ENOUGH), seed)
-    tables = Tables(problem.times_SMK, problem.degrees_K)
-    anneal(state, tables, size_C, bound_s, cooling, Scratch.of(longest))
-    firsts = np.cumsum(size_C) - size_C
+    tables, scratch = Tables(problem.times_SMK, problem.degrees_K), Scratch.of(problem)
+    cooling = Cooling(moves, *_HEAT, bound_s * (1 + _ENOUGH), seed)
+    anneal(state, tables, size_C, bound_s, cooling, scratch)
+    ends = np.cumsum(size_C).tolist()
     found = [
         run
-        for cell, (first, gpus) in enumerate(zip(firsts.tolist(), size_C.tolist(), strict=True))
-        for run in runs(
-            problem,
-            state.list_CP[cell, : state.count_C[cell]],
-            state.degree_SM,
-            range(first, first + gpus),
+        for members_P, count, size, end in zip(
+            state.members_CP, state.count_C, size_C.tolist(), ends, strict=True
         )
+        for run in runs(problem, members_P[:count], state.choice, range(end - size, end))
     ]
     return Schedule.of(found, problem.gpus)
 
@@ -71,19 +69,20 @@ def _begin(problem: Problem, size_C: Places, longest: int, degree: int, bound_s:
     """Samples largest first into the cell with the least work per GPU, each."""
     work_S = problem.work_SMK[:, Module.DIT].min(axis=1)
     smallest_S = _smallest(problem)
-    list_CP = np.zeros((len(size_C), longest), np.int64)
+    members_CP = np.zeros((len(size_C), longest), np.int64)
     count_C, load_C = np.zeros(len(size_C), np.int64), np.zeros(len(size_C))
     degree_SM = np.full((problem.samples, len(Module)), -1, np.int64)
+    urgency_SM = work_S[:, None] * (1 + 1e-6 * np.arange(len(Module)))
     for sample in np.lexsort((-work_S, -smallest_S)).tolist():
         open_C = (count_C < longest) & (size_C >= smallest_S[sample])
         if not open_C.any():
             return None
         cell = int(np.where(open_C, load_C / size_C, np.inf).argmin())
-        list_CP[cell, count_C[cell]] = sample
+        members_CP[cell, count_C[cell]] = sample
         count_C[cell] += 1
         load_C[cell] += work_S[sample]
         degree_SM[sample] = _degrees(problem, sample, int(size_C[cell]), degree, bound_s)
-    return State(list_CP, count_C, degree_SM)
+    return State(members_CP, count_C, Choice(degree_SM, urgency_SM))
 
 
 def _degrees(problem: Problem, sample: int, size: int, degree: int, bound_s: float) -> Places:

@@ -33,7 +33,8 @@ class DiTCost(BaseModel, frozen=True, extra="forbid"):
     linear_s: float = Field(ge=0, description="seconds of one GPU per token: matrix products")
     square_s: float = Field(ge=0, description="seconds of one GPU per token and token: attention")
     exchanged_bytes: float = Field(
-        ge=0, description="bytes of a token that change ranks, forward, backward and in checkpoints' recomputation"
+        ge=0,
+        description="bytes of a token that change ranks, forward, backward and in checkpoints' recomputation",
     )
     states_bytes: float = Field(0.0, ge=0, description="weights, gradients and optimizer state on each GPU")
     token_bytes: float = Field(ge=0, description="activations of a token")

@@ -11,7 +11,8 @@ from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_MOVES = (1500, 300)  # in all, and for each sample
+_MOVES = 300  # for each sample
+_SEARCHES = 16  # where there are few samples, each of them is searched for so often, from other seeds
 
 
 class Plan(NamedTuple):
@@ -44,9 +45,14 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     tried = sizes(problem)
-    moves = int((_MOVES[0] + _MOVES[1] * problem.samples) * effort / len(tried))
+    moves = int(_MOVES * effort * problem.samples)
     degree = static[1] if static else tried[0]
-    found = (in_cells(problem, size, degree, moves, seed) for size in tried)
+    searches = max(1, _SEARCHES // (problem.samples * len(tried)))
+    found = (
+        in_cells(problem, size, degree, moves, seed * searches + search)
+        for size in tried
+        for search in range(searches)
+    )
     best = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
     if static and (best is None or static[0].makespan_s <= (1 + WORTH) * best.makespan_s):
         best = static[0]

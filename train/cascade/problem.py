@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loader.arrays import Floats, Places
+from loader.arrays import Flags, Floats, Places
 from loader.errors import UsageError
 
 
@@ -55,9 +54,9 @@ class Problem:
     memory: float
 
     def __post_init__(self) -> None:
-        has_SM = np.isfinite(self.seconds_SMK).any(axis=2)
-        has_SM[:, Module.DIT] = True
-        stuck = np.argwhere(has_SM & ~self.possible_SMK.any(axis=2))
+        needed_SM = np.asarray(np.isfinite(self.seconds_SMK).any(axis=2))
+        needed_SM[:, Module.DIT] = True
+        stuck = np.argwhere(needed_SM & ~self.has_SM)
         if len(stuck):
             sample, module = stuck[0].tolist()
             least = self.memory_SMK[sample, module].min() / 2**30
@@ -72,16 +71,15 @@ class Problem:
         return len(self.seconds_SMK)
 
     @cached_property
-    def possible_SMK(self) -> NDArray[np.bool_]:
+    def possible_SMK(self) -> Flags:
         """Which degrees a cascade may have: those that take a time, fit a GPU's memory, and are there."""
         fits_SMK = self.memory_SMK <= self.memory
         return np.isfinite(self.seconds_SMK) & fits_SMK & (self.degrees_K <= self.gpus)
 
     @cached_property
-    def has_SM(self) -> NDArray[np.bool_]:
+    def has_SM(self) -> Flags:
         """Which modules each sample has, bool [S, M]."""
-        has_SM: NDArray[np.bool_] = self.possible_SMK.any(axis=2)
-        return has_SM
+        return np.asarray(self.possible_SMK.any(axis=2))
 
     @cached_property
     def times_SMK(self) -> Floats:

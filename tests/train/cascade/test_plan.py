@@ -32,7 +32,9 @@ def test_the_case_study_of_arachne():
     problem = arachne()
     four, (best, degree) = static(problem, 4), best_static(problem)
     assert four.makespan_s == pytest.approx(58.6, abs=0.01)
-    assert min(run.end_s for run in four.runs if run.cascade.module is Module.DIT) == pytest.approx(6.0, abs=0.01)
+    assert min(run.end_s for run in four.runs if run.cascade.module is Module.DIT) == pytest.approx(
+        6.0, abs=0.01
+    )
     assert (best.makespan_s, degree) == (pytest.approx(35.0, abs=0.05), 8)
     assert lower_bound(problem) == pytest.approx(33.30, abs=0.01)
     found = plan(problem)
@@ -76,5 +78,5 @@ def test_the_same_seed_gives_the_same_plan():
 def test_what_fits_nowhere_is_named():
     times = np.ones((2, 3, 1))
     memory = np.array([[[1.0]] * 3, [[1.0], [1.0], [5.0]]]) * 2**30
-    with pytest.raises(UsageError, match="DIT of sample 1 .* needs 5 GiB"):
+    with pytest.raises(UsageError, match=r"DIT of sample 1 .* needs 5 GiB"):
         Problem(4, np.array([1]), times, memory, 2.0 * 2**30)
