@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
-from train.cascade.cells import in_cells, sizes
+from train.cascade.cells import in_cells, smallest_cell
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.static import best_static
@@ -20,11 +20,13 @@ class Plan(NamedTuple):
 
     Attributes:
         schedule: the chosen one.
+        searched: the best that the search found; None when it found none.
         static: the best static one; None when no degree suits all samples.
         bound_s: no schedule is shorter.
     """
 
     schedule: Schedule
+    searched: Schedule | None
     static: Schedule | None
     bound_s: float
 
@@ -44,18 +46,19 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
             cells, and the time grows in proportion.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
-    tried = sizes(problem)
+    size = smallest_cell(problem)
     moves = int(_MOVES * effort * problem.samples)
-    degree = static[1] if static else tried[0]
-    searches = max(1, _SEARCHES // (problem.samples * len(tried)))
+    degree = static[1] if static else size
+    searches = max(1, _SEARCHES // problem.samples)
     found = (
-        in_cells(problem, size, degree, moves, seed * searches + search)
-        for size in tried
+        in_cells(problem, size, degree, bound_s, moves, seed * searches + search)
         for search in range(searches)
     )
-    best = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
-    if static and (best is None or static[0].makespan_s <= (1 + WORTH) * best.makespan_s):
-        best = static[0]
-    if best is None:
+    searched = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
+    if static and (searched is None or static[0].makespan_s <= (1 + WORTH) * searched.makespan_s):
+        chosen = static[0]
+    elif searched:
+        chosen = searched
+    else:
         raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
-    return Plan(best, static[0] if static else None, bound_s)
+    return Plan(chosen, searched, static[0] if static else None, bound_s)
