@@ -12,7 +12,7 @@ import numpy as np
 
 from loader.arrays import Floats, Places
 from train.cascade.compiled import compiled
-from train.cascade.serial import Scratch, Shape, lay
+from train.cascade.serial import MODULES, Scratch, Shape, lay
 
 SHARPNESS = 150.0
 _WITHIN = 0.6  # share of the moves that change one cell; the others change two
@@ -28,7 +28,7 @@ class State(NamedTuple):
     """What moves change.
 
     Attributes:
-        order_CN: cascades of each cell, each as M * sample + module, in the order in which they are laid; all M of
+        order_CN: cascades of each cell, each as MODULES * sample + module, in the order in which they are laid; all M of
             a sample, int64 [C, N].
         count_C: how many there are, int64 [C].
         degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
@@ -99,23 +99,26 @@ def anneal(
     """
     np.random.seed(cooling.seed)
     order_CN, count_C, degree_SM = state
-    samples, modules = degree_SM.shape
+    samples = len(degree_SM)
     cells, room = order_CN.shape
-    shape = Shape(np.zeros(samples * modules, np.int64), np.zeros(samples * modules))
+    shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
     for sample in range(samples):
-        for module in range(modules):
+        for module in range(MODULES):
             _set(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
     by_size_S, rank_S = _ranked(tables)
     cell_S, makespan_C = np.empty(samples, np.int64), np.empty(cells)
     for cell in range(cells):
         for place in range(count_C[cell]):
-            cell_S[order_CN[cell, place] // modules] = cell
-        makespan_C[cell] = lay(order_CN[cell], count_C[cell], shape, modules, size_C[cell], np.inf, scratch)
+            cell_S[order_CN[cell, place] // MODULES] = cell
+        makespan_C[cell] = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
+    energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in makespan_C])
     best_s = makespan_C.max()
     best = (order_CN.copy(), count_C.copy(), degree_SM.copy())
     trial = Trial(np.empty(room, np.int64), np.empty(room, np.int64), np.empty((_LOG, 3), np.int64))
     own_N, its_N, log = trial
-    for move in range(cooling.moves):
+    heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
+    for _ in range(cooling.moves):
+        heat *= cools
         if best_s <= cooling.enough_s:
             break
         own, other = np.random.randint(cells), np.random.randint(cells)
@@ -124,11 +127,11 @@ def anneal(
         own_count, its_count = count_C[own], 0
         if own_count == 0:
             continue
-        sample = order_CN[own, np.random.randint(own_count)] // modules
+        sample = order_CN[own, np.random.randint(own_count)] // MODULES
         kind = np.random.random()
         changed, partner, within = 0, -1, cells == 1 or kind < _WITHIN
         if within:
-            own_N[:own_count] = order_CN[own, :own_count]
+            _copy(order_CN[own], own_count, own_N)
             if np.random.random() < _DEGREES:
                 while changed < 8 and (changed == 0 or np.random.random() < _MORE):
                     before = changed
@@ -158,14 +161,14 @@ def anneal(
                 continue
             its_count = count_C[other]
             if goes:
-                if its_count + modules > room:
+                if its_count + MODULES > room:
                     continue
-                own_count = _without(order_CN[own], own_count, modules, sample, own_N)
-                its_count = _with(order_CN[other], its_count, modules, sample, its_N)
+                own_count = _without(order_CN[own], own_count, sample, own_N)
+                its_count = _with(order_CN[other], its_count, sample, its_N)
                 changed = _follow(degree_SM, shape, tables, sample, sample, size_C[other], log, 0)
             else:
-                _replaced(order_CN[own], own_count, modules, sample, partner, own_N)
-                _replaced(order_CN[other], its_count, modules, partner, sample, its_N)
+                _replaced(order_CN[own], own_count, sample, partner, own_N)
+                _replaced(order_CN[other], its_count, partner, sample, its_N)
                 changed = _exchange(
                     degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log
                 )
@@ -177,27 +180,29 @@ def anneal(
             if np.random.random() < _ALSO:
                 changed = _kick(degree_SM, shape, tables, its_N, its_count, size_C[other], log, changed)
 
-        heat = cooling.first * (cooling.last / cooling.first) ** (move / cooling.moves)
         allowed = -math.log(np.random.random() + 1e-300) * heat
-        energy = _energy(makespan_C[own], target_s)
+        energy = energy_C[own]
         if not within:
-            energy += _energy(makespan_C[other], target_s)
+            energy += energy_C[other]
         energy = energy * math.exp(allowed) + allowed
         limit_s = _makespan(energy, target_s)
-        own_s = lay(own_N, own_count, shape, modules, size_C[own], limit_s, scratch)
-        its_s = own_s
+        own_s = lay(own_N, own_count, shape, size_C[own], limit_s, scratch)
+        its_s, own_energy = own_s, 0.0
+        if own_s < np.inf:
+            own_energy = _energy(own_s, target_s)
         if not within and own_s < np.inf:
-            limit_s = _makespan(energy - _energy(own_s, target_s), target_s)
-            its_s = lay(its_N, its_count, shape, modules, size_C[other], limit_s, scratch)
+            limit_s = _makespan(energy - own_energy, target_s)
+            its_s = lay(its_N, its_count, shape, size_C[other], limit_s, scratch)
         if its_s == np.inf:
             _undo(degree_SM, shape, tables, log, changed)
             continue
 
-        order_CN[own, :own_count] = own_N[:own_count]
-        makespan_C[own], count_C[own] = own_s, own_count
+        _copy(own_N, own_count, order_CN[own])
+        makespan_C[own], count_C[own], energy_C[own] = own_s, own_count, own_energy
         if not within:
-            order_CN[other, :its_count] = its_N[:its_count]
+            _copy(its_N, its_count, order_CN[other])
             makespan_C[other], count_C[other] = its_s, its_count
+            energy_C[other] = _energy(its_s, target_s)
             cell_S[sample] = other
             if partner >= 0:
                 cell_S[partner] = own
@@ -252,7 +257,7 @@ def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -
 def _set(degree_SM: Places, shape: Shape, tables: Tables, sample: int, module: int, k: int) -> None:
     degree_SM[sample, module] = k
     if k >= 0:
-        cascade = degree_SM.shape[1] * sample + module
+        cascade = MODULES * sample + module
         shape.width_N[cascade] = tables.degrees_K[k]
         shape.seconds_N[cascade] = tables.times_SMK[sample, module, k]
 
@@ -292,9 +297,8 @@ def _kick(
     changed: int,
 ) -> int:
     """Another degree for a cascade of an order, mostly the next; a DiT takes its other modules with it at times."""
-    modules = degree_SM.shape[1]
-    sample = order_N[np.random.randint(count)] // modules
-    last = modules - 1
+    sample = order_N[np.random.randint(count)] // MODULES
+    last = MODULES - 1
     module = last if last == 0 or np.random.random() < 0.65 else np.random.randint(last)
     old = degree_SM[sample, module]
     if old < 0:
@@ -330,12 +334,11 @@ def _follow(
     Returns:
         The length of the log; -1 - it where the cell is too small.
     """
-    modules = degree_SM.shape[1]
-    for module in range(modules):
+    for module in range(MODULES):
         if degree_SM[sample, module] >= 0:
             wanted = degree_SM[model, module]
             if wanted < 0:
-                wanted = degree_SM[model, modules - 1]
+                wanted = degree_SM[model, MODULES - 1]
             k = _nearest(tables, sample, module, wanted, size)
             if k < 0:
                 return -1 - changed
@@ -355,9 +358,8 @@ def _exchange(
     log: Places,
 ) -> int:
     """Two samples change degrees, with the result of `_follow`."""
-    modules = degree_SM.shape[1]
     changed = 0
-    for module in range(modules):
+    for module in range(MODULES):
         own, its = degree_SM[sample, module], degree_SM[partner, module]
         if its >= 0:
             k = _nearest(tables, partner, module, own if own >= 0 else its, own_size)
@@ -370,6 +372,13 @@ def _exchange(
                 return -1 - changed
             changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
     return changed
+
+
+@compiled
+def _copy(order_N: Places, count: int, found_N: Places) -> None:
+    # A loop: an assignment of slices costs more than the ten numbers.
+    for place in range(count):
+        found_N[place] = order_N[place]
 
 
 @compiled
@@ -389,30 +398,31 @@ def _reorder(order_N: Places, count: int) -> None:
 
 @compiled
 def _replaced(
-    order_N: Places, count: int, modules: int, sample: int, partner: int, found_N: Places
+    order_N: Places, count: int, sample: int, partner: int, found_N: Places
 ) -> None:
     """Another sample in the place of one."""
     for place in range(count):
         cascade = order_N[place]
-        found_N[place] = cascade + modules * (partner - sample) if cascade // modules == sample else cascade
+        found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
 
 
 @compiled
-def _without(order_N: Places, count: int, modules: int, sample: int, found_N: Places) -> int:
+def _without(order_N: Places, count: int, sample: int, found_N: Places) -> int:
     found = 0
     for place in range(count):
-        if order_N[place] // modules != sample:
+        if order_N[place] // MODULES != sample:
             found_N[found] = order_N[place]
             found += 1
     return found
 
 
 @compiled
-def _with(order_N: Places, count: int, modules: int, sample: int, found_N: Places) -> int:
+def _with(order_N: Places, count: int, sample: int, found_N: Places) -> int:
     """One sample more, anywhere."""
     at = np.random.randint(count + 1)
-    found_N[:at] = order_N[:at]
-    for module in range(modules):
-        found_N[at + module] = modules * sample + module
-    found_N[at + modules : count + modules] = order_N[at:count]
-    return count + modules
+    _copy(order_N, at, found_N)
+    for module in range(MODULES):
+        found_N[at + module] = MODULES * sample + module
+    for place in range(at, count):
+        found_N[place + MODULES] = order_N[place]
+    return count + MODULES

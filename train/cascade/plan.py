@@ -11,8 +11,9 @@ from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_MOVES = 300  # for each sample
-_SEARCHES = 16  # where there are few samples, each of them is searched for so often, from other seeds
+_SAMPLE_MOVES, _PAIR_MOVES, _LEAST_MOVES = 260, 80, 4000
+"""For each sample, for each pair of cells (which may exchange samples), and where there are few of both."""
+_SEARCHES = 4  # from several starts, where there are few samples and chance decides
 
 
 class Plan(NamedTuple):
@@ -47,11 +48,11 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     size = smallest_cell(problem)
-    moves = int(_MOVES * effort * problem.samples)
-    degree = static[1] if static else size
-    searches = max(1, _SEARCHES // problem.samples)
+    pairs = (problem.gpus / size) ** 2 / 2
+    moves = max(_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs, _LEAST_MOVES) * effort
+    searches = max(1, min(_SEARCHES, 32 // problem.samples))
     found = (
-        in_cells(problem, size, degree, bound_s, moves, seed * searches + search)
+        in_cells(problem, size, bound_s, int(moves / searches), seed * searches + search)
         for search in range(searches)
     )
     searched = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)

@@ -10,10 +10,14 @@ import numpy as np
 
 from loader.arrays import Floats, Places
 from train.cascade.compiled import compiled
+from train.cascade.problem import Module
+
+MODULES = len(Module)
+"""A number that the compiler knows: dividing by one that it does not know costs as much as all the rest of `lay`."""
 
 
 class Shape(NamedTuple):
-    """What cascades take with their degrees; cascade ``M * sample + module`` has a line.
+    """What cascades take with their degrees; cascade ``MODULES * sample + module`` has a line.
 
     Attributes:
         width_N: GPUs, int64 [S * M]; 0 where a sample has no such module.
@@ -40,23 +44,20 @@ class Scratch(NamedTuple):
     start_N: Floats
 
     @classmethod
-    def of(cls, samples: int, modules: int) -> "Scratch":
-        """For so many samples of so many modules."""
-        count = samples * modules
+    def of(cls, samples: int) -> "Scratch":
+        """For so many samples."""
+        count = samples * MODULES
         return cls(np.empty(count + 2), np.empty(count + 2, np.int64), np.empty(samples), np.empty(count))
 
 
 @compiled
-def lay(
-    order_N: Places, count: int, shape: Shape, modules: int, gpus: int, limit_s: float, scratch: Scratch
-) -> float:
+def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, scratch: Scratch) -> float:
     """The makespan of an order; infinite when it is above a limit, or a DiT comes before what it needs.
 
     Args:
         order_N: cascades.
         count: how many of them.
         shape: of all cascades.
-        modules: M, of which the last needs the others.
         gpus: that there are; as many as the widest needs, at least.
         limit_s: where to give up.
         scratch: of the problem; ``start_N`` is found in it afterwards.
@@ -66,7 +67,7 @@ def lay(
     spare = gpus * limit_s  # GPU-seconds that may stay unused
     for place in range(count):
         cascade = order_N[place]
-        ready_S[cascade // modules] = 0.0
+        ready_S[cascade // MODULES] = 0.0
         spare -= width_N[cascade] * seconds_N[cascade]
     if spare < 0:
         return np.inf
@@ -76,8 +77,8 @@ def lay(
         width = width_N[cascade]
         if width == 0:
             continue
-        sample = cascade // modules
-        last = cascade - modules * sample == modules - 1
+        sample = cascade // MODULES
+        last = cascade - MODULES * sample == MODULES - 1
         if not last and ready_S[sample] < 0:
             return np.inf
         step, found = 0, free[0]
