@@ -41,11 +41,14 @@ class Priorities(NamedTuple):
     inter: bool = True
 
 
+BOTH = Priorities()
+
+
 def levels(
     topology: Topology,
     gpus: Sequence[int],
     before: Iterable[Sequence[int]],
-    priorities: Priorities = Priorities(),  # noqa: B008  # immutable
+    priorities: Priorities = BOTH,
 ) -> Levels:
     """Of a cascade on these GPUs.
 

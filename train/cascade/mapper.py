@@ -5,24 +5,28 @@ cost is the sum of its cascades' `Levels`, each counted for as many microseconds
 level; and the procedure is greedy in the order of starts, then a search of moves that lower this sum.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
 
-from train.cascade.levels import NOTHING, Levels, Priorities, levels
+from train.cascade.levels import BOTH, NOTHING, Levels, Priorities, levels
 from train.cascade.problem import Module
 from train.cascade.schedule import Run, Schedule
 from train.cascade.sites import Sites
 from train.cascade.swaps import TOGETHER_S, Board
 from train.cascade.topology import Topology
 
-TRIES = 300
+TRIES = 200
 """Moves that the search judges, at most; so its time is bounded, and its result the same on every machine."""
 _QUIETEST = 4  # nodes that a move considers besides those where the cascade and its kin are
 
+
 def place(
-    schedule: Schedule, topology: Topology, priorities: Priorities = Priorities(), tries: int = TRIES  # noqa: B008
+    schedule: Schedule,
+    topology: Topology,
+    priorities: Priorities = BOTH,
+    tries: int = TRIES,
 ) -> Schedule:
     """The same schedule with other GPUs: times and degrees stay. A pure function.
 
@@ -40,7 +44,8 @@ def place(
     """
     if schedule.gpus > topology.gpus:
         raise ValueError(f"a schedule for {schedule.gpus} GPUs on a topology of {topology.gpus}")
-    starts = [_greedy(schedule, topology, priorities), [run.gpus for run in schedule.runs]]
+    own = [list(run.gpus) for run in schedule.runs]
+    starts = (_greedy(schedule, topology, priorities), own)
     searches = [_Search(schedule, topology, priorities, gpus) for gpus in starts]
     for search in sorted(searches, key=lambda search: search.total):
         tries = search.run(tries)
@@ -48,7 +53,9 @@ def place(
 
 
 def placed_cost(
-    schedule: Schedule, topology: Topology, priorities: Priorities = Priorities()  # noqa: B008
+    schedule: Schedule,
+    topology: Topology,
+    priorities: Priorities = BOTH,
 ) -> Levels:
     """The sum of the cascades' levels, each times the microseconds of the cascade."""
     return _Search(schedule, topology, priorities, [run.gpus for run in schedule.runs]).total
@@ -73,9 +80,7 @@ def needs(runs: Sequence[Run]) -> list[list[int]]:
     for number, run in enumerate(runs):
         if run.cascade.module is not Module.DIT:
             others.setdefault(run.cascade.sample, []).append(number)
-    return [
-        others.get(run.cascade.sample, []) if run.cascade.module is Module.DIT else [] for run in runs
-    ]
+    return [others.get(run.cascade.sample, []) if run.cascade.module is Module.DIT else [] for run in runs]
 
 
 def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]) -> Schedule:
@@ -89,7 +94,7 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
     What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
     """
     sites = Sites(topology)
-    free = {gpu: None for gpu in range(schedule.gpus)}
+    free = dict.fromkeys(range(schedule.gpus))
     open_gpus = topology.by_node(free)
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
@@ -103,12 +108,12 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
         if priorities.intra:
             found = min(
                 sites.proposals(len(run.gpus), open_gpus, liked if priorities.inter else ()),
-                key=lambda gpus: levels(topology, gpus, groups, priorities),  # noqa: B023
+                key=lambda gpus: levels(topology, gpus, groups, priorities),
             )
         else:
             size = topology.gpus_per_node
             every = [node * size + gpu for node in sorted(open_gpus) for gpu in open_gpus[node]]
-            found = sorted(sorted(every, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])  # noqa: B023
+            found = sorted(sorted(every, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])
         for node, own in topology.by_node(found).items():
             open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in own]
         chosen.append(found)
@@ -150,7 +155,7 @@ class _Search:
         while improved:
             improved = False
             excess = [self._excess(number) for number in range(len(self._cost))]
-            for number in sorted(range(len(excess)), key=lambda number: excess[number], reverse=True):  # noqa: B023
+            for number in sorted(range(len(excess)), key=lambda number: excess[number], reverse=True):
                 if self._excess(number) <= NOTHING:
                     continue
                 for mover, wanted in self._moves(number):
@@ -186,7 +191,9 @@ class _Search:
         size, most = self._topology.gpus_per_node, len(self.board.on)
         for mover in (number, *(self._before[number] if self._priorities.inter else [])):
             own = self.board.gpus[mover]
-            related = set().union(*(self.board.gpus[other] for other in self._before[mover] + self._after[mover]))
+            related = set().union(
+                *(self.board.gpus[other] for other in self._before[mover] + self._after[mover])
+            )
             busy = self.board.busy(mover)
             around = {gpu // size for gpu in own | related}
             load_N = np.bincount(np.array([*busy, most - 1]) // size)
@@ -221,6 +228,5 @@ class _Search:
         return True
 
 
-def _sum(costs: "Sequence[Levels] | object") -> Levels:
-    columns = zip(NOTHING, *costs, strict=True)  # type: ignore[misc]
-    return Levels(*(sum(column) for column in columns))
+def _sum(costs: Iterable[Levels]) -> Levels:
+    return Levels(*(sum(column) for column in zip(NOTHING, *costs, strict=True)))

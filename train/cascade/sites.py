@@ -1,6 +1,6 @@
 """Where a cascade could go: a few sets of GPUs that are worth comparing."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from train.cascade.levels import cumulative_distance
 from train.cascade.topology import Topology
@@ -26,31 +26,30 @@ class Sites:
             liked: GPUs that are better than others, such as those of the cascades before.
         """
         favourites = {node: set(own) for node, own in self._topology.by_node(liked).items()}
-        room = {node: len(own) for node, own in open_gpus.items()}
-        whole = [node for node, count in room.items() if count >= degree]
-        groups: list[list[int]]
+        whole = [(len(own), node) for node, own in open_gpus.items() if len(own) >= degree]
+        groups: Iterable[list[int]]
         if whole:
-            tightest = min(whole, key=lambda node: (room[node], node))
-            liked_first = [node for node in favourites if room.get(node, 0) >= degree]
-            groups = [[node] for node in dict.fromkeys((*liked_first, tightest, *self._brokers(whole, room)))]
+            liked_first = [node for node in favourites if len(open_gpus.get(node, ())) >= degree]
+            groups = [[node] for node in dict.fromkeys((*liked_first, min(whole)[1], *self._brokers(whole)))]
         else:
-            groups = list(self._across(degree, open_gpus, room, favourites))
+            groups = self._across(degree, open_gpus, favourites)
         for group in groups:
             yield self._chosen(degree, {node: open_gpus[node] for node in group}, favourites)
 
-    def _brokers(self, nodes: Sequence[int], room: dict[int, int]) -> list[int]:
+    def _brokers(self, whole: Iterable[tuple[int, int]]) -> list[int]:
+        """Of nodes and their room, the tightest with a broker, where not all have one."""
         brokers = self._topology.brokers
-        own = [node for node in nodes if brokers is not None and node in brokers]
-        return [min(own, key=lambda node: (room[node], node))] if own else []
+        found = min((one for one in whole if brokers is not None and one[1] in brokers), default=None)
+        return [found[1]] if found else []
 
     def _across(
         self,
         degree: int,
         open_gpus: dict[int, list[int]],
-        room: dict[int, int],
         favourites: dict[int, set[int]],
     ) -> Iterator[list[int]]:
         """Sets of as few nodes as will do, with enough room for an even share each where there are such."""
+        room = {node: len(own) for node, own in open_gpus.items()}
         fullest = sorted(room, key=lambda node: (-room[node], node))
         count = held = 0
         while held < degree:
@@ -107,7 +106,7 @@ class Sites:
                     own.append(
                         min(
                             (gpu for gpu in gpus if gpu not in own),
-                            key=lambda gpu: (cumulative_distance(self._topology, [*own, gpu]), gpu),  # noqa: B023
+                            key=lambda gpu: (cumulative_distance(self._topology, [*own, gpu]), gpu),
                         )
                     )
                 grown[frozenset(own)] = cumulative_distance(self._topology, own)

@@ -81,5 +81,9 @@ class Board:
             own.add(other)
         moved = set(chain)
         on_here, on_there = self.on[here], self.on[there]
-        self.on[here] = sorted([run for run in on_here if run not in moved] + [run for run in on_there if run in moved])
-        self.on[there] = sorted([run for run in on_there if run not in moved] + [run for run in on_here if run in moved])
+        self.on[here] = sorted(
+            [run for run in on_here if run not in moved] + [run for run in on_there if run in moved]
+        )
+        self.on[there] = sorted(
+            [run for run in on_there if run not in moved] + [run for run in on_here if run in moved]
+        )

@@ -94,9 +94,7 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
         """The card that each GPU of a node sends through: the nearest; of equals the one with fewest GPUs so far."""
         chosen: list[int] = []
         for row in self.distances:
-            chosen.append(
-                min(range(len(row)), key=lambda card: (STEPS[row[card]], chosen.count(card), card))
-            )
+            chosen.append(min(range(len(row)), key=lambda card: (STEPS[row[card]], chosen.count(card), card)))
         return tuple(chosen)
 
     @cached_property
@@ -155,6 +153,6 @@ PRESETS: dict[str, Topology] = {
     "single": Topology(),
 }
 """By name, with one node each; `Topology.holding` gives them more. ``dgx-h100``, ``dgx-h200``: NVLink, 8 cards of
-400 Gbit/s in 8 rails. ``pcie``: 8 GPUs without NVLink, 4 at each processor, which has one card of 200 Gbit/s. ``single``:
-one node with NVLink and no network. Rates are what exchanges reach, not what is printed on the box; ``spine_share``,
-``reached`` and ``host_bytes_per_s`` are assumptions until somebody measures them."""
+400 Gbit/s in 8 rails. ``pcie``: 8 GPUs without NVLink, 4 at each processor, which has one card of 200 Gbit/s.
+``single``: one node with NVLink and no network. Rates are what exchanges reach, not what is printed on the box;
+``spine_share``, ``reached`` and ``host_bytes_per_s`` are assumptions until somebody measures them."""

@@ -32,7 +32,9 @@ def cost(schedule: Schedule, topology: Topology) -> Levels:
     """The sum of the cascades' levels, each times its microseconds, counted anew."""
     total = NOTHING
     for number, run in enumerate(schedule.runs):
-        total = _plus(total, _of(schedule, number, run.gpus, [other.gpus for other in schedule.runs], topology))
+        total = _plus(
+            total, _of(schedule, number, run.gpus, [other.gpus for other in schedule.runs], topology)
+        )
     return total
 
 
