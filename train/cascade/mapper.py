@@ -5,7 +5,7 @@ cost is the sum of its cascades' `Levels`, each counted for as many microseconds
 level; and the procedure is greedy in the order of starts, then a search of moves that lower this sum.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -17,9 +17,11 @@ from train.cascade.sites import Sites
 from train.cascade.swaps import TOGETHER_S, Board
 from train.cascade.topology import Topology
 
-TRIES = 200
+TRIES = 300
 """Moves that the search judges, at most; so its time is bounded, and its result the same on every machine."""
 _QUIETEST = 4  # nodes that a move considers besides those where the cascade and its kin are
+
+_AS_IT_IS: Mapping[int, list[int]] = {}
 
 
 def place(
@@ -159,6 +161,8 @@ class _Search:
                 if self._excess(number) <= NOTHING:
                     continue
                 for mover, wanted in self._moves(number):
+                    if self._judged(number, {mover: wanted}) >= self._cost[number]:
+                        continue
                     if tries <= 0:
                         return 0
                     tries -= 1
@@ -180,9 +184,14 @@ class _Search:
             self._alone[degree] = min(levels(self._topology, gpus, (), self._priorities) for gpus in proposed)
         return self._alone[degree]
 
-    def _judged(self, number: int) -> Levels:
-        before = [sorted(self.board.gpus[other]) for other in self._before[number]]
-        found = levels(self._topology, sorted(self.board.gpus[number]), before, self._priorities)
+    def _judged(self, number: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
+        """The cost of a cascade, with other GPUs for some."""
+
+        def of(one: int) -> list[int]:
+            return instead[one] if one in instead else sorted(self.board.gpus[one])
+
+        before = [of(other) for other in self._before[number]]
+        found = levels(self._topology, of(number), before, self._priorities)
         weight = self._weight[number]
         return Levels(*(weight * level for level in found))
 
