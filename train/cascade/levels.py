@@ -1,10 +1,9 @@
 """How good a place is for a cascade: Arachne's priorities (section IV-C) as six numbers, most important first."""
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
-from train.cascade.topology import STEPS, Topology
+from train.cascade.topology import Topology
 
 
 class Levels(NamedTuple):
@@ -101,15 +100,5 @@ def _within(topology: Topology, gpus: Sequence[int]) -> tuple[int, int, int, int
         len(nodes) - 1,
         max(counts) - min(counts),
         off_rail(topology, nodes),
-        sum(cumulative_distance(topology, own) for own in nodes),
-    )
-
-
-def cumulative_distance(topology: Topology, own: Sequence[int]) -> int:
-    """From each of a node's GPUs to the cards of all of them."""
-    card, distances = topology.card_of_gpu, topology.distances
-    alone = sum(STEPS[distances[gpu][card[gpu]]] for gpu in own)
-    return alone + sum(
-        STEPS[distances[one][card[other]]] + STEPS[distances[other][card[one]]]
-        for one, other in combinations(own, 2)
+        sum(topology.cumulative_distance(tuple(own)) for own in nodes),
     )

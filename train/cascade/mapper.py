@@ -17,7 +17,7 @@ from train.cascade.sites import Sites
 from train.cascade.swaps import TOGETHER_S, Board
 from train.cascade.topology import Topology
 
-TRIES = 300
+TRIES = 200
 """Moves that the search judges, at most; so its time is bounded, and its result the same on every machine."""
 _QUIETEST = 4  # nodes that a move considers besides those where the cascade and its kin are
 
@@ -193,7 +193,7 @@ class _Search:
         before = [of(other) for other in self._before[number]]
         found = levels(self._topology, of(number), before, self._priorities)
         weight = self._weight[number]
-        return Levels(*(weight * level for level in found))
+        return Levels(*[weight * level for level in found])
 
     def _moves(self, number: int) -> Iterator[tuple[int, list[int]]]:
         """Of a cascade to better places, and of those before it to its own."""
@@ -225,10 +225,14 @@ class _Search:
         done = self.board.move(mover, wanted)
         moved = {number for _, _, chain in done for number in chain}
         touched = moved.union(*(self._after[number] for number in moved))
-        was = {number: self._cost[number] for number in touched}
         now = {number: self._judged(number) for number in touched}
-        change = tuple(new - old for new, old in zip(_sum(now.values()), _sum(was.values()), strict=True))
-        if change >= NOTHING:
+        change = [
+            new - old
+            for new, old in zip(
+                _sum(now.values()), _sum(self._cost[number] for number in touched), strict=True
+            )
+        ]
+        if tuple(change) >= NOTHING:
             self.board.undo(done)
             return False
         for number, cost in now.items():

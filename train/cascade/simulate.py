@@ -144,10 +144,18 @@ class Gain(NamedTuple):
     less_idle_s: float
 
 
-def gain(executed: Schedule, other: Schedule) -> Gain:
-    """Of one execution over another, on as many GPUs."""
-    work_s = (other.busy_s - executed.busy_s) / executed.gpus
-    return Gain(work_s, other.makespan_s - executed.makespan_s - work_s)
+def gain(makespan_s: float, idle: float, other_s: float, other_idle: float) -> Gain:
+    """Of one execution over another on as many GPUs, or of the means of many.
+
+    Args:
+        makespan_s: of the one.
+        idle: share of its GPUs' time.
+        other_s: makespan of the other.
+        other_idle: share of its GPUs' time.
+    """
+    return Gain(
+        other_s * (1 - other_idle) - makespan_s * (1 - idle), other_s * other_idle - makespan_s * idle
+    )
 
 
 def _stuck(

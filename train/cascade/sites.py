@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from train.cascade.levels import cumulative_distance
 from train.cascade.topology import Topology
 
 _SEEDS = 4  # nodes from which a group over several nodes is grown
@@ -99,19 +98,17 @@ class Sites:
     def _closest_of(self, gpus: tuple[int, ...], count: int) -> list[frozenset[int]]:
         """Of a node's GPUs, the sets of so many with the least distance to their cards, grown from each."""
         if (gpus, count) not in self._closest:
+            far = self._topology.cumulative_distance
             grown: dict[frozenset[int], int] = {}
             for first in gpus if count else ():
-                own = [first]
+                own: tuple[int, ...] = (first,)
                 while len(own) < count:
-                    own.append(
-                        min(
-                            (gpu for gpu in gpus if gpu not in own),
-                            key=lambda gpu: (cumulative_distance(self._topology, [*own, gpu]), gpu),
-                        )
-                    )
-                grown[frozenset(own)] = cumulative_distance(self._topology, own)
+                    wider = [(*own, gpu) for gpu in gpus if gpu not in own]
+                    own = min(wider, key=lambda wide: (far(tuple(sorted(wide))), wide[-1]))
+                grown[frozenset(own)] = far(tuple(sorted(own)))
             least = min(grown.values(), default=0)
-            self._closest[gpus, count] = [own for own, far in grown.items() if far == least] or [frozenset()]
+            found = [own for own, steps in grown.items() if steps == least]
+            self._closest[gpus, count] = found or [frozenset()]
         return self._closest[gpus, count]
 
 

@@ -219,7 +219,7 @@ def _row(gpus: int) -> int:
 
 
 def _told(schedule: Schedule) -> str:
-    return f"{schedule.makespan_s:.2f} s, {schedule.idle:.1%} idle"
+    return f"{schedule.makespan_s:.2f} s, {100 * schedule.idle:.1f} % idle"
 
 
 def _spans(gpus: Sequence[int]) -> list[tuple[int, int]]:

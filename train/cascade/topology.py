@@ -112,6 +112,17 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
             network_bytes_per_s=self.card_bytes_per_s * min(1.0, cards / self.gpus_per_node),
         )
 
+    @cached_property
+    def _cumulative(self) -> dict[tuple[int, ...], int]:
+        return {}
+
+    def cumulative_distance(self, own: tuple[int, ...]) -> int:
+        """From each of some of a node's GPUs to the cards of all of them, in `STEPS`."""
+        if own not in self._cumulative:
+            cards = [self.card_of_gpu[gpu] for gpu in own]
+            self._cumulative[own] = sum(STEPS[self.distances[gpu][card]] for gpu in own for card in cards)
+        return self._cumulative[own]
+
     def by_node(self, gpus: Iterable[int]) -> dict[int, list[int]]:
         """A group's GPUs as numbers within their nodes, by node, in the order in which they come."""
         found: dict[int, list[int]] = {}

@@ -105,9 +105,9 @@ def test_what_places_cost_delays_what_needs_it():
 def test_a_gain_is_less_work_and_less_waiting():
     problem = arachne()
     better, worse = plan(problem).schedule, static(problem, 4)
-    found = gain(better, worse)
+    found = gain(better.makespan_s, better.idle, worse.makespan_s, worse.idle)
     assert sum(found) == pytest.approx(worse.makespan_s - better.makespan_s)
-    assert found.less_idle_s == pytest.approx(worse.idle * worse.makespan_s - better.idle * better.makespan_s)
+    assert found.less_work_s == pytest.approx((worse.busy_s - better.busy_s) / 16)
     assert found.less_work_s < 0 < found.less_idle_s  # higher degrees send more
 
 
