@@ -5,14 +5,13 @@ from itertools import combinations
 import numpy as np
 
 from train.cascade.levels import NOTHING, Levels, levels
-from train.cascade.list_schedule import Choice, runs
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
+from train.cascade.problem import Cascade, Module, Problem
+from train.cascade.schedule import Run, Schedule
 from train.cascade.topology import Topology
 
 
 def drawn(samples: int, gpus: int, degrees: tuple[int, ...], seed: int) -> tuple[Problem, Schedule]:
-    """A problem and a list schedule of random degrees in random order; some samples lack a VAE or a text encoder."""
+    """A problem and a valid schedule of random degrees, order and GPUs; some samples lack a VAE or a text encoder."""
     draw = np.random.default_rng(seed)
     degrees_K = np.array(degrees)
     work_SM1 = draw.lognormal([-1.0, 0.0, 1.0], 0.5, (samples, 3))[:, :, None]
@@ -21,11 +20,25 @@ def drawn(samples: int, gpus: int, degrees: tuple[int, ...], seed: int) -> tuple
     seconds_SMK[draw.random(samples) < 0.2, Module.VAE] = np.inf
     seconds_SMK[draw.random(samples) < 0.2, Module.TEXT] = np.inf
     problem = Problem(gpus, degrees_K, seconds_SMK, np.ones_like(seconds_SMK), 1.0)
-    allowed = np.flatnonzero(degrees_K <= gpus)
-    degree_SM = draw.choice(allowed, (samples, 3))
-    degree_SM[:, Module.TEXT] = 0
-    choice = Choice(np.where(problem.has_SM, degree_SM, -1), draw.random((samples, 3)))
-    return problem, Schedule.of(runs(problem, np.arange(samples), choice, range(gpus)), gpus)
+    left = draw.permutation(list(problem.cascades())).tolist()
+    free, runs, now = list(range(gpus)), list[Run](), 0.0
+    while left:
+        for sample, module in list(left):
+            k = int(draw.choice(np.flatnonzero(problem.possible_SMK[sample, module])))
+            waits = module == Module.DIT and (
+                any(other[0] == sample and other[1] != Module.DIT for other in left)
+                or any(run.cascade.sample == sample and run.end_s > now for run in runs)
+            )
+            if waits or degrees[k] > len(free):
+                continue
+            own = sorted(draw.choice(free, degrees[k], replace=False).tolist())
+            end_s = now + float(problem.times_SMK[sample, module, k])
+            runs.append(Run(Cascade(sample, Module(module)), now, end_s, tuple(own)))
+            free = [gpu for gpu in free if gpu not in own]
+            left.remove([sample, module])
+        now = min(run.end_s for run in runs if run.end_s > now)
+        free = [gpu for gpu in range(gpus) if not any(gpu in run.gpus and run.end_s > now for run in runs)]
+    return problem, Schedule.of(runs, gpus)
 
 
 def cost(schedule: Schedule, topology: Topology) -> Levels:
