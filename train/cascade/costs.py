@@ -62,10 +62,11 @@ class VAECost(BaseModel, frozen=True, extra="forbid"):
     memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, its weights included")
 
     def seconds(self, batch_S: Places, frames_S: Places, degrees_K: Places) -> Floats:
-        """Float64 [S, K]; infinite above ``most``."""
+        """Float64 [S, K]; infinite above ``most``, and where there are no frames."""
         tiles_S1 = (batch_S * -(-frames_S // self.tile_frames) * self.tiles_per_picture)[:, None]
         seconds_SK = -(-tiles_S1 // degrees_K) * self.tile_s
-        return np.where(degrees_K <= self.most, seconds_SK, math.inf)
+        runs_SK = (degrees_K <= self.most) & (frames_S > 0)[:, None]
+        return np.where(runs_SK, seconds_SK, math.inf)
 
 
 class TextCost(BaseModel, frozen=True, extra="forbid"):
@@ -81,7 +82,7 @@ class Samples:
 
     Attributes:
         batch: B.
-        frames: of the videos.
+        frames: of the videos; 0 where their latents are cached.
         length: S, their tokens.
     """
 
