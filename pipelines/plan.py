@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=_ALL,
         metavar="NAME",
-        help=f"{', '.join(_ALL)}; may be given again; by default all but cp-sat, for a trace {' and '.join(_OF_A_TRACE)}",
+        help=f"{', '.join(_ALL)}; may be given again; by default all but cp-sat,"
+        f" for a trace {' and '.join(_OF_A_TRACE)}",
     )
     parser.add_argument("--plan-out", type=Path, metavar="F", help="write the chosen plan as JSON")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of samples and searches (0)")

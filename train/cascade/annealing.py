@@ -14,22 +14,24 @@ from loader.arrays import Floats, Places
 from train.cascade.compiled import compiled
 from train.cascade.serial import MODULES, Scratch, Shape, lay
 
-SHARPNESS = 150.0
-_WITHIN = 0.6  # share of the moves that change one cell; the others change two
-_DEGREES = 0.5  # share of those that change degrees; the others change the order
-_ALIKE, _SWAP = 0.75, 0.93  # up to here samples of like size change cells, then any two; then one goes
-_MORE = 0.5  # after a change of a degree, another
-_ALSO = 0.2  # with a change of cells, a degree; with a degree, the order
-_JUMP = 0.3  # share of the changes of a degree that go to any; the others to the next
-_LOG = 24  # degrees that one move can change
+# Tuned on samples and GPUs as in docs/benchmarks/planners.md, but with other seeds.
+SHARPNESS = 200.0
+_WITHIN, _ALIKE = 0.6, 0.96  # up to here a move changes one cell; samples of like size change cells; then one goes
+_DEGREES, _TURN = 0.45, 0.6  # up to here a move within changes degrees; turns two samples round; then moves a cascade
+_MORE = 0.35  # after a change of a degree, another one
+_MOST = 3  # of them in a move
+_DIT = 0.65  # share of the changes of a degree that are a DiT's
+_ALONG = 0.9  # share of these that take its other modules along
+_LIKE = 6  # places apart by size, at most, of samples of like size
+_LOG = _MOST * MODULES  # degrees that one move can change
 
 
 class State(NamedTuple):
     """What moves change.
 
     Attributes:
-        order_CN: cascades of each cell, each as MODULES * sample + module, in the order in which they are laid; all M of
-            a sample, int64 [C, N].
+        order_CN: cascades of each cell in the order in which they are laid, each as MODULES * sample + module, also
+            those that a sample lacks, int64 [C, N].
         count_C: how many there are, int64 [C].
         degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
     """
@@ -131,54 +133,39 @@ def anneal(
         kind = np.random.random()
         changed, partner, within = 0, -1, cells == 1 or kind < _WITHIN
         if within:
+            kind = np.random.random()
             _copy(order_CN[own], own_count, own_N)
-            if np.random.random() < _DEGREES:
-                while changed < 8 and (changed == 0 or np.random.random() < _MORE):
-                    before = changed
-                    changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log, changed)
-                    if changed == before:
-                        break
+            if kind < _DEGREES:
+                changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log)
                 if changed == 0:
                     continue
-                if np.random.random() < _ALSO:
-                    _reorder(own_N, own_count)
+            elif kind < _TURN:
+                _turn(own_N, own_count, sample, own_N[np.random.randint(own_count)] // MODULES)
             else:
                 _reorder(own_N, own_count)
-        else:
-            goes = kind >= _SWAP
-            if kind < _ALIKE:
-                near = rank_S[sample] + np.random.randint(1, 5) * (1 if np.random.random() < 0.5 else -1)
-                if near < 0 or near >= samples:
-                    continue
-                partner = by_size_S[near]
-                other = cell_S[partner]
-            elif not goes:
-                partner = np.random.randint(samples)
-                other = cell_S[partner]
-            else:
-                other = np.random.randint(cells)
+        elif kind < _ALIKE:
+            near = rank_S[sample] + np.random.randint(1, _LIKE + 1) * (1 if np.random.random() < 0.5 else -1)
+            if near < 0 or near >= samples:
+                continue
+            partner = by_size_S[near]
+            other = cell_S[partner]
             if other == own:
                 continue
             its_count = count_C[other]
-            if goes:
-                if its_count + MODULES > room:
-                    continue
-                own_count = _without(order_CN[own], own_count, sample, own_N)
-                its_count = _with(order_CN[other], its_count, sample, its_N)
-                changed = _follow(degree_SM, shape, tables, sample, sample, size_C[other], log, 0)
-            else:
-                _replaced(order_CN[own], own_count, sample, partner, own_N)
-                _replaced(order_CN[other], its_count, partner, sample, its_N)
-                changed = _exchange(
-                    degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log
-                )
-            if changed < 0:
-                _undo(degree_SM, shape, tables, log, -changed - 1)
+            _replaced(order_CN[own], own_count, sample, partner, own_N)
+            _replaced(order_CN[other], its_count, partner, sample, its_N)
+            changed = _exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
+        else:
+            other = np.random.randint(cells)
+            its_count = count_C[other]
+            if other == own or its_count + MODULES > room:
                 continue
-            if np.random.random() < _ALSO and own_count > 0:
-                changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log, changed)
-            if np.random.random() < _ALSO:
-                changed = _kick(degree_SM, shape, tables, its_N, its_count, size_C[other], log, changed)
+            own_count = _without(order_CN[own], own_count, sample, own_N)
+            its_count = _with(order_CN[other], its_count, sample, its_N)
+            changed = _follow(degree_SM, shape, tables, sample, size_C[other], log)
+        if changed < 0:
+            _undo(degree_SM, shape, tables, log, -changed - 1)
+            continue
 
         allowed = -math.log(np.random.random() + 1e-300) * heat
         energy = energy_C[own]
@@ -287,59 +274,42 @@ def _undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed:
 
 @compiled
 def _kick(
-    degree_SM: Places,
-    shape: Shape,
-    tables: Tables,
-    order_N: Places,
-    count: int,
-    size: int,
-    log: Places,
-    changed: int,
+    degree_SM: Places, shape: Shape, tables: Tables, order_N: Places, count: int, size: int, log: Places
 ) -> int:
-    """Another degree for a cascade of an order, mostly the next; a DiT takes its other modules with it at times."""
-    sample = order_N[np.random.randint(count)] // MODULES
-    last = MODULES - 1
-    module = last if last == 0 or np.random.random() < 0.65 else np.random.randint(last)
-    old = degree_SM[sample, module]
-    if old < 0:
-        return changed
-    way = 1 if np.random.random() < 0.5 else -1
-    k = np.random.randint(len(tables.degrees_K)) if np.random.random() < _JUMP else old + way
-    while 0 <= k < len(tables.degrees_K) and not _possible(tables, sample, module, k, size):
-        k += way
-    if k < 0 or k >= len(tables.degrees_K) or k == old:
-        return changed
-    changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
-    if module == last and np.random.random() < 0.5:
-        for other in range(last):
-            if degree_SM[sample, other] >= 0:
-                k = _nearest(tables, sample, other, degree_SM[sample, last], size)
-                changed = _change(degree_SM, shape, tables, sample, other, k, log, changed)
+    """The next degree, up or down, for one or more cascades of an order; the length of the log."""
+    changed, last = 0, MODULES - 1
+    for _ in range(_MOST):
+        sample = order_N[np.random.randint(count)] // MODULES
+        module = last if np.random.random() < _DIT else np.random.randint(last)
+        way = 1 if np.random.random() < 0.5 else -1
+        k = degree_SM[sample, module]
+        if k >= 0:
+            k += way
+            while 0 <= k < len(tables.degrees_K) and not _possible(tables, sample, module, k, size):
+                k += way
+            if 0 <= k < len(tables.degrees_K):
+                changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
+                if module == last and np.random.random() < _ALONG:
+                    for other in range(last):
+                        if degree_SM[sample, other] >= 0:
+                            near = _nearest(tables, sample, other, k, size)
+                            changed = _change(degree_SM, shape, tables, sample, other, near, log, changed)
+        if np.random.random() >= _MORE:
+            break
     return changed
 
 
 @compiled
-def _follow(
-    degree_SM: Places,
-    shape: Shape,
-    tables: Tables,
-    sample: int,
-    model: int,
-    size: int,
-    log: Places,
-    changed: int,
-) -> int:
-    """Gives a sample degrees like those of another, as a cell allows.
+def _follow(degree_SM: Places, shape: Shape, tables: Tables, sample: int, size: int, log: Places) -> int:
+    """Degrees of a sample that a cell allows, as near as can be to those that it has.
 
     Returns:
         The length of the log; -1 - it where the cell is too small.
     """
+    changed = 0
     for module in range(MODULES):
         if degree_SM[sample, module] >= 0:
-            wanted = degree_SM[model, module]
-            if wanted < 0:
-                wanted = degree_SM[model, MODULES - 1]
-            k = _nearest(tables, sample, module, wanted, size)
+            k = _nearest(tables, sample, module, degree_SM[sample, module], size)
             if k < 0:
                 return -1 - changed
             changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
@@ -394,6 +364,16 @@ def _reorder(order_N: Places, count: int) -> None:
         order_N[place] = order_N[place + way]
         place += way
     order_N[other] = cascade
+
+
+@compiled
+def _turn(order_N: Places, count: int, sample: int, partner: int) -> None:
+    """Puts two samples of a cell in each other's places."""
+    for place in range(count):
+        if order_N[place] // MODULES == sample:
+            order_N[place] += MODULES * (partner - sample)
+        elif order_N[place] // MODULES == partner:
+            order_N[place] += MODULES * (sample - partner)
 
 
 @compiled

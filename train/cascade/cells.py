@@ -17,8 +17,8 @@ from train.cascade.serial import MODULES, Scratch, Shape, lay
 _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
 _SLACK = 1.6  # of the mean number of samples, that a cell may hold
-_HEATS = ((0.5, 0.1), (0.1, 0.03))
-_SHARE = 4 / 7  # of the moves that small cells get
+_HEATS = ((0.7, 0.07), (0.12, 0.02))  # at first and at last, of small cells and of pairs
+_SHARE = 0.4  # of the moves that small cells get
 _LATE = 0.03  # small cells need not try a degree with which a sample ends later than so much above the bound
 _ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
 

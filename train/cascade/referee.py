@@ -7,7 +7,7 @@ published is not linear, since the set of what runs at a time depends on the var
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,8 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     horizon = _TICKS + len(hint.runs)
     model = cp_model.CpModel()
     makespan = model.new_int_var(math.floor(lower_bound(problem) / tick_s), horizon, "makespan")
-    starts, ends, chosen, intervals, widths, work = {}, {}, {}, [], [], []
+    starts, ends, intervals, widths, work = {}, {}, [], [], []
+    chosen: dict[Cascade, dict[int, Any]] = {}
     for cascade in problem.cascades():
         starts[cascade] = model.new_int_var(0, horizon, "start")
         ends[cascade] = model.new_int_var(0, horizon, "end")

@@ -47,9 +47,11 @@ def test_a_trace_of_shapes_and_of_tokens(tmp_path):
         ('{"gpus": 8, "steps": []}', "steps"),
         (
             '{"gpus": 8, "steps": [[{"frames": 5}]]}',
-            r"steps.0.0: a sample needs frames, height and width, or tokens",
+            r"at step 0, sample 0: a sample needs frames, height and width, or tokens",
         ),
-        ('{"gpus": 8, "steps": [[{"length": 5}]]}', r"steps.0.0.length"),
+        ('{"gpus": 8, "steps": [[{"length": 5}]]}', r"at step 0, sample 0, key length"),
+        ('{"gpus": 8, "steps": [[{"tokens": 5}], []]}', r"at step 1"),
+        ('{"gpus": 0, "steps": [[{"tokens": 5}]]}', r"at key gpus"),
         ("gpus: 8", "is no trace"),
     ],
 )
