@@ -16,8 +16,14 @@ from train.cascade.serial import MODULES, Scratch, Shape, lay
 
 # Tuned on samples and GPUs as in docs/benchmarks/planners.md, but with other seeds.
 SHARPNESS = 200.0
-_WITHIN, _ALIKE = 0.6, 0.96  # up to here a move changes one cell; samples of like size change cells; then one goes
-_DEGREES, _TURN = 0.45, 0.6  # up to here a move within changes degrees; turns two samples round; then moves a cascade
+_WITHIN, _ALIKE = (
+    0.6,
+    0.96,
+)  # up to here a move changes one cell; samples of like size change cells; then one goes
+_DEGREES, _TURN = (
+    0.45,
+    0.6,
+)  # up to here a move within changes degrees; turns two samples round; then moves a cascade
 _MORE = 0.35  # after a change of a degree, another one
 _MOST = 3  # of them in a move
 _DIT = 0.65  # share of the changes of a degree that are a DiT's

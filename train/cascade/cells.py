@@ -18,6 +18,9 @@ _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to a
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
 _SLACK = 1.6  # of the mean number of samples, that a cell may hold
 _HEATS = ((0.7, 0.07), (0.12, 0.02))  # at first and at last, of small cells and of pairs
+_PARTS = (2, 2, 2, 2, 1, 4)
+"""Of a cell, that a DiT begins with, search by search. With halves a cell is two stacks, which is what good schedules
+look like; with 16 samples or more other parts end 2 % worse."""
 _SHARE = 0.4  # of the moves that small cells get
 _LATE = 0.03  # small cells need not try a degree with which a sample ends later than so much above the bound
 _ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
@@ -28,33 +31,47 @@ def smallest_cell(problem: Problem) -> int:
     size = _NODE
     while size < max(_FEW * problem.gpus / problem.samples, _smallest(problem).max()):
         size *= 2
-    return min(size, problem.gpus)
+    return size if problem.gpus >= 2 * size else problem.gpus
 
 
-def in_cells(problem: Problem, size: int, bound_s: float, moves: int, seed: int) -> Schedule | None:
+def in_cells(
+    problem: Problem, size: int, bound_s: float, moves: int, searches: int, seed: int
+) -> Schedule | None:
     """A schedule in cells, the last of which may be smaller; None where a sample does not fit.
 
     Args:
         problem: what is to be planned.
         size: GPUs of a small cell.
         bound_s: a lower bound of the makespan.
-        moves: of the annealing.
-        seed: of its random numbers; the same gives the same schedule.
+        moves: of all searches together.
+        searches: each from a start of its own; the best counts.
+        seed: of their random numbers; the same gives the same schedule.
     """
     size_C = np.array([min(size, problem.gpus - first) for first in range(0, problem.gpus, size)])
-    state = _begin(problem, size_C, bound_s)
-    if state is None:
+    dealt = _dealt(problem, size_C)
+    if dealt is None:
         return None
+    order_CN, count_C, cell_S = dealt
     scratch = Scratch.of(problem.samples)
-    late_s = bound_s * (1 + _LATE)
-    for number, heat in enumerate(_HEATS):
-        if number:
-            state, size_C = _paired(problem, state, size_C, scratch)
-        share = _SHARE if number == 0 else 1 - _SHARE
-        tables = Tables(_in_time(problem, state, late_s), problem.degrees_K)
-        cooling = Cooling(int(moves * share), *heat, bound_s * (1 + _ENOUGH), seed)
-        late_s = anneal(state, tables, size_C, bound_s, cooling, scratch)
-    return Schedule.of(_runs(problem, state, size_C, scratch), problem.gpus)
+    best: tuple[State, Places] | None = None
+    best_s = np.inf
+    for search in range(searches):
+        degree_SM = _degrees(problem, size_C[cell_S], _PARTS[search % len(_PARTS)], bound_s)
+        state, found_C = State(order_CN.copy(), count_C.copy(), degree_SM), size_C
+        found_s = bound_s * (1 + _LATE)
+        for number, (heat, share) in enumerate(zip(_HEATS, (_SHARE, 1 - _SHARE), strict=True)):
+            if number:
+                state, found_C = _paired(problem, state, found_C, scratch)
+            tables = Tables(_in_time(problem, state, found_s), problem.degrees_K)
+            cooling = Cooling(
+                int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH), seed * searches + search
+            )
+            found_s = anneal(state, tables, found_C, bound_s, cooling, scratch)
+        if found_s < best_s:
+            best, best_s = (state, found_C), found_s
+        if best_s <= bound_s * (1 + _ENOUGH):
+            break
+    return Schedule.of(_runs(problem, *best, scratch), problem.gpus) if best else None
 
 
 def _smallest(problem: Problem) -> Places:
@@ -64,8 +81,12 @@ def _smallest(problem: Problem) -> Places:
     return smallest_S
 
 
-def _begin(problem: Problem, size_C: Places, bound_s: float) -> State | None:
-    """Samples largest first into the cell with the least work per GPU, each a chain of its modules."""
+def _dealt(problem: Problem, size_C: Places) -> tuple[Places, Places, Places] | None:
+    """Samples largest first into the cell with the least work per GPU, each as a chain of its modules.
+
+    Returns:
+        Orders and counts as in `State`, and the cell of each sample, int64 [S]; None where a sample does not fit.
+    """
     room = int(problem.samples / len(size_C) * _SLACK) + 2
     work_S = problem.work_SMK[:, Module.DIT].min(axis=1)
     smallest_S = _smallest(problem)
@@ -81,20 +102,19 @@ def _begin(problem: Problem, size_C: Places, bound_s: float) -> State | None:
         count_C[cell] += MODULES
         load_C[cell] += work_S[sample]
         cell_S[sample] = cell
-    return State(order_CN, count_C, _degrees(problem, size_C[cell_S], bound_s))
+    return order_CN, count_C, cell_S
 
 
-def _degrees(problem: Problem, size_S: Places, bound_s: float) -> Places:
-    """For each DiT half of its cell, or the lowest degree above with which its chain ends by the bound, or the fastest.
+def _degrees(problem: Problem, size_S: Places, parts: int, bound_s: float) -> Places:
+    """For each DiT a part of its cell, or the lowest degree above with which its chain ends by the bound.
 
-    With halves a cell is two stacks, which is what good schedules look like; to begin with whole cells or quarters
-    ends 2 % worse. The other modules get their fastest degree below, or the fastest of all. Int64 [S, M].
+    Where there is none, the fastest. The other modules get their fastest degree below, or the fastest of all. Int64 [S, M].
     """
     here_SK = problem.degrees_K <= size_S[:, None]
     times_SMK = np.where(here_SK[:, None], problem.times_SMK, np.inf)
     fastest_SMK = np.where(problem.has_SM[:, :, None], np.minimum.accumulate(times_SMK, axis=2), 0.0)
     chain_SK = times_SMK[:, Module.DIT] + fastest_SMK[:, : Module.DIT].sum(axis=1)
-    good_SK = (chain_SK <= bound_s) & (2 * problem.degrees_K >= size_S[:, None])
+    good_SK = (chain_SK <= bound_s) & (parts * problem.degrees_K >= size_S[:, None])
     chosen_S = np.where(good_SK.any(axis=1), good_SK.argmax(axis=1), chain_SK.argmin(axis=1))
     below_SK = np.arange(len(problem.degrees_K)) <= chosen_S[:, None]
     low_SMK = np.where(below_SK[:, None], times_SMK, np.inf)

@@ -11,9 +11,17 @@ from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_SAMPLE_MOVES, _PAIR_MOVES, _LEAST_MOVES = 260, 80, 4000
-"""For each sample, for each pair of cells (which may exchange samples), and where there are few of both."""
-_SEARCHES = 4  # from several starts, where there are few samples and chance decides
+_SAMPLE_MOVES, _PAIR_MOVES = (
+    260,
+    80,
+)  # for each sample, and for each pair of cells, which may exchange samples
+_CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
+_FEW, _FEW_MOVES, _FEW_SEARCHES = (
+    8,
+    18_000,
+    15,
+)  # up to so few samples chance decides: many searches from other starts
+_SEARCHES = 2  # up to twice as many; above them one
 
 
 class Plan(NamedTuple):
@@ -49,19 +57,18 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     Args:
         problem: what is to be planned.
         seed: of the search.
-        effort: how long it searches, relative to what an iteration can wait for; more is never worse for one size of
-            cells, and the time grows in proportion.
+        effort: how long it searches, relative to what an iteration can wait for; the time grows in proportion, and
+            twice as long ends closer to the bound, on the whole.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     size = smallest_cell(problem)
     pairs = (problem.gpus / size) ** 2 / 2
-    moves = max(_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs, _LEAST_MOVES) * effort
-    searches = max(1, min(_SEARCHES, 32 // problem.samples))
-    found = (
-        in_cells(problem, size, bound_s, int(moves / searches), seed * searches + search)
-        for search in range(searches)
-    )
-    searched = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
+    crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
+    moves = (_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs) * min(1.0, _CROWD / crowd)
+    searches = _SEARCHES if problem.samples <= 2 * _FEW else 1
+    if problem.samples <= _FEW:
+        moves, searches = max(moves, _FEW_MOVES), _FEW_SEARCHES
+    searched = in_cells(problem, size, bound_s, int(moves * effort), searches, seed)
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:

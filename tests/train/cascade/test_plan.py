@@ -71,7 +71,7 @@ def test_a_static_plan_stays_where_little_is_to_be_gained():
 def test_the_same_seed_gives_the_same_plan():
     problem = drawn_at_720p(16, 64, seed=2)
     bound_s = lower_bound(problem)
-    first, again, other = (in_cells(problem, 16, bound_s, 500, seed) for seed in (0, 0, 1))
+    first, again, other = (in_cells(problem, 16, bound_s, 500, 1, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
     assert Schedule.from_rows(first.rows(), 64) == first

@@ -56,7 +56,7 @@ def test_any_order_gives_a_valid_schedule(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_the_order_of_starts_gives_no_later_schedule(seed):
     problem, draw = random_problem(seed), np.random.default_rng(seed)
-    degree_SM, shape, order_N = shaped(problem, draw)
+    _, shape, order_N = shaped(problem, draw)
     scratch = Scratch.of(problem.samples)
     makespan_s = lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
     starts_N = np.where(shape.width_N > 0, scratch.start_N, 0.0)
