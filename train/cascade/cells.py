@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.arrays import Flags, Floats, Places
 from train.cascade.annealing import Cooling, State, Tables, anneal
 from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
@@ -19,8 +19,7 @@ _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
 _SLACK = 1.6  # of the mean number of samples, that a cell may hold
 _HEATS = ((0.7, 0.07), (0.12, 0.02))  # at first and at last, of small cells and of pairs
 _PARTS = (2, 2, 2, 2, 1, 4)
-"""Of a cell, that a DiT begins with, search by search. With halves a cell is two stacks, which is what good schedules
-look like; with 16 samples or more other parts end 2 % worse."""
+"""Of a cell, that a DiT begins with, search by search: halves mostly; the others help where there are few samples."""
 _SHARE = 0.4  # of the moves that small cells get
 _LATE = 0.03  # small cells need not try a degree with which a sample ends later than so much above the bound
 _ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
@@ -62,7 +61,10 @@ def in_cells(
         for number, (heat, share) in enumerate(zip(_HEATS, (_SHARE, 1 - _SHARE), strict=True)):
             if number:
                 state, found_C = _paired(problem, state, found_C, scratch)
-            tables = Tables(_in_time(problem, state, found_s), problem.degrees_K)
+            # With halves and wholes a cell is two stacks or one, which is what good schedules look like.
+            stacks_K = np.isin(problem.degrees_K, (size // 2, size))
+            tried_K = stacks_K if number == 0 else np.ones_like(stacks_K)
+            tables = Tables(_tried(problem, state, found_s, tried_K), problem.degrees_K)
             cooling = Cooling(
                 int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH), seed * searches + search
             )
@@ -124,13 +126,16 @@ def _degrees(problem: Problem, size_S: Places, parts: int, bound_s: float) -> Pl
     return degree_SM
 
 
-def _in_time(problem: Problem, state: State, late_s: float) -> Floats:
-    """Times without those of degrees with which a DiT ends later, even when nothing else delays it."""
+def _tried(problem: Problem, state: State, late_s: float, tried_K: Flags) -> Floats:
+    """Times, without those of degrees that DiTs need not try: these, and what ends late though nothing delays it.
+
+    Each keeps the degree that it has.
+    """
     times_SMK = problem.times_SMK.copy()
     before_S = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0)[:, : Module.DIT].max(axis=1)
-    late_SK = times_SMK[:, Module.DIT] + before_S[:, None] > late_s
-    late_SK[np.arange(problem.samples), state.degree_SM[:, Module.DIT]] = False
-    times_SMK[:, Module.DIT][late_SK] = np.inf
+    dropped_SK = (times_SMK[:, Module.DIT] + before_S[:, None] > late_s) | ~tried_K
+    dropped_SK[np.arange(problem.samples), state.degree_SM[:, Module.DIT]] = False
+    times_SMK[:, Module.DIT][dropped_SK] = np.inf
     return times_SMK
 
 
