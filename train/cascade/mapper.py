@@ -80,9 +80,9 @@ def needs(runs: Sequence[Run]) -> list[list[int]]:
     """Of each run, the numbers of those whose results it needs."""
     others: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
-        if run.cascade.module is not Module.DIT:
+        if run.cascade.module != Module.DIT:
             others.setdefault(run.cascade.sample, []).append(number)
-    return [others.get(run.cascade.sample, []) if run.cascade.module is Module.DIT else [] for run in runs]
+    return [others.get(run.cascade.sample, []) if run.cascade.module == Module.DIT else [] for run in runs]
 
 
 def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]) -> Schedule:
