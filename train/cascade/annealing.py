@@ -1,37 +1,54 @@
 """Simulated annealing of samples in cells of GPUs: the moves, compiled.
 
-A cell is a block of GPUs with a few samples, whose cascades are list-scheduled by urgency. A move changes one or two
-cells, so judging it takes a microsecond; and the energy sum(exp(SHARPNESS * (makespan / T - 1))) over the cells notices
-every cell, where the makespan of the whole schedule says nothing of most moves.
+A cell is a block of GPUs with a few samples, whose cascades are laid in an order (`serial`). A move changes one or two
+cells, so judging it takes less than a microsecond; and the energy sum(exp(SHARPNESS * (makespan / T - 1))) over the
+cells notices every cell, where the makespan of the whole schedule says nothing of most moves.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Places
+from loader.arrays import Floats, Places
 from train.cascade.compiled import compiled
-from train.cascade.list_schedule import Choice, Scratch, Tables, place
+from train.cascade.serial import MODULES, Scratch, Shape, lay
 
 SHARPNESS = 150.0
 _WITHIN = 0.6  # share of the moves that change one cell; the others change two
-_DIT, _VAE = 0.27, 0.4  # up to here a move changes the degree of a DiT, of a VAE; then the order
-_ALIKE, _SWAP = 0.9, 0.97  # up to here samples of like size change cells, then any two; then one moves
+_DEGREES = 0.5  # share of those that change degrees; the others change the order
+_ALIKE, _SWAP = 0.75, 0.93  # up to here samples of like size change cells, then any two; then one goes
+_MORE = 0.5  # after a change of a degree, another
+_ALSO = 0.2  # with a change of cells, a degree; with a degree, the order
+_JUMP = 0.3  # share of the changes of a degree that go to any; the others to the next
+_LOG = 24  # degrees that one move can change
 
 
 class State(NamedTuple):
     """What moves change.
 
     Attributes:
-        members_CP: samples of each cell, int64 [C, P].
+        order_CN: cascades of each cell, each as MODULES * sample + module, in the order in which they are laid; all M of
+            a sample, int64 [C, N].
         count_C: how many there are, int64 [C].
-        choice: of all samples.
+        degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
     """
 
-    members_CP: Places
+    order_CN: Places
     count_C: Places
-    choice: Choice
+    degree_SM: Places
+
+
+class Tables(NamedTuple):
+    """A problem as moves want it.
+
+    Attributes:
+        times_SMK: of the problem.
+        degrees_K: of the problem.
+    """
+
+    times_SMK: Floats
+    degrees_K: Places
 
 
 class Cooling(NamedTuple):
@@ -52,6 +69,20 @@ class Cooling(NamedTuple):
     seed: int
 
 
+class Trial(NamedTuple):
+    """A move before it is accepted.
+
+    Attributes:
+        own_N: new order of one cell.
+        its_N: and of the other.
+        log: degrees that it changed: sample, module, old place.
+    """
+
+    own_N: Places
+    its_N: Places
+    log: Places
+
+
 @compiled
 def anneal(
     state: State, tables: Tables, size_C: Places, target_s: float, cooling: Cooling, scratch: Scratch
@@ -67,129 +98,133 @@ def anneal(
         scratch: of the problem.
     """
     np.random.seed(cooling.seed)
-    members, counts, choice = state
-    degrees, urgencies = choice
-    cells, longest = members.shape
-    samples = len(degrees)
-    by_size, rank = _ranked(tables)
-    cell_of, place_of = np.empty(samples, np.int64), np.empty(samples, np.int64)
-    makespans = np.empty(cells)
+    order_CN, count_C, degree_SM = state
+    samples = len(degree_SM)
+    cells, room = order_CN.shape
+    shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
+    for sample in range(samples):
+        for module in range(MODULES):
+            _set(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
+    by_size_S, rank_S = _ranked(tables)
+    cell_S, makespan_C = np.empty(samples, np.int64), np.empty(cells)
     for cell in range(cells):
-        for number in range(counts[cell]):
-            cell_of[members[cell, number]], place_of[members[cell, number]] = cell, number
-        makespans[cell] = place(members[cell], counts[cell], choice, tables, size_C[cell], np.inf, scratch)
-    own_degrees, its_degrees = np.empty_like(degrees[0]), np.empty_like(degrees[0])
-    own_urgency, its_urgency = np.empty_like(urgencies[0]), np.empty_like(urgencies[0])
-    best_s = makespans.max()
-    best = (members.copy(), counts.copy(), degrees.copy(), urgencies.copy())
-    for move in range(cooling.moves):
+        for place in range(count_C[cell]):
+            cell_S[order_CN[cell, place] // MODULES] = cell
+        makespan_C[cell] = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
+    energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in makespan_C])
+    best_s = makespan_C.max()
+    best = (order_CN.copy(), count_C.copy(), degree_SM.copy())
+    trial = Trial(np.empty(room, np.int64), np.empty(room, np.int64), np.empty((_LOG, 3), np.int64))
+    own_N, its_N, log = trial
+    heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
+    for _ in range(cooling.moves):
+        heat *= cools
         if best_s <= cooling.enough_s:
             break
-        heat = cooling.first * (cooling.last / cooling.first) ** (move / cooling.moves)
-        allowed = -math.log(np.random.random() + 1e-300) * heat
-        cell, other = np.random.randint(cells), np.random.randint(cells)
-        if makespans[other] > makespans[cell]:
-            cell = other
-        if counts[cell] == 0:
+        own, other = np.random.randint(cells), np.random.randint(cells)
+        if makespan_C[other] > makespan_C[own]:
+            own = other
+        own_count, its_count = count_C[own], 0
+        if own_count == 0:
             continue
-        number = np.random.randint(counts[cell])
-        sample = members[cell, number]
+        sample = order_CN[own, np.random.randint(own_count)] // MODULES
         kind = np.random.random()
-        if cells == 1:
-            kind *= _WITHIN
-        if kind < _WITHIN:
-            partner, other = members[cell, np.random.randint(counts[cell])], cell
-        elif kind < _ALIKE:
-            near = rank[sample] + np.random.randint(1, 5) * (1 if np.random.random() < 0.5 else -1)
-            if near < 0 or near >= samples:
-                continue
-            partner = by_size[near]
-            other = cell_of[partner]
+        changed, partner, within = 0, -1, cells == 1 or kind < _WITHIN
+        if within:
+            _copy(order_CN[own], own_count, own_N)
+            if np.random.random() < _DEGREES:
+                while changed < 8 and (changed == 0 or np.random.random() < _MORE):
+                    before = changed
+                    changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log, changed)
+                    if changed == before:
+                        break
+                if changed == 0:
+                    continue
+                if np.random.random() < _ALSO:
+                    _reorder(own_N, own_count)
+            else:
+                _reorder(own_N, own_count)
         else:
-            partner = np.random.randint(samples)
-            other = cell_of[partner]
-        goes = kind >= _SWAP and counts[other] < longest
-        if kind >= _WITHIN:
-            if other == cell or not _fits(degrees, tables, sample, size_C[other]):
+            goes = kind >= _SWAP
+            if kind < _ALIKE:
+                near = rank_S[sample] + np.random.randint(1, 5) * (1 if np.random.random() < 0.5 else -1)
+                if near < 0 or near >= samples:
+                    continue
+                partner = by_size_S[near]
+                other = cell_S[partner]
+            elif not goes:
+                partner = np.random.randint(samples)
+                other = cell_S[partner]
+            else:
+                other = np.random.randint(cells)
+            if other == own:
                 continue
-            if not goes and not _fits(degrees, tables, partner, size_C[cell]):
+            its_count = count_C[other]
+            if goes:
+                if its_count + MODULES > room:
+                    continue
+                own_count = _without(order_CN[own], own_count, sample, own_N)
+                its_count = _with(order_CN[other], its_count, sample, its_N)
+                changed = _follow(degree_SM, shape, tables, sample, sample, size_C[other], log, 0)
+            else:
+                _replaced(order_CN[own], own_count, sample, partner, own_N)
+                _replaced(order_CN[other], its_count, partner, sample, its_N)
+                changed = _exchange(
+                    degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log
+                )
+            if changed < 0:
+                _undo(degree_SM, shape, tables, log, -changed - 1)
                 continue
-        own_degrees[:], its_degrees[:] = degrees[sample], degrees[partner]
-        own_urgency[:], its_urgency[:] = urgencies[sample], urgencies[partner]
-        there = place_of[partner]
+            if np.random.random() < _ALSO and own_count > 0:
+                changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log, changed)
+            if np.random.random() < _ALSO:
+                changed = _kick(degree_SM, shape, tables, its_N, its_count, size_C[other], log, changed)
 
-        if kind < _VAE:
-            module = 2 if kind < _DIT else 1
-            if not _step(degrees, tables, sample, module, size_C[cell]):
-                continue
-            if module == 2 and degrees[sample, 1] >= 0 and np.random.random() < 0.5:
-                degrees[sample, 1] = _nearest(tables, sample, 1, degrees[sample, 2], size_C[cell])
-        elif kind < _WITHIN:
-            module, its = np.random.randint(3), np.random.randint(3)
-            urgencies[sample, module] = its_urgency[its]
-            urgencies[partner, its] = own_urgency[module]
-        elif goes:
-            last = members[cell, counts[cell] - 1]
-            members[cell, number], place_of[last] = last, number
-            members[other, counts[other]], place_of[sample] = sample, counts[other]
-            counts[cell] -= 1
-            counts[other] += 1
-            _take(degrees, tables, sample, own_degrees, size_C[other])
-        else:
-            members[cell, number], place_of[partner] = partner, number
-            members[other, there], place_of[sample] = sample, there
-            _take(degrees, tables, partner, own_degrees, size_C[cell])
-            _take(degrees, tables, sample, its_degrees, size_C[other])
-            urgencies[sample], urgencies[partner] = its_urgency, own_urgency
-
-        energy = _energy(makespans[cell], target_s)
-        if other != cell:
-            energy += _energy(makespans[other], target_s)
+        allowed = -math.log(np.random.random() + 1e-300) * heat
+        energy = energy_C[own]
+        if not within:
+            energy += energy_C[other]
         energy = energy * math.exp(allowed) + allowed
         limit_s = _makespan(energy, target_s)
-        found_s = place(members[cell], counts[cell], choice, tables, size_C[cell], limit_s, scratch)
-        there_s = found_s
-        if other != cell and found_s < np.inf:
-            limit_s = _makespan(energy - _energy(found_s, target_s), target_s)
-            there_s = place(members[other], counts[other], choice, tables, size_C[other], limit_s, scratch)
-
-        if there_s < np.inf:
-            makespans[cell], makespans[other] = found_s, there_s
-            if other != cell:
-                cell_of[sample] = other
-                if not goes:
-                    cell_of[partner] = cell
-            if makespans.max() < best_s - 1e-9:
-                best_s = makespans.max()
-                best[0][:], best[1][:], best[2][:], best[3][:] = members, counts, degrees, urgencies
+        own_s = lay(own_N, own_count, shape, size_C[own], limit_s, scratch)
+        its_s, own_energy = own_s, 0.0
+        if own_s < np.inf:
+            own_energy = _energy(own_s, target_s)
+        if not within and own_s < np.inf:
+            limit_s = _makespan(energy - own_energy, target_s)
+            its_s = lay(its_N, its_count, shape, size_C[other], limit_s, scratch)
+        if its_s == np.inf:
+            _undo(degree_SM, shape, tables, log, changed)
             continue
-        degrees[sample], degrees[partner] = own_degrees, its_degrees
-        urgencies[sample], urgencies[partner] = own_urgency, its_urgency
-        if kind >= _WITHIN and goes:
-            counts[cell] += 1
-            counts[other] -= 1
-            last = members[cell, number]
-            members[cell, counts[cell] - 1], place_of[last] = last, counts[cell] - 1
-            members[cell, number], place_of[sample] = sample, number
-        elif kind >= _WITHIN:
-            members[cell, number], place_of[sample] = sample, number
-            members[other, there], place_of[partner] = partner, there
-    members[:], counts[:], degrees[:], urgencies[:] = best
+
+        _copy(own_N, own_count, order_CN[own])
+        makespan_C[own], count_C[own], energy_C[own] = own_s, own_count, own_energy
+        if not within:
+            _copy(its_N, its_count, order_CN[other])
+            makespan_C[other], count_C[other] = its_s, its_count
+            energy_C[other] = _energy(its_s, target_s)
+            cell_S[sample] = other
+            if partner >= 0:
+                cell_S[partner] = own
+        if own_s < best_s and makespan_C.max() < best_s - 1e-9:
+            best_s = makespan_C.max()
+            best[0][:], best[1][:], best[2][:] = order_CN, count_C, degree_SM
+    order_CN[:], count_C[:], degree_SM[:] = best
     return float(best_s)
 
 
 @compiled
-def _ranked(tables: Tables) -> Any:
+def _ranked(tables: Tables) -> tuple[Places, Places]:
     """Samples by the least work of their DiT, and the place of each among them."""
     samples = len(tables.times_SMK)
-    least = np.empty(samples)
+    least_S = np.empty(samples)
     for sample in range(samples):
-        least[sample] = (tables.times_SMK[sample, 2] * tables.degrees_K).min()
-    by_size = np.argsort(least)
-    rank = np.empty(samples, np.int64)
+        least_S[sample] = (tables.times_SMK[sample, -1] * tables.degrees_K).min()
+    by_size_S = np.argsort(least_S)
+    rank_S = np.empty(samples, np.int64)
     for number in range(samples):
-        rank[by_size[number]] = number
-    return by_size, rank
+        rank_S[by_size_S[number]] = number
+    return by_size_S, rank_S
 
 
 @compiled
@@ -209,33 +244,8 @@ def _possible(tables: Tables, sample: int, module: int, k: int, size: int) -> bo
 
 
 @compiled
-def _fits(degrees: Places, tables: Tables, sample: int, size: int) -> bool:
-    """Whether all modules of a sample fit into a cell."""
-    for module in range(3):
-        if degrees[sample, module] >= 0 and _nearest(tables, sample, module, 0, size) < 0:
-            return False
-    return True
-
-
-@compiled
-def _step(degrees: Places, tables: Tables, sample: int, module: int, size: int) -> bool:
-    """The next higher or lower degree; False where there is none."""
-    k = degrees[sample, module]
-    if k < 0:
-        return False
-    way = 1 if np.random.random() < 0.5 else -1
-    k += way
-    while 0 <= k < len(tables.degrees_K):
-        if _possible(tables, sample, module, k, size):
-            degrees[sample, module] = k
-            return True
-        k += way
-    return False
-
-
-@compiled
 def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -> int:
-    """The place of the possible degree that is nearest to one, the lower of two."""
+    """The place of the possible degree that is nearest to one, the lower of two; -1 where there is none."""
     for off in range(len(tables.degrees_K)):
         for k in (wanted - off, wanted + off):
             if 0 <= k < len(tables.degrees_K) and _possible(tables, sample, module, k, size):
@@ -244,9 +254,175 @@ def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -
 
 
 @compiled
-def _take(degrees: Places, tables: Tables, sample: int, wanted_M: Places, size: int) -> None:
-    """Gives a sample degrees like those of another."""
-    for module in range(3):
-        if degrees[sample, module] >= 0:
-            wanted = wanted_M[module] if wanted_M[module] >= 0 else wanted_M[2]
-            degrees[sample, module] = _nearest(tables, sample, module, wanted, size)
+def _set(degree_SM: Places, shape: Shape, tables: Tables, sample: int, module: int, k: int) -> None:
+    degree_SM[sample, module] = k
+    if k >= 0:
+        cascade = MODULES * sample + module
+        shape.width_N[cascade] = tables.degrees_K[k]
+        shape.seconds_N[cascade] = tables.times_SMK[sample, module, k]
+
+
+@compiled
+def _change(
+    degree_SM: Places,
+    shape: Shape,
+    tables: Tables,
+    sample: int,
+    module: int,
+    k: int,
+    log: Places,
+    changed: int,
+) -> int:
+    """Sets a degree such that it can be undone; the length of the log."""
+    log[changed, 0], log[changed, 1], log[changed, 2] = sample, module, degree_SM[sample, module]
+    _set(degree_SM, shape, tables, sample, module, k)
+    return changed + 1
+
+
+@compiled
+def _undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: int) -> None:
+    for entry in range(changed - 1, -1, -1):
+        _set(degree_SM, shape, tables, log[entry, 0], log[entry, 1], log[entry, 2])
+
+
+@compiled
+def _kick(
+    degree_SM: Places,
+    shape: Shape,
+    tables: Tables,
+    order_N: Places,
+    count: int,
+    size: int,
+    log: Places,
+    changed: int,
+) -> int:
+    """Another degree for a cascade of an order, mostly the next; a DiT takes its other modules with it at times."""
+    sample = order_N[np.random.randint(count)] // MODULES
+    last = MODULES - 1
+    module = last if last == 0 or np.random.random() < 0.65 else np.random.randint(last)
+    old = degree_SM[sample, module]
+    if old < 0:
+        return changed
+    way = 1 if np.random.random() < 0.5 else -1
+    k = np.random.randint(len(tables.degrees_K)) if np.random.random() < _JUMP else old + way
+    while 0 <= k < len(tables.degrees_K) and not _possible(tables, sample, module, k, size):
+        k += way
+    if k < 0 or k >= len(tables.degrees_K) or k == old:
+        return changed
+    changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
+    if module == last and np.random.random() < 0.5:
+        for other in range(last):
+            if degree_SM[sample, other] >= 0:
+                k = _nearest(tables, sample, other, degree_SM[sample, last], size)
+                changed = _change(degree_SM, shape, tables, sample, other, k, log, changed)
+    return changed
+
+
+@compiled
+def _follow(
+    degree_SM: Places,
+    shape: Shape,
+    tables: Tables,
+    sample: int,
+    model: int,
+    size: int,
+    log: Places,
+    changed: int,
+) -> int:
+    """Gives a sample degrees like those of another, as a cell allows.
+
+    Returns:
+        The length of the log; -1 - it where the cell is too small.
+    """
+    for module in range(MODULES):
+        if degree_SM[sample, module] >= 0:
+            wanted = degree_SM[model, module]
+            if wanted < 0:
+                wanted = degree_SM[model, MODULES - 1]
+            k = _nearest(tables, sample, module, wanted, size)
+            if k < 0:
+                return -1 - changed
+            changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
+    return changed
+
+
+@compiled
+def _exchange(
+    degree_SM: Places,
+    shape: Shape,
+    tables: Tables,
+    sample: int,
+    partner: int,
+    own_size: int,
+    its_size: int,
+    log: Places,
+) -> int:
+    """Two samples change degrees, with the result of `_follow`."""
+    changed = 0
+    for module in range(MODULES):
+        own, its = degree_SM[sample, module], degree_SM[partner, module]
+        if its >= 0:
+            k = _nearest(tables, partner, module, own if own >= 0 else its, own_size)
+            if k < 0:
+                return -1 - changed
+            changed = _change(degree_SM, shape, tables, partner, module, k, log, changed)
+        if own >= 0:
+            k = _nearest(tables, sample, module, its if its >= 0 else own, its_size)
+            if k < 0:
+                return -1 - changed
+            changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
+    return changed
+
+
+@compiled
+def _copy(order_N: Places, count: int, found_N: Places) -> None:
+    # A loop: an assignment of slices costs more than the ten numbers.
+    for place in range(count):
+        found_N[place] = order_N[place]
+
+
+@compiled
+def _reorder(order_N: Places, count: int) -> None:
+    """Takes one cascade out and puts it elsewhere, or exchanges two."""
+    place, other = np.random.randint(count), np.random.randint(count)
+    cascade = order_N[place]
+    if np.random.random() < 0.5:
+        order_N[place], order_N[other] = order_N[other], cascade
+        return
+    way = 1 if other > place else -1
+    while place != other:
+        order_N[place] = order_N[place + way]
+        place += way
+    order_N[other] = cascade
+
+
+@compiled
+def _replaced(
+    order_N: Places, count: int, sample: int, partner: int, found_N: Places
+) -> None:
+    """Another sample in the place of one."""
+    for place in range(count):
+        cascade = order_N[place]
+        found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
+
+
+@compiled
+def _without(order_N: Places, count: int, sample: int, found_N: Places) -> int:
+    found = 0
+    for place in range(count):
+        if order_N[place] // MODULES != sample:
+            found_N[found] = order_N[place]
+            found += 1
+    return found
+
+
+@compiled
+def _with(order_N: Places, count: int, sample: int, found_N: Places) -> int:
+    """One sample more, anywhere."""
+    at = np.random.randint(count + 1)
+    _copy(order_N, at, found_N)
+    for module in range(MODULES):
+        found_N[at + module] = MODULES * sample + module
+    for place in range(at, count):
+        found_N[place + MODULES] = order_N[place]
+    return count + MODULES

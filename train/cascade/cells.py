@@ -1,61 +1,60 @@
-"""Our planner for the regime that matters: samples in cells of neighbouring GPUs, annealed (`annealing`)."""
+"""Our planner: samples in cells of neighbouring GPUs, annealed; then two neighbouring cells as one, annealed again.
+
+Small cells are searched fast, and large ones can hold what fits into no small one.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 
-from loader.arrays import Places
-from train.cascade.annealing import Cooling, State, anneal
-from train.cascade.bound import lower_bound
-from train.cascade.list_schedule import Choice, Scratch, Tables, runs
-from train.cascade.problem import Module, Problem
+from loader.arrays import Floats, Places
+from train.cascade.annealing import Cooling, State, Tables, anneal
+from train.cascade.named import Timed, named
+from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.serial import Scratch, Shape, lay
 
 _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
+_NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
 _SLACK = 1.6  # of the mean number of samples, that a cell may hold
-_HEAT = (0.3, 0.03)
+_HEATS = ((0.5, 0.1), (0.1, 0.03))
+_SHARE = 4 / 7  # of the moves that small cells get
+_LATE = 0.03  # small cells need not try a degree with which a sample ends later than so much above the bound
 _ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
 
 
-def sizes(problem: Problem) -> list[int]:
-    """GPUs of the cells that are worth trying: powers of two from a node of 8 on, in which every sample fits.
-
-    The smallest with enough samples, and the next one where they are few; all GPUs where even those hold too few.
-    """
-    enough = _FEW * problem.gpus / problem.samples
-    size = 8
-    while size < max(enough, _smallest(problem).max()):
+def smallest_cell(problem: Problem) -> int:
+    """GPUs of the small cells: a power of two, from a node on, with enough samples and room for each of them."""
+    size = _NODE
+    while size < max(_FEW * problem.gpus / problem.samples, _smallest(problem).max()):
         size *= 2
-    few = size * problem.samples < 2 * _FEW * problem.gpus
-    return sorted({min(tried, problem.gpus) for tried in (size, 2 * size)[: 1 + few]})
+    return min(size, problem.gpus)
 
 
-def in_cells(problem: Problem, size: int, degree: int, moves: int, seed: int) -> Schedule | None:
-    """A schedule in cells of so many GPUs, the last of which may be smaller; None where a sample does not fit.
+def in_cells(problem: Problem, size: int, bound_s: float, moves: int, seed: int) -> Schedule | None:
+    """A schedule in cells, the last of which may be smaller; None where a sample does not fit.
 
     Args:
         problem: what is to be planned.
-        size: GPUs of a cell.
-        degree: that the search begins with, such as that of the best static plan.
+        size: GPUs of a small cell.
+        bound_s: a lower bound of the makespan.
         moves: of the annealing.
         seed: of its random numbers; the same gives the same schedule.
     """
     size_C = np.array([min(size, problem.gpus - first) for first in range(0, problem.gpus, size)])
-    longest = int(problem.samples / len(size_C) * _SLACK) + 2
-    bound_s = lower_bound(problem)
-    state = _begin(problem, size_C, longest, degree, bound_s)
+    state = _begin(problem, size_C, bound_s)
     if state is None:
         return None
-    tables, scratch = Tables(problem.times_SMK, problem.degrees_K), Scratch.of(problem)
-    cooling = Cooling(moves, *_HEAT, bound_s * (1 + _ENOUGH), seed)
-    anneal(state, tables, size_C, bound_s, cooling, scratch)
-    ends = np.cumsum(size_C).tolist()
-    found = [
-        run
-        for members_P, count, size, end in zip(
-            state.members_CP, state.count_C, size_C.tolist(), ends, strict=True
-        )
-        for run in runs(problem, members_P[:count], state.choice, range(end - size, end))
-    ]
-    return Schedule.of(found, problem.gpus)
+    scratch = Scratch.of(problem.samples)
+    late_s = bound_s * (1 + _LATE)
+    for number, heat in enumerate(_HEATS):
+        if number:
+            state, size_C = _paired(problem, state, size_C, scratch)
+        share = _SHARE if number == 0 else 1 - _SHARE
+        tables = Tables(_in_time(problem, state, late_s), problem.degrees_K)
+        cooling = Cooling(int(moves * share), *heat, bound_s * (1 + _ENOUGH), seed)
+        late_s = anneal(state, tables, size_C, bound_s, cooling, scratch)
+    return Schedule.of(_runs(problem, state, size_C, scratch), problem.gpus)
 
 
 def _smallest(problem: Problem) -> Places:
@@ -65,40 +64,97 @@ def _smallest(problem: Problem) -> Places:
     return smallest_S
 
 
-def _begin(problem: Problem, size_C: Places, longest: int, degree: int, bound_s: float) -> State | None:
-    """Samples largest first into the cell with the least work per GPU, each."""
+def _begin(problem: Problem, size_C: Places, bound_s: float) -> State | None:
+    """Samples largest first into the cell with the least work per GPU, each a chain of its modules."""
+    modules = len(Module)
+    room = int(problem.samples / len(size_C) * _SLACK) + 2
     work_S = problem.work_SMK[:, Module.DIT].min(axis=1)
     smallest_S = _smallest(problem)
-    members_CP = np.zeros((len(size_C), longest), np.int64)
+    order_CN = np.zeros((len(size_C), modules * room), np.int64)
     count_C, load_C = np.zeros(len(size_C), np.int64), np.zeros(len(size_C))
-    degree_SM = np.full((problem.samples, len(Module)), -1, np.int64)
-    urgency_SM = work_S[:, None] * (1 + 1e-6 * np.arange(len(Module)))
+    cell_S = np.zeros(problem.samples, np.int64)
     for sample in np.lexsort((-work_S, -smallest_S)).tolist():
-        open_C = (count_C < longest) & (size_C >= smallest_S[sample])
+        open_C = (count_C < modules * room) & (size_C >= smallest_S[sample])
         if not open_C.any():
             return None
         cell = int(np.where(open_C, load_C / size_C, np.inf).argmin())
-        members_CP[cell, count_C[cell]] = sample
-        count_C[cell] += 1
+        order_CN[cell, count_C[cell] :][:modules] = modules * sample + np.arange(modules)
+        count_C[cell] += modules
         load_C[cell] += work_S[sample]
-        degree_SM[sample] = _degrees(problem, sample, int(size_C[cell]), degree, bound_s)
-    return State(members_CP, count_C, Choice(degree_SM, urgency_SM))
+        cell_S[sample] = cell
+    return State(order_CN, count_C, _degrees(problem, size_C[cell_S], bound_s))
 
 
-def _degrees(problem: Problem, sample: int, size: int, degree: int, bound_s: float) -> Places:
-    """For the DiT the wanted degree, or the lowest one above with which its chain ends by the bound, or the fastest.
+def _degrees(problem: Problem, size_S: Places, bound_s: float) -> Places:
+    """For each DiT half of its cell, or the lowest degree above with which its chain ends by the bound, or the fastest.
 
-    The other modules get the same one, or their fastest below.
+    With halves a cell is two stacks, which is what good schedules look like; to begin with whole cells or quarters
+    ends 2 % worse. The other modules get their fastest degree below, or the fastest of all. Int64 [S, M].
     """
-    possible_MK = problem.possible_SMK[sample] & (problem.degrees_K <= size)
-    times_MK = np.where(possible_MK, problem.times_SMK[sample], np.inf)
-    others = [module for module in Module if module is not Module.DIT and problem.has_SM[sample, module]]
-    chain_K = times_MK[Module.DIT] + sum(np.minimum.accumulate(times_MK[module]) for module in others)
-    good_K = (chain_K <= bound_s) & (problem.degrees_K >= degree)
-    chosen = int(good_K.argmax() if good_K.any() else chain_K.argmin())
-    degree_M = np.full(len(Module), -1, np.int64)
-    degree_M[Module.DIT] = chosen
-    for module in others:
-        below_K = times_MK[module, : chosen + 1]
-        degree_M[module] = int((below_K if np.isfinite(below_K).any() else times_MK[module]).argmin())
-    return degree_M
+    here_SK = problem.degrees_K <= size_S[:, None]
+    times_SMK = np.where(here_SK[:, None], problem.times_SMK, np.inf)
+    fastest_SMK = np.where(problem.has_SM[:, :, None], np.minimum.accumulate(times_SMK, axis=2), 0.0)
+    chain_SK = times_SMK[:, Module.DIT] + fastest_SMK[:, : Module.DIT].sum(axis=1)
+    good_SK = (chain_SK <= bound_s) & (2 * problem.degrees_K >= size_S[:, None])
+    chosen_S = np.where(good_SK.any(axis=1), good_SK.argmax(axis=1), chain_SK.argmin(axis=1))
+    below_SK = np.arange(len(problem.degrees_K)) <= chosen_S[:, None]
+    low_SMK = np.where(below_SK[:, None], times_SMK, np.inf)
+    low_SMK = np.where(np.isfinite(low_SMK).any(axis=2, keepdims=True), low_SMK, times_SMK)
+    degree_SM = np.where(problem.has_SM, low_SMK.argmin(axis=2), -1)
+    degree_SM[:, Module.DIT] = chosen_S
+    return degree_SM
+
+
+def _in_time(problem: Problem, state: State, late_s: float) -> Floats:
+    """Times without those of degrees with which a DiT ends later, even when nothing else delays it."""
+    times_SMK = problem.times_SMK.copy()
+    before_S = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0)[:, : Module.DIT].max(axis=1)
+    late_SK = times_SMK[:, Module.DIT] + before_S[:, None] > late_s
+    late_SK[np.arange(problem.samples), state.degree_SM[:, Module.DIT]] = False
+    times_SMK[:, Module.DIT][late_SK] = np.inf
+    return times_SMK
+
+
+def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> tuple[State, Places]:
+    """Each two neighbouring cells as one, the same schedule."""
+    if len(size_C) == 1:
+        return state, size_C
+    order_CN, count_C, degree_SM = state
+    _starts(problem, state, size_C, scratch)
+    rows = []
+    for first in range(0, len(size_C), 2):
+        row_N = np.concatenate(
+            [order_CN[cell, : count_C[cell]] for cell in range(first, min(first + 2, len(size_C)))]
+        )
+        rows.append(row_N[np.lexsort((row_N % len(Module), scratch.start_N[row_N]))])
+    room = max(order_CN.shape[1], max(len(row_N) for row_N in rows) + len(Module))
+    paired_CN = np.zeros((len(rows), room), np.int64)
+    for cell, row_N in enumerate(rows):
+        paired_CN[cell, : len(row_N)] = row_N
+    counts_C = np.array([len(row_N) for row_N in rows])
+    return State(paired_CN, counts_C, degree_SM), np.add.reduceat(size_C, np.arange(0, len(size_C), 2))
+
+
+def _starts(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> None:
+    """Finds the start of every cascade."""
+    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
+    there_SM = problem.has_SM
+    width_SM = np.where(there_SM, problem.degrees_K[state.degree_SM], 0)
+    seconds_SM = np.where(there_SM, problem.times_SMK[sample_S1, module_M, state.degree_SM], 0.0)
+    shape = Shape(width_SM.ravel(), seconds_SM.ravel())
+    scratch.start_N[:] = 0.0
+    for cell, size in enumerate(size_C.tolist()):
+        lay(state.order_CN[cell], int(state.count_C[cell]), shape, size, np.inf, scratch)
+
+
+def _runs(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> Iterator:
+    _starts(problem, state, size_C, scratch)
+    for cell, end in enumerate(np.cumsum(size_C).tolist()):
+        members = state.order_CN[cell, : state.count_C[cell]].tolist()
+        timed = (
+            Timed(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
+            for number in members
+            for cascade in [Cascade(*divmod(number, len(Module)))]
+            if state.degree_SM[cascade] >= 0
+        )
+        yield from named(problem, timed, range(end - int(size_C[cell]), end))

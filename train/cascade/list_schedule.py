@@ -4,18 +4,15 @@ A cascade that needs more GPUs than are free lets less urgent ones go first (Gra
 anomalies", 1969, with degrees).
 """
 
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from loader.arrays import Floats, Places
 from train.cascade.compiled import compiled
+from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run
-
-_WAITING, _RUNNING, _DONE = 0, 1, 2
-_TOGETHER_S = 1e-9  # what ends within it ends at one time
+from train.cascade.schedule import Schedule
 
 
 class Tables(NamedTuple):
@@ -152,29 +149,29 @@ def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_
     return total
 
 
-def runs(problem: Problem, members: Places, choice: Choice, gpus: Sequence[int]) -> Iterator[Run]:
-    """The runs of some samples on GPUs of the given numbers.
+def critical_path(problem: Problem, degree_SM: Places) -> Floats:
+    """Urgency by what a cascade and those after it still take: its own time, and its DiT's, float64 [S, M]."""
+    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
+    time_SM = problem.times_SMK[sample_S1, module_M, degree_SM]
+    path_SM = time_SM + time_SM[:, Module.DIT :]
+    path_SM[:, Module.DIT] = time_SM[:, Module.DIT]
+    return np.asarray(path_SM)
 
-    A cascade takes the GPUs on which its sample's others ran before, as far as they are free, then the first ones.
-    """
-    scratch = Scratch.of(problem)
+
+def makespan(problem: Problem, choice: Choice, scratch: Scratch) -> float:
+    """Of the list schedule of all samples on all GPUs, in seconds."""
     tables = Tables(problem.times_SMK, problem.degrees_K)
-    place(members, len(members), choice, tables, len(gpus), np.inf, scratch)
-    total = int((choice.degree_SM[members] >= 0).sum())
-    free, active = set(gpus), list[Run]()
-    used: dict[int, tuple[int, ...]] = {}
-    for number in np.argsort(scratch.start_N[:total], kind="stable").tolist():
-        start_s = float(scratch.start_N[number])
-        sample, module = divmod(int(scratch.order_N[number]), len(Module))
-        for run in [run for run in active if run.end_s <= start_s + _TOGETHER_S]:
-            active.remove(run)
-            free.update(run.gpus)
-        k = int(choice.degree_SM[sample, module])
-        before = used.get(sample, ())
-        chosen = sorted(free, key=lambda gpu: (gpu not in before, gpu))[: int(problem.degrees_K[k])]
-        end_s = start_s + float(problem.times_SMK[sample, module, k])
-        run = Run(Cascade(sample, Module(module)), start_s, end_s, tuple(sorted(chosen)))
-        free.difference_update(chosen)
-        active.append(run)
-        used[sample] = (*before, *chosen)
-        yield run
+    members_S = np.arange(problem.samples)
+    return float(place(members_S, problem.samples, choice, tables, problem.gpus, np.inf, scratch))
+
+
+def scheduled(problem: Problem, choice: Choice) -> Schedule:
+    """The list schedule of all samples on all GPUs."""
+    scratch = Scratch.of(problem)
+    makespan(problem, choice, scratch)
+    timed = (
+        Timed(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
+        for number in range(int((choice.degree_SM >= 0).sum()))
+        for cascade in [Cascade(*divmod(int(scratch.order_N[number]), len(Module)))]
+    )
+    return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)

@@ -4,15 +4,16 @@ from typing import NamedTuple
 
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
-from train.cascade.cells import in_cells, sizes
+from train.cascade.cells import in_cells, smallest_cell
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_MOVES = 300  # for each sample
-_SEARCHES = 16  # where there are few samples, each of them is searched for so often, from other seeds
+_SAMPLE_MOVES, _PAIR_MOVES, _LEAST_MOVES = 260, 80, 4000
+"""For each sample, for each pair of cells (which may exchange samples), and where there are few of both."""
+_SEARCHES = 4  # from several starts, where there are few samples and chance decides
 
 
 class Plan(NamedTuple):
@@ -20,11 +21,13 @@ class Plan(NamedTuple):
 
     Attributes:
         schedule: the chosen one.
+        searched: the best that the search found; None when it found none.
         static: the best static one; None when no degree suits all samples.
         bound_s: no schedule is shorter.
     """
 
     schedule: Schedule
+    searched: Schedule | None
     static: Schedule | None
     bound_s: float
 
@@ -44,18 +47,19 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
             cells, and the time grows in proportion.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
-    tried = sizes(problem)
-    moves = int(_MOVES * effort * problem.samples)
-    degree = static[1] if static else tried[0]
-    searches = max(1, _SEARCHES // (problem.samples * len(tried)))
+    size = smallest_cell(problem)
+    pairs = (problem.gpus / size) ** 2 / 2
+    moves = max(_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs, _LEAST_MOVES) * effort
+    searches = max(1, min(_SEARCHES, 32 // problem.samples))
     found = (
-        in_cells(problem, size, degree, moves, seed * searches + search)
-        for size in tried
+        in_cells(problem, size, bound_s, int(moves / searches), seed * searches + search)
         for search in range(searches)
     )
-    best = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
-    if static and (best is None or static[0].makespan_s <= (1 + WORTH) * best.makespan_s):
-        best = static[0]
-    if best is None:
+    searched = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
+    if static and (searched is None or static[0].makespan_s <= (1 + WORTH) * searched.makespan_s):
+        chosen = static[0]
+    elif searched:
+        chosen = searched
+    else:
         raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
-    return Plan(best, static[0] if static else None, bound_s)
+    return Plan(chosen, searched, static[0] if static else None, bound_s)

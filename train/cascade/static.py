@@ -22,49 +22,61 @@ def static(problem: Problem, degree: int, largest_first: bool = True) -> Schedul
     Returns:
         The schedule; None when a sample cannot run so.
     """
-    groups = problem.gpus // degree
-    found = on_groups(problem, degree)
-    if groups == 0 or found is None:
+    choice_SM, chain_S = chains(problem, degree)
+    placed = _placed(chain_S, problem.gpus // degree, largest_first)
+    if placed is None:
         return None
-    choice_SM, chain_S = found
-    loads = [(0.0, group) for group in range(groups)]
     runs: list[Run] = []
-    order = np.argsort(-chain_S, kind="stable") if largest_first else np.arange(problem.samples)
-    for number, sample in enumerate(order.tolist()):
-        start_s, group = loads[0] if largest_first else loads[number % groups]
-        load = (start_s + float(chain_S[sample]), group)
-        if largest_first:
-            heapq.heapreplace(loads, load)
-        else:
-            loads[group] = load
-        first = group * degree
-        runs.extend(chain(problem, sample, choice_SM[sample], start_s, range(first, first + degree)))
+    for sample, group, start_s in placed:
+        gpus = range(group * degree, (group + 1) * degree)
+        runs.extend(chain(problem, sample, choice_SM[sample], start_s, gpus))
     return Schedule.of(runs, problem.gpus)
 
 
 def best_static(problem: Problem) -> tuple[Schedule, int] | None:
     """The best of the LPT plans and its degree, the lower of equals; None when there is none."""
-    plans = [(static(problem, degree), degree) for degree in problem.degrees_K.tolist()]
-    return min(
-        ((plan, degree) for plan, degree in plans if plan is not None),
-        key=lambda found: found[0].makespan_s,
-        default=None,
-    )
+    best: tuple[float, int] | None = None
+    for degree in problem.degrees_K.tolist():
+        chain_S = chains(problem, degree)[1]
+        placed = _placed(chain_S, problem.gpus // degree, largest_first=True)
+        if placed is not None:
+            makespan_s = max((start_s + chain_S[sample] for sample, _, start_s in placed), default=0.0)
+            best = min(best, (makespan_s, degree)) if best else (makespan_s, degree)
+    if best is None:
+        return None
+    schedule = static(problem, best[1])
+    assert schedule is not None
+    return schedule, best[1]
 
 
-def on_groups(problem: Problem, degree: int) -> tuple[Places, Floats] | None:
+def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int, int, float]] | None:
+    """Sample, group and start of each; None when a sample cannot run so."""
+    if groups == 0 or not np.isfinite(chain_S).all():
+        return None
+    loads = [(0.0, group) for group in range(groups)]
+    order_S = np.argsort(-chain_S, kind="stable") if largest_first else np.arange(len(chain_S))
+    seconds_S = chain_S.tolist()
+    placed = []
+    for number, sample in enumerate(order_S.tolist()):
+        start_s, group = loads[0] if largest_first else loads[number % groups]
+        placed.append((sample, group, start_s))
+        load = (start_s + seconds_S[sample], group)
+        if largest_first:
+            heapq.heapreplace(loads, load)
+        else:
+            loads[group] = load
+    return placed
+
+
+def chains(problem: Problem, degree: int) -> tuple[Places, Floats]:
     """Degrees of all cascades on groups of so many GPUs, by their place, int64 [S, M], and seconds of the chains, [S].
 
-    A module that a sample lacks has -1. None when a sample cannot run so.
+    A module that a sample lacks has -1; the chain of a sample that cannot run so is infinite.
     """
-    own = np.flatnonzero(problem.degrees_K == degree)
     times_SMK = np.where(problem.degrees_K <= degree, problem.times_SMK, np.inf)
-    times_SMK[:, Module.DIT, : own[0]] = np.inf
-    choice_SM, time_SM = times_SMK.argmin(axis=2), times_SMK.min(axis=2)
-    if not np.isfinite(time_SM[problem.has_SM]).all():
-        return None
-    chain_S: Floats = np.where(problem.has_SM, time_SM, 0.0).sum(axis=1)
-    return np.where(problem.has_SM, choice_SM, -1), chain_S
+    times_SMK[:, Module.DIT, problem.degrees_K != degree] = np.inf
+    chain_S: Floats = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0).sum(axis=1)
+    return np.where(problem.has_SM, times_SMK.argmin(axis=2), -1), chain_S
 
 
 def chain(
