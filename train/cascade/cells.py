@@ -154,7 +154,7 @@ def _runs(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> I
         timed = (
             Timed(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
             for number in members
-            for cascade in [Cascade(*divmod(number, len(Module)))]
+            for cascade in [Cascade.numbered(number)]
             if state.degree_SM[cascade] >= 0
         )
         yield from named(problem, timed, range(end - int(size_C[cell]), end))

@@ -172,6 +172,6 @@ def scheduled(problem: Problem, choice: Choice) -> Schedule:
     timed = (
         Timed(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
         for number in range(int((choice.degree_SM >= 0).sum()))
-        for cascade in [Cascade(*divmod(int(scratch.order_N[number]), len(Module)))]
+        for cascade in [Cascade.numbered(int(scratch.order_N[number]))]
     )
     return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
