@@ -17,6 +17,7 @@ COMMANDS = (
     "remove",
     "search",
     "train",
+    "plan",
     "sample",
     "export",
     "fit",

@@ -397,9 +397,7 @@ def _reorder(order_N: Places, count: int) -> None:
 
 
 @compiled
-def _replaced(
-    order_N: Places, count: int, sample: int, partner: int, found_N: Places
-) -> None:
+def _replaced(order_N: Places, count: int, sample: int, partner: int, found_N: Places) -> None:
     """Another sample in the place of one."""
     for place in range(count):
         cascade = order_N[place]

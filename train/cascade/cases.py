@@ -1,8 +1,11 @@
 """Instances with names: what planners are compared on."""
 
+import re
+
 import numpy as np
 
 from loader.arrays import Places
+from loader.errors import UsageError
 from train.cascade.costs import CostModel, DiTCost, Samples, TextCost, VAECost
 from train.cascade.problem import Problem
 
@@ -18,7 +21,10 @@ HUNYUAN_720P = CostModel(
 )
 """HunyuanVideo at 720p, such that Arachne's case study (section I) comes out: 6.0 s for 13 frames and 58.6 s for 113
 on 4 GPUs. A token's hidden vector changes ranks four times in each of forward, recomputation and backward, in 60
-layers. At most 30,000 tokens lie on a GPU: memory counts tokens here."""
+layers. Memory counts tokens here."""
+
+MEMORY_TOKENS = 30_000
+"""What lies on a GPU, at most."""
 
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Those that 24 heads allow, and 16 as a ring of Ulysses groups."""
@@ -33,10 +39,30 @@ def at_720p(frames_S: Places, gpus: int) -> Problem:
     """Videos of these many frames, one a microbatch, in HunyuanVideo at 720p."""
     length_S = 3600 * (1 + (frames_S - 1) // 4)
     samples = Samples(np.ones_like(frames_S), frames_S, length_S)
-    return HUNYUAN_720P.problem(samples, gpus, DEGREES, memory_bytes=30_000)
+    return HUNYUAN_720P.problem(samples, gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
 
 
 def drawn_at_720p(samples: int, gpus: int, seed: int) -> Problem:
     """Videos of 13 to 129 frames in steps of 4, drawn evenly."""
     frames_S = 13 + 4 * np.random.default_rng(seed).integers(0, 30, samples)
     return at_720p(frames_S, gpus)
+
+
+def case(name: str, seed: int) -> Problem:
+    """A case by its name on the command line: ``arachne``, or ``hunyuan-720p:64x256`` for samples x GPUs.
+
+    Args:
+        name: of the case.
+        seed: of drawn samples.
+
+    Raises:
+        UsageError: there is no such case.
+    """
+    if name == "arachne":
+        return arachne()
+    found = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)
+    if not found:
+        raise UsageError(
+            f"--case {name}: there is arachne, and hunyuan-720p:SAMPLESxGPUS such as hunyuan-720p:64x256"
+        )
+    return drawn_at_720p(int(found[1]), int(found[2]), seed)

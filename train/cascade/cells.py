@@ -11,8 +11,8 @@ from loader.arrays import Floats, Places
 from train.cascade.annealing import Cooling, State, Tables, anneal
 from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.serial import Scratch, Shape, lay
+from train.cascade.schedule import Run, Schedule
+from train.cascade.serial import MODULES, Scratch, Shape, lay
 
 _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
@@ -66,20 +66,19 @@ def _smallest(problem: Problem) -> Places:
 
 def _begin(problem: Problem, size_C: Places, bound_s: float) -> State | None:
     """Samples largest first into the cell with the least work per GPU, each a chain of its modules."""
-    modules = len(Module)
     room = int(problem.samples / len(size_C) * _SLACK) + 2
     work_S = problem.work_SMK[:, Module.DIT].min(axis=1)
     smallest_S = _smallest(problem)
-    order_CN = np.zeros((len(size_C), modules * room), np.int64)
+    order_CN = np.zeros((len(size_C), MODULES * room), np.int64)
     count_C, load_C = np.zeros(len(size_C), np.int64), np.zeros(len(size_C))
     cell_S = np.zeros(problem.samples, np.int64)
     for sample in np.lexsort((-work_S, -smallest_S)).tolist():
-        open_C = (count_C < modules * room) & (size_C >= smallest_S[sample])
+        open_C = (count_C < MODULES * room) & (size_C >= smallest_S[sample])
         if not open_C.any():
             return None
         cell = int(np.where(open_C, load_C / size_C, np.inf).argmin())
-        order_CN[cell, count_C[cell] :][:modules] = modules * sample + np.arange(modules)
-        count_C[cell] += modules
+        order_CN[cell, count_C[cell] :][:MODULES] = MODULES * sample + np.arange(MODULES)
+        count_C[cell] += MODULES
         load_C[cell] += work_S[sample]
         cell_S[sample] = cell
     return State(order_CN, count_C, _degrees(problem, size_C[cell_S], bound_s))
@@ -126,8 +125,8 @@ def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
         row_N = np.concatenate(
             [order_CN[cell, : count_C[cell]] for cell in range(first, min(first + 2, len(size_C)))]
         )
-        rows.append(row_N[np.lexsort((row_N % len(Module), scratch.start_N[row_N]))])
-    room = max(order_CN.shape[1], max(len(row_N) for row_N in rows) + len(Module))
+        rows.append(row_N[np.lexsort((row_N % MODULES, scratch.start_N[row_N]))])
+    room = max(order_CN.shape[1], max(len(row_N) for row_N in rows) + MODULES)
     paired_CN = np.zeros((len(rows), room), np.int64)
     for cell, row_N in enumerate(rows):
         paired_CN[cell, : len(row_N)] = row_N
@@ -137,7 +136,7 @@ def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
 
 def _starts(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> None:
     """Finds the start of every cascade."""
-    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
+    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
     there_SM = problem.has_SM
     width_SM = np.where(there_SM, problem.degrees_K[state.degree_SM], 0)
     seconds_SM = np.where(there_SM, problem.times_SMK[sample_S1, module_M, state.degree_SM], 0.0)
@@ -147,14 +146,14 @@ def _starts(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
         lay(state.order_CN[cell], int(state.count_C[cell]), shape, size, np.inf, scratch)
 
 
-def _runs(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> Iterator:
+def _runs(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> Iterator[Run]:
     _starts(problem, state, size_C, scratch)
     for cell, end in enumerate(np.cumsum(size_C).tolist()):
         members = state.order_CN[cell, : state.count_C[cell]].tolist()
         timed = (
             Timed(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
             for number in members
-            for cascade in [Cascade.numbered(number)]
+            for cascade in [Cascade(number // MODULES, Module(number % MODULES))]
             if state.degree_SM[cascade] >= 0
         )
         yield from named(problem, timed, range(end - int(size_C[cell]), end))

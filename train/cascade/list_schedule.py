@@ -172,6 +172,10 @@ def scheduled(problem: Problem, choice: Choice) -> Schedule:
     timed = (
         Timed(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
         for number in range(int((choice.degree_SM >= 0).sum()))
-        for cascade in [Cascade.numbered(int(scratch.order_N[number]))]
+        for cascade in [_cascade(int(scratch.order_N[number]))]
     )
     return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+
+
+def _cascade(number: int) -> Cascade:
+    return Cascade(number // len(Module), Module(number % len(Module)))

@@ -32,6 +32,12 @@ class Plan(NamedTuple):
     bound_s: float
 
     @property
+    def best(self) -> Schedule:
+        """The shortest that is known, though it be hardly better than the static one."""
+        found = [one for one in (self.searched, self.static) if one]
+        return min(found, key=lambda one: one.makespan_s)
+
+    @property
     def gap(self) -> float:
         """How far the makespan is above the bound, as a share of it."""
         return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
@@ -56,10 +62,17 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
         for search in range(searches)
     )
     searched = min((one for one in found if one), key=lambda one: one.makespan_s, default=None)
-    if static and (searched is None or static[0].makespan_s <= (1 + WORTH) * searched.makespan_s):
-        chosen = static[0]
+    if static and searched:
+        chosen = kept(searched, static[0])
     elif searched:
         chosen = searched
+    elif static:
+        chosen = static[0]
     else:
         raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
     return Plan(chosen, searched, static[0] if static else None, bound_s)
+
+
+def kept(found: Schedule, static: Schedule) -> Schedule:
+    """The static one, unless the other is worth its handoffs and groups."""
+    return static if static.makespan_s <= (1 + WORTH) * found.makespan_s else found

@@ -29,12 +29,6 @@ class Cascade(NamedTuple):
     sample: int
     module: Module
 
-    @classmethod
-    def numbered(cls, number: int) -> "Cascade":
-        """That of this number, ``len(Module) * sample + module``, as compiled code counts them."""
-        sample, module = divmod(number, len(Module))
-        return cls(sample, Module(module))
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

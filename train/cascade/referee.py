@@ -87,7 +87,9 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     solver.parameters.random_seed = seed
     status = solver.solve(model)
     if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
-        raise RunError(f"the constraint program is {solver.status_name(status)}: the hint is no valid schedule")
+        raise RunError(
+            f"the constraint program is {solver.status_name(status)}: the hint is no valid schedule"
+        )
     # Any schedule has a rounded one that is longer by a tick for each cascade, at most.
     bound_s = max((solver.best_objective_bound - len(hint.runs)) * tick_s, lower_bound(problem))
     if status == cp_model.UNKNOWN:

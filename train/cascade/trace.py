@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -46,7 +46,9 @@ class Trace(BaseModel, frozen=True, extra="forbid"):
 
     gpus: int = Field(ge=1, le=65_536, description="that there are")
     gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
-    steps: tuple[tuple[Shape, ...], ...] = Field(min_length=1, description="microbatches of each iteration")
+    steps: tuple[Annotated[tuple[Shape, ...], Field(min_length=1)], ...] = Field(
+        min_length=1, description="microbatches of each iteration"
+    )
 
     def samples(self, compression: Compression) -> list[Samples]:
         """Of each step.
@@ -71,9 +73,18 @@ def read_trace(file: Path) -> Trace:
         raise UsageError(f"cannot read trace {file}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = _where(first["loc"])
         message = str(first["msg"]).removeprefix("Value error, ")
         raise UsageError(f"{file} is no trace{f', at {where}' if where else ''}: {message}") from error
+
+
+def _where(loc: Sequence[int | str]) -> str:
+    """Of a wrong value: step 0, sample 3, key frames."""
+    step, sample, key = (*loc[1:], None, None, None)[:3]
+    if loc[:1] != ("steps",) or step is None:
+        return f"key {'.'.join(map(str, loc))}" if loc else ""
+    named = [f"step {step}", f"sample {sample}", f"key {key}"]
+    return ", ".join(named[: len(loc) - 1])
 
 
 def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples:
@@ -187,7 +198,7 @@ def replay(
         steps: samples of each.
         cluster: to plan for.
         planner: any.
-        mapper: any; such as `mapper.unmapped` in place of the real one.
+        mapper: any; such as one that leaves GPUs as the planner named them.
         noise: of the execution; None: times are as planned, but for what places cost.
         seed: of the noise, which is the same for every planner as far as the order of its cascades is.
     """
