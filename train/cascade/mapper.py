@@ -83,8 +83,7 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
     What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
     """
     sites = Sites(topology)
-    free = dict.fromkeys(range(schedule.gpus))
-    open_gpus = topology.by_node(free)
+    open_gpus = topology.by_node(range(schedule.gpus))
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
     of_sample: dict[int, list[int]] = {}
