@@ -56,12 +56,12 @@ def _alone(problem: Problem, run: Run) -> list[str]:
 def _in_order(schedule: Schedule) -> list[str]:
     ends: dict[int, float] = {}
     for run in schedule.runs:
-        if run.cascade.module is not Module.DIT:
+        if run.cascade.module != Module.DIT:
             ends[run.cascade.sample] = max(ends.get(run.cascade.sample, 0.0), run.end_s)
     return [
         f"{_name(run.cascade)} starts at {run.start_s:.6g} s, before what it needs ends at {end:.6g} s"
         for run in schedule.runs
-        if run.cascade.module is Module.DIT
+        if run.cascade.module == Module.DIT
         and run.start_s < (end := ends.get(run.cascade.sample, 0.0)) - _TOLERANCE_S
     ]
 

@@ -41,6 +41,8 @@ class Priorities(NamedTuple):
 
 
 BOTH = Priorities()
+NEITHER = Priorities(intra=False, inter=False)
+"""GPUs by their numbers, as without a mapper."""
 
 
 def levels(

@@ -37,8 +37,8 @@ def place(
     Args:
         schedule: a valid one.
         topology: of the cluster; it may have more GPUs than the schedule.
-        priorities: which count. Without those within cascades, GPUs are taken where the cascades before ran, then in
-            the order of their numbers.
+        priorities: which count. Without those within cascades, GPUs are taken where the sample's others ran, then in
+            the order of their numbers; with `NEITHER` by their numbers alone.
         tries: of the search.
 
     Raises:
@@ -63,26 +63,13 @@ def placed_cost(
     return _Search(schedule, topology, priorities, [run.gpus for run in schedule.runs]).total
 
 
-def unmapped(schedule: Schedule) -> Schedule:
-    """What runs without a mapper: every cascade on the free GPUs of the lowest numbers, in the order of starts."""
-    free, running = set(range(schedule.gpus)), list[tuple[float, int]]()
-    chosen: list[list[int]] = []
-    for number, run in enumerate(schedule.runs):
-        while running and running[0][0] <= run.start_s + TOGETHER_S:
-            free.update(chosen[heappop(running)[1]])
-        chosen.append(sorted(free)[: len(run.gpus)])
-        free.difference_update(chosen[-1])
-        heappush(running, (run.end_s, number))
-    return _with(schedule, chosen)
-
-
 def needs(runs: Sequence[Run]) -> list[list[int]]:
     """Of each run, the numbers of those whose results it needs."""
     others: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
-        if run.cascade.module is not Module.DIT:
+        if run.cascade.module != Module.DIT:
             others.setdefault(run.cascade.sample, []).append(number)
-    return [others.get(run.cascade.sample, []) if run.cascade.module is Module.DIT else [] for run in runs]
+    return [others.get(run.cascade.sample, []) if run.cascade.module == Module.DIT else [] for run in runs]
 
 
 def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]) -> Schedule:
@@ -96,8 +83,7 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
     What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
     """
     sites = Sites(topology)
-    free = dict.fromkeys(range(schedule.gpus))
-    open_gpus = topology.by_node(free)
+    open_gpus = topology.by_node(range(schedule.gpus))
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
     of_sample: dict[int, list[int]] = {}
@@ -105,11 +91,12 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
         while running and running[0][0] <= run.start_s + TOGETHER_S:
             for node, own in topology.by_node(chosen[heappop(running)[1]]).items():
                 open_gpus[node] = sorted(open_gpus[node] + own)
-        liked = of_sample.setdefault(run.cascade.sample, [])
+        kin = of_sample.setdefault(run.cascade.sample, [])
+        liked = kin if priorities.inter else []
         groups = [chosen[other] for other in before[number]]
         if priorities.intra:
             found = min(
-                sites.proposals(len(run.gpus), open_gpus, liked if priorities.inter else ()),
+                sites.proposals(len(run.gpus), open_gpus, liked),
                 key=lambda gpus: levels(topology, gpus, groups, priorities),
             )
         else:
@@ -119,7 +106,7 @@ def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> l
         for node, own in topology.by_node(found).items():
             open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in own]
         chosen.append(found)
-        liked += found
+        kin += found
         heappush(running, (run.end_s, number))
     return chosen
 

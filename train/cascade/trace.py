@@ -134,8 +134,8 @@ class Iteration(NamedTuple):
         executed: the runs as they came out.
         idle: share of the GPUs' time until the last cascade ends.
         flops_cv: coefficient of variation of the GPUs' operations.
-        plan_ms: of planning.
-        place_ms: of placing.
+        plan_ms: of planning, on the processor.
+        place_ms: of placing, likewise.
     """
 
     planned_s: float
@@ -156,8 +156,8 @@ class Summary:
         planned_s: of the plans.
         idle: share of all GPU time.
         flops_cv: of the GPUs' operations in a step.
-        plan_ms: of planning a step.
-        place_ms: of placing a step.
+        plan_ms: of planning a step, on the processor.
+        place_ms: of placing a step, likewise.
     """
 
     steps: int
@@ -198,17 +198,17 @@ def replay(
         steps: samples of each.
         cluster: to plan for.
         planner: any.
-        mapper: any; such as `mapper.unmapped` in place of the real one.
+        mapper: any; such as one that leaves GPUs as the planner named them.
         noise: of the execution; None: times are as planned, but for what places cost.
         seed: of the noise, which is the same for every planner as far as the order of its cascades is.
     """
     for number, samples in enumerate(steps):
         problem = cluster.problem(samples)
-        began = time.perf_counter()
+        began = time.process_time()
         planned = planner(problem)
-        middle = time.perf_counter()
+        middle = time.process_time()
         placed = mapper(planned, cluster.topology)
-        ended = time.perf_counter()
+        ended = time.process_time()
         places = communication(
             placed, cluster.topology, Traffic.of(cluster.costs, samples), cluster.costs.links
         )

@@ -106,9 +106,9 @@ def _of(schedule: Schedule, number: int, gpus, placed, topology: Topology) -> Le
     before = [
         own
         for other, own in zip(schedule.runs, placed, strict=False)
-        if run.cascade.module is Module.DIT
+        if run.cascade.module == Module.DIT
         and other.cascade.sample == run.cascade.sample
-        and other.cascade.module is not Module.DIT
+        and other.cascade.module != Module.DIT
     ]
     weight = _weight(run)
     return Levels(*(weight * level for level in levels(topology, sorted(gpus), before)))

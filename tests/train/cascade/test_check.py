@@ -43,3 +43,10 @@ def test_a_valid_schedule_passes():
 )
 def test_what_is_wrong_is_told(changed, told):
     assert any(told in one for one in violations(problem(), schedule(**changed)))
+
+
+def test_a_module_may_be_a_plain_number():
+    runs = [run._replace(cascade=Cascade(0, int(run.cascade.module))) for run in schedule().runs]
+    assert violations(problem(), Schedule.of(runs, 4)) == []
+    early = [run._replace(start_s=0.5, end_s=2.5) if run.cascade.module == DIT else run for run in runs]
+    assert any("before what it needs" in one for one in violations(problem(), Schedule.of(early, 4)))

@@ -4,8 +4,8 @@ import pytest
 from tests.train.cascade.placements import best_cost, cost, drawn
 from train.cascade.cases import DEGREES, arachne
 from train.cascade.check import violations
-from train.cascade.levels import Priorities
-from train.cascade.mapper import place, placed_cost, unmapped
+from train.cascade.levels import BOTH, NEITHER, Priorities
+from train.cascade.mapper import place, placed_cost
 from train.cascade.plan import plan
 from train.cascade.sites import even_shares
 from train.cascade.swaps import Board
@@ -51,18 +51,31 @@ def test_random_schedules_stay_valid_and_never_get_worse(seed):
     problem, schedule = drawn(int(draw.integers(1, 16)), gpus, DEGREES, seed)
     topology = PRESETS[str(draw.choice(["dgx-h100", "pcie"]))].holding(gpus)
     for priorities in (
-        Priorities(),
+        BOTH,
         Priorities(intra=False),
         Priorities(inter=False),
-        Priorities(False, False),
+        NEITHER,
     ):
         placed = place(schedule, topology, priorities, tries=40)
         assert violations(problem, placed) == []
         assert untouched(placed) == untouched(schedule)
         assert placed_cost(placed, topology, priorities) <= placed_cost(schedule, topology, priorities)
-    plain = unmapped(schedule)
-    assert violations(problem, plain) == []
-    assert untouched(plain) == untouched(schedule)
+
+
+def test_without_priorities_gpus_are_taken_by_number():
+    problem, schedule = drawn(6, 16, (1, 2, 4, 8), 5)
+    placed = place(schedule, PRESETS["dgx-h100"].holding(16), NEITHER)
+    assert violations(problem, placed) == []
+    for run in placed.runs:
+        taken = {
+            gpu
+            for other in placed.runs
+            if other.start_s < run.end_s and other.end_s > run.start_s + 1e-6 and other != run
+            for gpu in other.gpus
+            if placed.runs.index(other) < placed.runs.index(run)
+        }
+        free = [gpu for gpu in range(16) if gpu not in taken]
+        assert list(run.gpus) == free[: len(run.gpus)]
 
 
 def test_the_same_schedule_is_placed_the_same():

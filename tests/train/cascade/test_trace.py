@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,8 @@ from loader.errors import UsageError
 from loader.tokens import COMPRESSIONS
 from loader.workloads import WORKLOADS
 from train.cascade.cases import DEGREES, HUNYUAN_720P
-from train.cascade.mapper import unmapped
+from train.cascade.levels import NEITHER
+from train.cascade.mapper import place
 from train.cascade.plan import plan
 from train.cascade.problem import Module
 from train.cascade.simulate import Noise
@@ -86,6 +89,6 @@ def test_a_replay_compares_planners():
     assert ours.iteration_s < random.iteration_s
     assert ours.idle < random.idle
     assert ours.flops_cv < random.flops_cv
-    plain = summary(lambda problem: plan(problem).schedule, mapper=lambda schedule, _: unmapped(schedule))
+    plain = summary(lambda problem: plan(problem).schedule, mapper=partial(place, priorities=NEITHER))
     assert plain.planned_s == ours.planned_s
     assert np.isfinite(plain.iteration_s)
