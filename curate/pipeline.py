@@ -100,7 +100,7 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
         import ray.data
     except ImportError as error:
         raise UsageError(
-            "Ray is not installed: pip install 'reelweave[curate]', or --set run.runner=sequential"
+            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
         ) from error
     _start(ray)
     # Its notes are for its developers; what fails reaches the caller as an exception.
@@ -116,9 +116,7 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
         for item in dataset.iter_rows():
             yield json.loads(item["row"])
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        raise RunError(
-            f"curation stopped: {_root_cause(error)}; run the same command again to go on"
-        ) from error
+        raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
 
 
 def cluster_size() -> tuple[float, float, float]:

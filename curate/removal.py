@@ -69,6 +69,8 @@ def remove(storage: Storage, removal: Removal) -> Removed:
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
         removals=[*dataset.manifest.removals, *([] if known and not samples else [recorded])],
+        latents=dataset.latents,
+        files=dataset.latent_files(),
     )
     manifest = publish(storage, shards, content, dataset.manifest)
     _purge(Ledger(storage), {row["key"] for row in accounting if gone(row) and row["key"]})

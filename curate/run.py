@@ -105,7 +105,7 @@ def curate(
         removals=dataset.manifest.removals if dataset else [],
     )
     if dataset is None:
-        _remove_strays(storage, {shard.path for shard in shards})
+        remove_strays(storage, {shard.path for shard in shards})
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
@@ -167,7 +167,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
     dataset.storage.sweep()
 
 
-def _remove_strays(storage: Storage, planned: set[str]) -> None:
+def remove_strays(storage: Storage, planned: set[str]) -> None:
     """Shards of an interrupted run that was planned otherwise must not lie beside the published ones."""
     for item in list(storage.list("shards/")):
         if item.path.removesuffix(".idx") not in planned:
@@ -178,8 +178,9 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
     """Raises `UsageError` where tars of somebody else lie among which ours would be written, or taken for strays."""
     begun = dataset is not None or ledger.read_note("config") is not None
     stray = None if begun else next(storage.list("shards/"), None)
-    if stray is not None or (dataset is not None and dataset.manifest.foreign):
-        what = "an index over tars" if stray is None else f"{stray.path}, a file"
+    manifest = None if dataset is None else dataset.manifest
+    if stray is not None or (manifest and (manifest.foreign or manifest.latents)):
+        what = "a dataset" if stray is None else f"{stray.path}, a file"
         raise UsageError(f"{storage.root} holds {what} that no curation wrote; choose another --out")
 
 

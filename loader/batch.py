@@ -72,6 +72,7 @@ class Batch:
         after: where the stream stands behind it; within a step, at the step's beginning.
         bad: samples that others stand in for here.
         media: the encoded clips, where the stream does not decode; there are no pixels then.
+        contexts: what the text encoder made of each caption, [tokens, D], where it is stored.
     """
 
     keys: tuple[str, ...]
@@ -87,6 +88,7 @@ class Batch:
     after: Position
     bad: tuple[BadSample, ...] = ()
     media: Media | None = None
+    contexts: tuple[torch.Tensor, ...] | None = None
 
     @property
     def ends_step(self) -> bool:
@@ -101,12 +103,14 @@ class Microbatch(Batch):
     Attributes:
         bucket: the shape.
         length: S of the bucket, tokens of one sample with text counted at its cap.
-        video_BCTHW: uint8 RGB; of no frames where the stream does not decode.
+        video_BCTHW: uint8 RGB; of no frames where the stream does not decode, or latents stand for pixels.
+        latents_BCTHW: of the bucket's samples, where they are stored.
     """
 
     bucket: Bucket
     length: int
     video_BCTHW: torch.Tensor
+    latents_BCTHW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,7 +121,7 @@ class Pack(Batch):
         buckets: the shape of each.
         lengths: S of each as it was planned; with `cu_seqlens` of ``loader.packing`` where each begins.
         videos: uint8 RGB [3, frames, height, width] each; an image has one frame; of no frames where the stream does
-            not decode.
+            not decode. Floating point, [C, T, H, W], are latents that stand for pixels.
     """
 
     buckets: tuple[Bucket, ...]

@@ -196,6 +196,14 @@ def buckets_of(config: BucketConfig) -> tuple[Bucket, ...]:
     return tuple(Bucket(frames, *size) for frames in sorted(config.frames) for size in sorted(config.sizes))
 
 
+def shapes_of(config: BucketConfig) -> dict[str, Any]:
+    """What of a configuration decides each sample's bucket and frames, as JSON values."""
+    values = config.model_dump(
+        mode="json", include={"frames", "sizes", "max_upscale", "max_crop", "sampling"}
+    )
+    return values | {"frames": sorted(values["frames"]), "sizes": sorted(values["sizes"])}
+
+
 def assign(index: PlanIndex, config: BucketConfig) -> Assignment:
     """Gives every sample the bucket that keeps most of it.
 

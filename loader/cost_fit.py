@@ -30,15 +30,18 @@ class Timings:
         batch: int64 [n], B of each.
         length: int64 [n], S of each.
         step_s: float64 [n], seconds without the wait for other ranks.
+        rank: int64 [n], which rank measured each; None where that is not known.
     """
 
     batch: Places
     length: Places
     step_s: Floats
+    rank: Places | None = None
 
     def where(self, chosen: Flags | NDArray[np.intp]) -> "Timings":
         """Some of them."""
-        return Timings(self.batch[chosen], self.length[chosen], self.step_s[chosen])
+        rank = None if self.rank is None else self.rank[chosen]
+        return Timings(self.batch[chosen], self.length[chosen], self.step_s[chosen], rank)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from loader.ahead import ahead
 from loader.arrays import Places
 from loader.batch import BadSample, Media, Microbatch, Pack
 from loader.buckets import Bucket
-from loader.contents import Contents, Decoded, Encoded
+from loader.contents import Contents, Decoded, Encoded, Filled, kind_of
 from loader.dataset.clip import Clip
 from loader.errors import RunError
 from loader.fetch import Fetched, Fetcher
@@ -28,6 +28,7 @@ from loader.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
 _STAND_INS = 16
+_NO_FRAMES = (3, 0, 0, 0)
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +91,7 @@ class Pipeline:
         self, samples: Samples, config: StreamConfig, pin_memory: bool, share: Share | None = None
     ) -> None:
         self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
+        self._latents = samples.latents if config.latents and config.decode else None
         self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
         # What a cache keeps must be the same whatever is planned beside it.
         self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
@@ -158,7 +160,8 @@ class Pipeline:
         contents: Contents
         if self._config.decode:
             own = [planned.buckets[number] for number in numbers]
-            contents, jobs = Decoded(own, self._config.decoder, self._pin_memory), [[n] for n in numbers]
+            contents = Decoded(own, self._config.decoder, self._pin_memory, self._latents)
+            jobs = [[number] for number in numbers]
         else:
             # Without decoding a sample is less work than a job of its own.
             contents, jobs = Encoded(len(numbers), self._pin_memory), [numbers] if numbers else []
@@ -182,13 +185,13 @@ class Pipeline:
             try:
                 clip = self._samples.clip(row, fetched)
                 frames_T = self._frames(row, clip, passed, bucket)
-                size = _taken(contents, place, clip, frames_T)
+                filled = _taken(contents, place, clip, frames_T, passed)
             except BadSampleError as error:
                 self._samples.forget(fetched)
                 bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
                 continue
             frames = [] if self._config.decode else frames_T.tolist()
-            return Loaded(clip.key, clip.caption, passed, size, frames, bad)
+            return Loaded(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
         raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
 
     def _frames(self, row: int, clip: Clip, passed: int, bucket: Bucket) -> Places:
@@ -214,18 +217,26 @@ class Pipeline:
             "bad": bad,
         }
         sizes, buckets = [one.size for one in loaded], planned.buckets
-        shapes = [(3, bucket.frames, bucket.height, bucket.width) for bucket in buckets]
+        kinds = [kind_of(bucket, self._latents) for bucket in buckets]
         if not self._config.decode:
             frames = tuple(np.array(one.frames) for one in loaded)
             common["media"] = Media(part.content, (0, *accumulate(sizes)), frames)
-            shapes, sizes = [(3, 0, 0, 0)] * len(buckets), [0] * len(buckets)
-        pixels = part.content[: sum(sizes)]
+            kinds, sizes = [(kind, _NO_FRAMES) for kind, _ in kinds], [0] * len(buckets)
+        if self._latents is not None and self._latents.text is not None:
+            rows = (-1, self._latents.text.width)
+            texts = torch.split(part.contexts, [one.text for one in loaded])
+            common["contexts"] = tuple(_viewed(own, self._latents.dtype, rows) for own in texts)
+        values = part.content[: sum(sizes)]
         if planned.packed:
-            videos = zip(torch.split(pixels, sizes), shapes, strict=True)
-            common["videos"] = tuple(own.view(shape) for own, shape in videos)
+            videos = zip(torch.split(values, sizes), kinds, strict=True)
+            common["videos"] = tuple(_viewed(own, str(kind), shape) for own, (kind, shape) in videos)
             return Pack(buckets=buckets, lengths=planned.lengths, **common)
-        video_BCTHW = pixels.view(len(buckets), *shapes[0])
-        return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=video_BCTHW, **common)
+        [(kind, shape), *_] = kinds
+        own_BCTHW = _viewed(values, str(kind), (len(buckets), *shape))
+        if kind != np.uint8:
+            common["latents_BCTHW"] = own_BCTHW
+            own_BCTHW = torch.empty(len(buckets), *_NO_FRAMES, dtype=torch.uint8)
+        return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=own_BCTHW, **common)
 
     def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
         for sample in bad:
@@ -243,11 +254,19 @@ class Pipeline:
 def _part(decoding: _Decoding) -> Part[Planned]:
     planned, owners, contents, loads = decoding
     loaded = [one for load in loads for one in load.result()]
-    return Part(planned, owners, contents.joined(), loaded)
+    return Part(planned, owners, contents.joined(), contents.contexts(), loaded)
 
 
-def _taken(contents: Contents, place: int, clip: Clip, frames_T: Places) -> int:
+def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Bytes as numbers; copied where they lie between two numbers' places, as beside pixels in a pack."""
+    kind: torch.dtype = getattr(torch, dtype)
+    if bytes_N.storage_offset() % kind.itemsize:
+        bytes_N = bytes_N.clone()
+    return bytes_N.view(kind).view(shape)
+
+
+def _taken(contents: Contents, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
     try:
-        return contents.fill(place, clip, frames_T)
+        return contents.fill(place, clip, frames_T, passed)
     except RunError as error:
         raise BadSampleError(str(error)) from error

@@ -3,9 +3,12 @@
 AdaptiveLoad (section 3.2) names such a loop and gives no rule. Ours: at a set point the cost is fitted again to what
 was measured since the last one, without the steps that something else slowed down, and the new cost is taken only
 when it explains clearly more. Noise alone therefore changes nothing, and a plan never changes between set points.
+Ranks that are slow at everything are named, and their times count as if they were not: else their number of samples,
+which says nothing of shapes, would decide what shapes cost.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -13,8 +16,10 @@ from pydantic import BaseModel, Field
 from loader.arrays import Floats
 from loader.cost import Cost, seconds
 from loader.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
+from loader.rank_speed import odd_ranks
 
 _TRIMS = 3
+_NAMED = 8  # odd ranks, in the log
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 
 
@@ -35,6 +40,12 @@ class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
     outliers: float = Field(
         3.0, gt=1, description="standard deviations beyond which a time is left out of the fit"
     )
+    odd_rank: float = Field(
+        1.15,
+        gt=1,
+        description="a rank that takes this many times as long as the median one for the same shapes, or the inverse,"
+        " is named, and its times are scaled to that one's",
+    )
 
 
 @dataclass(frozen=True)
@@ -46,12 +57,14 @@ class Recalibration:
         changed: whether it is a new one.
         reason: in words, for the log.
         error: median of |predicted / measured - 1| with ``cost``.
+        odd_ranks: how many times as long as the median rank others took for the same shapes, where they differ.
     """
 
     cost: Cost
     changed: bool
     reason: str
     error: float
+    odd_ranks: Mapping[int, float] = field(default_factory=dict)
 
 
 def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
@@ -67,6 +80,13 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
         return Recalibration(
             current, False, f"{count} of {config.min_timings} microbatches measured", float("nan")
         )
+    found = odd_ranks(timings, config.odd_rank)
+    decided = _decided(current, _at_one_speed(timings, found), config)
+    return replace(decided, reason="; ".join([decided.reason, *_in_words(found)]), odd_ranks=found)
+
+
+def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
+    """See `recalibrated`; of ranks that are equally fast."""
     before = _median_error(current, timings)
     if before <= config.keep_error:
         return Recalibration(current, False, f"the cost is {before:.1%} off", before)
@@ -79,11 +99,26 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
         return Recalibration(
             current, False, f"the cost is {before:.1%} off, a new one would be {after:.1%}", before
         )
-    left_out = count - len(usual.step_s)
+    left_out = len(timings.step_s) - len(usual.step_s)
     reason = (
         f"the cost was {before:.1%} off, the new one is {after:.1%}; {left_out} slow or odd times left out"
     )
     return Recalibration(fit.cost, True, reason, after)
+
+
+def _in_words(odd: Mapping[int, float]) -> list[str]:
+    """The slowest ones by their numbers."""
+    named = sorted(odd, key=lambda rank: -odd[rank])[:_NAMED]
+    told = [f"rank {rank} takes {odd[rank]:.2f} times as long as others" for rank in named]
+    return [*told, f"{len(odd) - _NAMED} more ranks are odd"] if len(odd) > _NAMED else told
+
+
+def _at_one_speed(timings: Timings, factors: Mapping[int, float]) -> Timings:
+    """As if all ranks were as fast as those that are not named."""
+    step_s = timings.step_s.copy()
+    for rank, factor in factors.items():
+        step_s[timings.rank == rank] /= factor
+    return replace(timings, step_s=step_s)
 
 
 def _usual(timings: Timings, outliers: float) -> Timings:

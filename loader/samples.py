@@ -2,6 +2,7 @@
 
 from loader.cache import DiskCache
 from loader.dataset.clip import Clip
+from loader.dataset.latents import Latents
 from loader.errors import RunError
 from loader.fetch import Fetched, Place
 from loader.source import Source
@@ -23,6 +24,11 @@ class Samples:
         self._source = source
         self._index = source.plan_index
         self._cache = cache
+
+    @property
+    def latents(self) -> Latents | None:
+        """What is said of the latents they have; None where they have none."""
+        return self._source.latents
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """Bytes of a shard, from the cache where they are in it."""

@@ -49,6 +49,19 @@ class FrameSampling(BaseModel, frozen=True, extra="forbid"):
         reach = (np.asarray(frames) - 1) / self.step(clip_fps) + 1e-6
         return np.floor(reach).astype(np.int64) + 1
 
+    def starts(self, clip_frames: ArrayLike, clip_fps: ArrayLike, count: ArrayLike) -> Places:
+        """From how many frames on a choice may begin, at least 1; the arguments broadcast against each other.
+
+        Args:
+            clip_frames: of the clips.
+            clip_fps: their frames per second.
+            count: frames wanted.
+        """
+        if self.mode == "all":
+            return np.ones(np.broadcast_shapes(np.shape(clip_frames), np.shape(count)), np.int64)
+        last = ((np.asarray(count) - 1) * self.step(clip_fps) + 0.5).astype(np.int64)
+        return np.maximum(1, np.asarray(clip_frames) - last)
+
     def frames(self, words: str, clip_frames: int, clip_fps: float, count: int) -> Places:
         """The numbers of ``count`` frames, int64, rising; a pure function.
 
@@ -59,10 +72,7 @@ class FrameSampling(BaseModel, frozen=True, extra="forbid"):
             count: wanted.
         """
         step = float(self.step(clip_fps))
-        last = int((count - 1) * step + 0.5)
-        first = 0
-        if self.mode != "all":
-            digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
-            first = int.from_bytes(digest, "little") % max(1, clip_frames - last)
+        digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
+        first = int.from_bytes(digest, "little") % int(self.starts(clip_frames, clip_fps, count))
         numbers = first + np.floor(np.arange(count) * step + 0.5).astype(np.int64)
         return np.asarray(np.minimum(numbers, clip_frames - 1))

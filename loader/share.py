@@ -32,6 +32,7 @@ class Loaded(NamedTuple):
         size: bytes of its content.
         frames: that are wanted of it, where the content is an encoded clip.
         bad: samples that it stands in for.
+        text: bytes of what is stored of its caption.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Loaded(NamedTuple):
     size: int
     frames: list[int]
     bad: list[BadSample]
+    text: int = 0
 
 
 class Part(NamedTuple, Generic[T]):
@@ -49,12 +51,14 @@ class Part(NamedTuple, Generic[T]):
         planned: what it is.
         owners: of each sample of the microbatch the rank of the group that decodes it.
         content: of the rank's samples, uint8, one sample after the other.
+        contexts: what is stored of their captions, likewise.
         loaded: what they are.
     """
 
     planned: T
     owners: list[int]
     content: torch.Tensor
+    contexts: torch.Tensor
     loaded: list[Loaded]
 
 
@@ -149,8 +153,12 @@ class Share:
         while (own := self._next(parts)) is not None:
             part, told = own
             by_rank = [iter(loaded) for loaded in told]
-            whole = part._replace(loaded=[next(by_rank[owner]) for owner in part.owners])
-            yield whole._replace(content=self._whole(whole, pin_memory))
+            loaded = [next(by_rank[owner]) for owner in part.owners]
+            yield part._replace(
+                content=self._whole(part.owners, [one.size for one in loaded], part.content, pin_memory),
+                contexts=self._whole(part.owners, [one.text for one in loaded], part.contexts, pin_memory),
+                loaded=loaded,
+            )
 
     def _next(self, parts: Iterator[Part[T]]) -> tuple[Part[T], list[list[Loaded]]] | None:
         """The next part, and what each rank has loaded of the microbatch."""
@@ -188,20 +196,24 @@ class Share:
             rows = texts.view(self.size, longest).cpu().numpy()
             return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
-    def _whole(self, part: Part[T], pin_memory: bool) -> torch.Tensor:
-        """The content of all samples: each rank's run of them travels from its owner to its place."""
+    def _whole(
+        self, owners: list[int], sizes: list[int], own: torch.Tensor, pin_memory: bool
+    ) -> torch.Tensor:
+        """The bytes of all samples: each rank's run of them travels from its owner to its place."""
         whole = torch.empty(
-            sum(one.size for one in part.loaded),
+            sum(sizes),
             dtype=torch.uint8,
             device=self._device,
             pin_memory=pin_memory and self._device.type == "cpu",
         )
         works, start = [], 0
         with _in_words():
-            for owner, run in groupby(zip(part.owners, part.loaded, strict=True), key=itemgetter(0)):
-                piece = whole[start : start + sum(one.size for _, one in run)]
+            for owner, run in groupby(zip(owners, sizes, strict=True), key=itemgetter(0)):
+                piece = whole[start : start + sum(size for _, size in run)]
+                if not len(piece):
+                    continue
                 if owner == self.rank:
-                    piece.copy_(part.content, non_blocking=True)
+                    piece.copy_(own, non_blocking=True)
                 works.append(dist.broadcast(piece, group=self._group, group_src=owner, async_op=True))
                 start += len(piece)
             for work in works:

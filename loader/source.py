@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.dataset.clip import Clip
+from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex
 from loader.epoch_draws import Draws
 
@@ -16,6 +17,10 @@ class Source(Protocol):
     @property
     def fingerprint(self) -> str:
         """Fixes the whole content and, with a seed, all draws."""
+
+    @property
+    def latents(self) -> Latents | None:
+        """What is said of the latents that stand for clips; None where none do."""
 
     @property
     def plan_index(self) -> PlanIndex:

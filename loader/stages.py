@@ -52,6 +52,11 @@ class Stages:
         """Of the stages."""
         return len(self._curriculum.root)
 
+    @property
+    def buckets(self) -> tuple[BucketConfig, ...]:
+        """The bucket configuration of each stage."""
+        return tuple(self._buckets)
+
     def assignment(self, setting: Setting) -> Assignment:
         """Each sample's bucket."""
         assignment = self._assigned(setting.stage)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -11,9 +11,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Batch, Microbatch, Pack
-from loader.buckets import Assignment
+from loader.buckets import Assignment, BucketConfig, shapes_of
 from loader.cache import DiskCache
 from loader.cost import Cost
+from loader.dataset.latents import Latents
+from loader.difference import first_difference
 from loader.errors import UsageError
 from loader.pipeline import Pipeline, Planned
 from loader.position import Part, Position, Setting, read_state, state_of
@@ -60,7 +62,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, the same for every rank.
 
     Raises:
-        UsageError: no such rank, or fewer samples in buckets than ranks.
+        UsageError: no such rank, fewer samples in buckets than ranks, or latents of other buckets are stored.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self.world_size = world_size
         self.share = share
         self._stages = Stages(source, config)
+        if config.latents and source.latents is not None:
+            _check_shapes(source.latents, self._stages.buckets)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
         self.steps_per_epoch = len(self._stages.plan(self._position))
@@ -209,9 +213,23 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
                 position = position.next_epoch()
             position = self._stages.entered(position)
 
+    @property
+    def latents(self) -> Latents | None:
+        """What is said of the latents and contexts that microbatches hold; None where they hold none."""
+        return self.source.latents if self.config.latents and self.config.decode else None
+
     def _state(self, position: Position) -> dict[str, Any]:
         plans = self.config.model_dump(mode="json", include={"buckets", "curriculum"})
         # Of the policies this one alone decides B.
         said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
         config = hashlib.sha256(said.encode()).hexdigest()
         return state_of(position, self.source.fingerprint, config, self.config.seed)
+
+
+def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:
+    for buckets in stages:
+        if differs := first_difference(latents.shapes, shapes_of(buckets)):
+            raise UsageError(
+                f"latents were stored for other buckets: stream.buckets.{differs}; train with the same, make another"
+                " version with `reelweave latents`, or set stream.latents=false where the clips are there"
+            )

@@ -25,6 +25,10 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
         description="local disk that keeps samples read from S3; shared by the ranks of a machine",
     )
     workers: PositiveInt = Field(default=4, description="decoding threads")
+    latents: bool = Field(
+        default=True,
+        description="read latents and contexts where they are stored; false: clips, if they are there",
+    )
     decode: bool = Field(default=True, description="false: microbatches hold encoded clips and no pixels")
     decoder: DecoderName = Field(
         default="pyav", description="pyav; decord decodes upright MP4 where it is installed"

@@ -2,11 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
+
+if TYPE_CHECKING:
+    from pipelines.train_config import TrainRunConfig
 
 BENCHMARKS = ("curate", "kernels", "loader", "shapes", "shots")
 
@@ -23,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="shapes: of `reelweave train`")
     parser.add_argument(
         "--out", type=Path, metavar="CSV", help="shapes: for `reelweave fit`; shapes.csv, unless given"
+    )
+    parser.add_argument(
+        "--predict", action="store_true", help="shapes: predict memory, without a GPU, and measure nothing"
+    )
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="shapes --predict: of the run")
+    parser.add_argument(
+        "--memory-gib", type=float, metavar="GIB", help="shapes --predict: of a GPU that may be used"
     )
     parser.add_argument(
         "--set",
@@ -90,19 +100,45 @@ def _shapes(options: argparse.Namespace) -> int:
 
     if options.config is None:
         raise UsageError("the benchmark shapes needs --config FILE, the configuration of a training run")
+    config = resolve(TrainRunConfig, options.config, options.set)
+    if options.predict:
+        return _predict(config, options)
     out = options.out or Path("shapes.csv")
     with stderr().status("making steps of every shape"):
-        rows = bench_shapes(resolve(TrainRunConfig, options.config, options.set), out)
+        rows = bench_shapes(config, out)
     if rows is None:  # another rank tells
         return 0
     if options.json:
         print_json({"out": str(out), "shapes": [row._asdict() for row in rows]})
         return 0
-    columns = ["B", "S", "frames", "height", "width", "step s", "peak GiB"]
-    stdout().print(
-        table(f"{len(rows)} shapes, in {out}", columns, [[*row[:6], row[6] or ""] for row in rows])
-    )
+    columns = ["B", "S", "frames", "height", "width", "step s", "peak GiB", "predicted"]
+    cells = [["" if cell is None else cell for cell in row] for row in rows]
+    stdout().print(table(f"{len(rows)} shapes, in {out}", columns, cells))
     stdout().print(f"next: reelweave fit {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
+    from pipelines.bench_shapes import fitting_tokens, predict_shapes
+
+    limit = options.memory_gib
+    if options.ranks < 1 or (limit is not None and not 0 < limit < 1e6):
+        raise UsageError("--ranks must be at least 1, and --memory-gib above 0")
+    with stderr().status("rehearsing a step of every shape"):
+        rows = predict_shapes(config, options.ranks)
+    tokens = None if limit is None else fitting_tokens(rows, limit)
+    if options.json:
+        print_json(
+            {"ranks": options.ranks, "shapes": [row._asdict() for row in rows], "memory_tokens": tokens}
+        )
+        return 0
+    columns = ["B", "S", "frames", "height", "width", "state GiB", "kept GiB", "peak GiB"]
+    fits = [[] if limit is None else ["yes" if row.peak_gib <= limit else "no"] for row in rows]
+    title = f"{len(rows)} shapes, predicted for a rank of {options.ranks}"
+    cells = [[*row, *fit] for row, fit in zip(rows, fits, strict=True)]
+    stdout().print(table(title, columns if limit is None else [*columns, f"fits {limit:g}"], cells))
+    if tokens is not None:
+        stdout().print(f"stream.buckets:\n  memory_tokens: {tokens}", markup=False, soft_wrap=True)
     return 0
 
 

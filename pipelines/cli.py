@@ -16,7 +16,9 @@ COMMANDS = (
     "verify",
     "remove",
     "search",
+    "latents",
     "train",
+    "train-vae",
     "plan",
     "sample",
     "export",
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module: ModuleType = importlib.import_module(f"pipelines.{name}")
+        module: ModuleType = importlib.import_module(f"pipelines.{name.replace('-', '_')}")
         summary = (module.__doc__ or "").splitlines()[0]
         command = commands.add_parser(
             name,

@@ -3,6 +3,8 @@
 python -m pipelines.config_docs page > docs/curate-config.md
 python -m pipelines.config_docs yaml > pipelines/configs/curate.yaml
 python -m pipelines.config_docs train > docs/train-config.md
+python -m pipelines.config_docs vae > docs/vae-config.md
+python -m pipelines.config_docs latents > docs/latents-config.md
 """
 
 import json
@@ -24,6 +26,18 @@ TRAIN_HEAD = """# Every key of the section `train` of `reelweave train`
 
 Set a key in the YAML file (`--config FILE`) or on the command line (`--set train.section.key=value`). This page is made
 by `python -m pipelines.config_docs train`. What the objectives compute: [train.md](train.md).
+"""
+
+VAE_HEAD = """# Every key of the section `train` of `reelweave train-vae`
+
+Set a key in the YAML file (`--config FILE`) or on the command line (`--set train.section.key=value`). This page is made
+by `python -m pipelines.config_docs vae`. How to use them: [finetune-vae.md](finetune-vae.md).
+"""
+
+LATENTS_HEAD = """# Every key of the section `latents` of `reelweave train`, which `reelweave latents` reads
+
+Set a key in the YAML file (`--config FILE`) or on the command line (`--set latents.key=value`). This page is made by
+`python -m pipelines.config_docs latents`. What the command does: [latents.md](latents.md).
 """
 
 
@@ -136,10 +150,14 @@ def _cell(text: str) -> str:
 if __name__ == "__main__":
     from curate.config import CurateConfig
     from train.config import TrainConfig
+    from train.latents.config import LatentsConfig
+    from train.vae.config import VaeTrainConfig
 
     made = {
         "page": lambda: page(CurateConfig, CURATE_HEAD),
         "yaml": lambda: yaml_file(CurateConfig),
         "train": lambda: page(TrainConfig, TRAIN_HEAD),
+        "vae": lambda: page(VaeTrainConfig, VAE_HEAD),
+        "latents": lambda: page(LatentsConfig, LATENTS_HEAD),
     }
     print(made[sys.argv[1]](), end="")

@@ -133,8 +133,8 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
 
 @contextmanager
 def curation_progress() -> "Iterator[Callable[[Progress], None]]":
-    """Progress bars for a curation: sources cut, then shards written."""
-    names = {"cut": "clips", "shard": "shards"}
+    """Progress bars for a curation: sources cut, then shards written; or for shards of latents."""
+    names = {"cut": "clips", "shard": "shards", "latents": "latents"}
     with progress_bars() as bars:
         tasks: dict[str, TaskID] = {}
 

@@ -1,8 +1,8 @@
 """Take a trained model out of a checkpoint: one safetensors file, or a folder that others open.
 
 A file has the trained weights by our names, and is written without loading the model. A folder is what diffusers reads:
-a published model, adapters alone, or for a model of ours config.json and model.safetensors. Both appear whole or not at
-all.
+a published model, adapters alone, a tokenizer, or for a model of ours config.json and model.safetensors. Both appear
+whole or not at all.
 """
 
 import argparse
@@ -67,14 +67,22 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
+    from train.checkpoint.weights import weights_of
     from train.export import export
     from train.parallel.world import join
     from train.sampling.trained import load_trained
+    from train.vae.export import export as export_vae
 
     if "://" in options.out:
         raise UsageError(
             f"{options.out} is no local folder: only a .safetensors file can be written elsewhere"
         )
+    saved = weights_of(options.checkpoint, options.weights, config)
+    if saved.state.config.get("kind") == "vae":
+        if options.merge:
+            raise UsageError("--merge is for adapters; a tokenizer has none")
+        export_vae(saved, Path(options.out))
+        return {"step": saved.state.step, "weights": saved.group}
     with join("cpu") as world:
         trained = load_trained(options.checkpoint, world.device, options.weights, config)
         export(trained, Path(options.out), options.merge)

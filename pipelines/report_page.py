@@ -148,8 +148,15 @@ def _clip(dataset: Dataset, number: int) -> dict[str, str]:
         "source": row["source"].rsplit("/", 1)[-1],
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
         "shape": f"{row['frames']} frames, {row['width']} x {row['height']}, {row['fps']:.4g} fps",
-        "image": _thumbnail(dataset.read_media(number), row["frames"] // 2),
+        "image": _image(dataset, number, row["frames"]),
     }
+
+
+def _image(dataset: Dataset, number: int, frames: int) -> str:
+    """As `_thumbnail`; "" where latents stand for the clip."""
+    if dataset.latents and dataset.media.place(number) is None:
+        return ""
+    return _thumbnail(dataset.read_media(number), frames // 2)
 
 
 def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +165,7 @@ def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
         "key": group["key"],
         "source": kept["source"].rsplit("/", 1)[-1],
         "span": f"{kept['start_s']:.2f} to {kept['end_s']:.2f} s",
-        "image": _thumbnail(dataset.read_media(number), dataset.row(number)["frames"] // 2),
+        "image": _image(dataset, number, dataset.row(number)["frames"]),
         "copies": [
             {
                 "source": copy["source"].rsplit("/", 1)[-1],

@@ -16,10 +16,12 @@ from pipelines.console import print_json, stdout
 
 if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
+    from loader.source import Source
     from loader.stream import VideoStream
     from loader.stream_config import StreamConfig
     from pipelines.train_config import TrainRunConfig
     from train.held_out import HeldOut
+    from train.models.stored import Stored
     from train.trainer import TrainResult
 
 
@@ -32,15 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Trains and prints how the loss went; under torchrun rank 0 prints."""
     from pipelines.train_config import TrainRunConfig
-    from train.interrupt import EXIT_STOPPED
 
     config = resolve(TrainRunConfig, options.config, options.set)
-    result = train(config)
+    return finish(train(config), config.out, options.json)
+
+
+def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
+    """Prints what a run came to, on rank 0; the status that its program ends with."""
+    from train.interrupt import EXIT_STOPPED
+
     status = EXIT_STOPPED if result.stopped else 0
     if int(os.environ.get("RANK", "0")) > 0:
         return status
-    if options.json:
-        print_json(asdict(result) | {"out": str(config.out)})
+    if as_json:
+        print_json(asdict(result) | {"out": str(out)})
     else:
         stdout().print(summary(result), markup=False, soft_wrap=True)
     return status
@@ -69,7 +76,21 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         stream = open_stream(config.dataset, config.stream)
         checkpoints = open_storage(config.checkpoints, config.storage) if config.checkpoints else None
         held_out = _held_out(config, open_stream)
-        return Trainer(config.train, stream, config.out, held_out, checkpoints).run()
+        stored = _stored(config, stream.source)
+        return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
+
+
+def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":
+    """Which encoders need not be loaded: those whose output all streams hold."""
+    from loader.blend import Blend, open_source
+    from loader.dataset import Dataset
+    from train.latents.given import stored
+
+    sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
+    latents = [one.latents if config.stream.latents else None for one in sources]
+    first = source.datasets[0] if isinstance(source, Blend) else source
+    files = first.latent_files() if isinstance(first, Dataset) else {}
+    return stored(config.train, latents, next(iter(files.values()), None))
 
 
 def _held_out(
@@ -79,13 +100,19 @@ def _held_out(
 
     if config.held_out is None:
         return None
-    dataset, steps = config.held_out.dataset, config.held_out.steps
-    once = config.stream.model_copy(update={"epochs": 1})
-
-    def batches() -> "Iterator[Microbatch | Pack]":
-        return takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
-
+    batches = held_out_batches(config.held_out.dataset, config.held_out.steps, config.stream, open_stream)
     return HeldOut(config.held_out.every_steps, batches)
+
+
+def held_out_batches(
+    dataset: str,
+    steps: int,
+    stream: "StreamConfig",
+    open_stream: "Callable[[str, StreamConfig], VideoStream]",
+) -> "Callable[[], Iterator[Microbatch | Pack]]":
+    """At each call, this rank's batches of the first steps of a dataset."""
+    once = stream.model_copy(update={"epochs": 1})
+    return lambda: takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
 
 
 def summary(result: "TrainResult") -> str:

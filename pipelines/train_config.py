@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from loader.storage import StorageConfig
 from loader.stream_config import StreamConfig
 from train.config import TrainConfig
+from train.latents.config import LatentsConfig
 
 
 class HeldOutConfig(BaseModel, frozen=True, extra="forbid"):
@@ -28,6 +29,10 @@ class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
     train: TrainConfig = TrainConfig()
     held_out: HeldOutConfig | None = Field(
         None, description="measure the loss of other clips, too; null measures none"
+    )
+    latents: LatentsConfig = Field(
+        LatentsConfig(),
+        description="what `reelweave latents` stores (docs/latents.md); training does not read it",
     )
     storage: StorageConfig = StorageConfig()
 

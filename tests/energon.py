@@ -17,7 +17,7 @@ class Clip(Sample):
 
 @stateless
 def cook(sample):
-    media = next(sample[name] for name in ("mp4", "webm", "jpg") if name in sample)
+    media = next(sample[name] for name in ("mp4", "webm", "jpg", "latent.npy") if name in sample)
     return Clip(**basic_sample_keys(sample), size=len(media))
 
 class Encoder(DefaultTaskEncoder):

@@ -3,10 +3,11 @@
 import operator
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveFloat, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.log_config import LogConfig
 from train.models.config import DiffusersConfig, DiTConfig, ModelConfig
 from train.models.presets import PRESETS
 from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
@@ -140,6 +141,28 @@ class EmaConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class Fp8Config(BaseModel, frozen=True, extra="forbid"):
+    """Matrix products of blocks in FP8, through torchao (`train.parallel.fp8`); weights stay float32."""
+
+    recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = Field(
+        "tensorwise",
+        description="what shares a scale: a tensor (fastest), or a row (closer); rowwise_with_gw_hp: a row, and"
+        " gradients of weights in bfloat16 (closest)",
+    )
+    fsdp_all_gather: bool = Field(
+        False, description="under FSDP, gather weights in FP8: half of the bytes; tensorwise alone"
+    )
+    emulate: bool = Field(
+        False, description="round as FP8 does and multiply in float32: on any device, slowly, to rehearse"
+    )
+
+    @model_validator(mode="after")
+    def _one_scale_is_gathered(self) -> "Fp8Config":
+        if self.fsdp_all_gather and self.recipe != "tensorwise":
+            raise ValueError(f"fsdp_all_gather needs recipe tensorwise, and it is {self.recipe}")
+        return self
+
+
 class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
     """When checkpoints are written and how many stay; the last step always writes one."""
 
@@ -157,17 +180,6 @@ class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
                 f"keep_every ({self.keep_every}) must be a multiple of every_steps ({self.every_steps})"
             )
         return self
-
-
-class LogConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is told while training; metrics.jsonl gets a line at every step."""
-
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
-    tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
-    peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
-        None,
-        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
-    )
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
@@ -188,6 +200,10 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     parallel: ParallelConfig = ParallelConfig()
+    fp8: Fp8Config | None = Field(
+        None,
+        description="matrix products of blocks in FP8; null has them in dtype. A run may go on with or without",
+    )
     recalibrate: RecalibrateConfig | None = Field(
         None, description="when measured times replace the cost that steps are planned with; null is never"
     )
@@ -245,6 +261,25 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(
                 "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fp8_is_for_bfloat16(self) -> "TrainConfig":
+        if self.fp8 and self.dtype != "bfloat16":
+            raise ValueError("fp8 needs dtype bfloat16: that is what its products give")
+        if self.fp8 and self.fp8.emulate and self.parallel.compile:
+            raise ValueError("fp8.emulate cannot be compiled: set parallel.compile to false")
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_steps_are_made(self) -> "TrainConfig":
+        windows = {"profile": self.log.profile, "memory_snapshot": self.log.memory_snapshot}
+        for name, window in windows.items():
+            if window and window.last_step > self.schedule.total_steps:
+                raise ValueError(
+                    f"log.{name} ends with step {window.last_step}, and schedule.total_steps is"
+                    f" {self.schedule.total_steps}; record earlier or fewer steps"
+                )
         return self
 
     @property

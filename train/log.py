@@ -1,26 +1,33 @@
-"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, TensorBoard events, the console (stderr)."""
+"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, scalars, the console (stderr)."""
 
 import json
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console
 
 from loader.batch import BadSample
 from train.breakdown import Breakdown
-from train.config import LogConfig
+from train.log_config import LogConfig
 from train.metrics import StepMetrics, Summary
+from train.records import (
+    BAD_SAMPLES,
+    LOSSES,
+    METRICS,
+    RECONSTRUCTION,
+    forget_after,
+    metrics_line,
+    read_metrics,
+)
+from train.scalars import Scalars
+from train.step_times import StepTimes
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-FILE, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
+_TOLD_SHARE = 0.01  # parts of a step below it are left out on the console
 
 
 class MetricLog:
@@ -35,27 +42,35 @@ class MetricLog:
         start_step: the steps already done.
         total_steps: the steps of the whole run.
         writes: true on the one rank that records; the others only keep the summary.
+        scalars: where numbers are shown; closed with the log.
 
     Attributes:
         summary: of the whole run, the steps before ``start_step`` included.
     """
 
-    def __init__(self, out: Path, config: LogConfig, start_step: int, total_steps: int, writes: bool) -> None:
+    def __init__(
+        self,
+        out: Path,
+        config: LogConfig,
+        start_step: int,
+        total_steps: int,
+        writes: bool,
+        scalars: Sequence[Scalars] = (),
+    ) -> None:
         self.summary = Summary()
         self._out = out
         self._config = config
         self._total_steps = total_steps
         self._writes = writes
+        self._scalars = scalars
         self._began = (time.monotonic(), start_step)
         for metrics in read_metrics(out, start_step):
             self.summary.add(metrics)
         if not writes:
             return
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        _truncate(out, start_step)
-        _truncate_losses(out, start_step)
-        self._file = (out / FILE).open("a", encoding="utf-8")
-        self._events = _open_events(out, start_step) if config.tensorboard else None
+        forget_after(out, start_step)
+        self._file = (out / METRICS).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -65,8 +80,8 @@ class MetricLog:
     ) -> None:
         if self._writes:
             self._file.close()
-            if self._events:
-                self._events.close()
+        for scalars in self._scalars:
+            scalars.close(failed=kind is not None)
 
     def say(self, message: str) -> None:
         """Puts one line on the console."""
@@ -84,21 +99,9 @@ class MetricLog:
         self.summary.add(metrics)
         if not self._writes:
             return
-        self._file.write(_line(metrics))
+        self._file.write(metrics_line(metrics))
         self._file.flush()
-        if self._events:
-            for name in (
-                "loss",
-                "lr",
-                "grad_norm",
-                "samples_per_s",
-                "tokens_per_s",
-                "step_s",
-                "data_s",
-                "mfu",
-            ):
-                if (value := getattr(metrics, name)) is not None:
-                    self._events.add_scalar(f"train/{name}", value, metrics.step)
+        self._show(_scalars(metrics), metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
             self.say(self._describe(metrics))
 
@@ -110,16 +113,33 @@ class MetricLog:
             file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
         if of == "held_out" and found.whole.loss is not None:
             self.say(f"step {step}: held-out loss {found.whole.loss:.4f} over {found.whole.samples} samples")
-        if self._events:
-            parts = {"loss": found.whole}
-            parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
-            parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
-            for name, part in parts.items():
-                if part.loss is not None:
-                    self._events.add_scalar(f"losses_{of}/{name}", part.loss, step)
+        parts = {"loss": found.whole}
+        parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
+        parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
+        losses = {name: part.loss for name, part in parts.items()}
+        self._show({f"losses_{of}/{name}": loss for name, loss in losses.items() if loss is not None}, step)
+
+    def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds measures of how clips come back to ``reconstruction.jsonl``.
+
+        Args:
+            step: behind which they were taken.
+            found: of each measure its values by name; single numbers are shown as scalars, too.
+        """
+        if not self._writes:
+            return
+        with (self._out / RECONSTRUCTION).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
+        for measure, values in found.items():
+            single = {name: value for name, value in values.items() if isinstance(value, float)}
+            self._show({f"{measure}/{name}": value for name, value in single.items()}, step)
+
+    def _show(self, scalars: dict[str, float], step: int) -> None:
+        for place in self._scalars:
+            place.add(scalars, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
-        if metrics.loss is None or metrics.grad_norm is None:
+        if metrics.skipped or metrics.loss is None or metrics.grad_norm is None:
             return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)
@@ -127,58 +147,32 @@ class MetricLog:
         left = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
         return (
             f"step {metrics.step}/{self._total_steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  "
-            f"grad {metrics.grad_norm:.2f}  {metrics.step_s:.2f} s (data {metrics.data_s:.2f})  "
+            f"grad {metrics.grad_norm:.2f}  {metrics.times.step_s:.2f} s ({_split(metrics.times)})  "
             f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {left}"
         )
 
 
-def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
-    """The recorded steps up to ``last_step``, in order; a line cut short by a kill is passed over."""
-    path = out / FILE
-    if not path.exists():
-        return
-    names = [field.name for field in fields(StepMetrics)]
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                record = json.loads(line)
-                metrics = StepMetrics(**{name: record[name] for name in names if name in record})
-            except (ValueError, KeyError, TypeError):
-                continue
-            if metrics.step <= last_step:
-                yield metrics
+def _scalars(metrics: StepMetrics) -> dict[str, float]:
+    times = metrics.times
+    found = {
+        "train/loss": metrics.loss,
+        "train/lr": metrics.lr,
+        "train/grad_norm": metrics.grad_norm,
+        "train/samples_per_s": metrics.samples_per_s,
+        "train/tokens_per_s": metrics.tokens_per_s,
+        "train/mfu": metrics.mfu,
+        "train/peak_gib": times.peak_gib,
+    }
+    found |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
+    found |= {f"share/{name}": share for name, share in times.shares.items()}
+    found |= {f"parts/{name}": value for name, value in (metrics.parts or {}).items()}
+    found |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _truncate(out: Path, last_step: int) -> None:
-    aside = out / f".{FILE}"
-    with aside.open("w", encoding="utf-8") as file:
-        file.writelines(map(_line, read_metrics(out, last_step)))
-    aside.replace(out / FILE)
-
-
-def _truncate_losses(out: Path, last_step: int) -> None:
-    path, aside = out / LOSSES, out / f".{LOSSES}"
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
-        file.writelines(line for line in lines if _step(line) <= last_step)
-    aside.replace(path)
-
-
-def _step(line: str) -> float:
-    """The step of a line; of one cut short by a kill, never."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
-
-
-def _line(metrics: StepMetrics) -> str:
-    rates = {"samples_per_s": metrics.samples_per_s, "tokens_per_s": metrics.tokens_per_s}
-    return json.dumps({**asdict(metrics), **rates}, allow_nan=False) + "\n"
-
-
-def _open_events(out: Path, start_step: int) -> "SummaryWriter":
-    from torch.utils.tensorboard import SummaryWriter  # takes seconds, and not every run wants it
-
-    return SummaryWriter(str(out / "tensorboard"), purge_step=start_step + 1)
+def _split(times: StepTimes) -> str:
+    """What a step's time went to, in words."""
+    told = {name: f"{name} {share:.0%}" for name, share in times.shares.items() if share >= _TOLD_SHARE}
+    if "wait" in told:
+        told["wait"] += f" for rank {times.slowest_rank}"
+    return ", ".join(told.values())

@@ -2,7 +2,10 @@
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from train.step_times import StepTimes
 
 WINDOW = 10  # steps averaged at the start and at the end of a run
 
@@ -17,12 +20,12 @@ class StepMetrics:
         lr: learning rate.
         grad_norm: of the whole gradient before clipping; None when it was not finite.
         skipped: the weights were left as they were, because loss or gradient was not finite.
-        step_s: seconds of the whole step.
-        data_s: seconds of it spent waiting for the stream.
+        times: where its time went.
         samples: samples of the step.
         tokens: text and video tokens of the step.
         flops: operations of the denoiser on them, forward and backward (`train.flops`); None in older runs.
         mfu: share of the devices' peak that these come to over the whole step; None where no peak is known.
+        parts: what the loss is made of, and what else is told, by name; None where the loss has one term.
     """
 
     step: int
@@ -30,22 +33,22 @@ class StepMetrics:
     lr: float
     grad_norm: float | None
     skipped: bool
-    step_s: float
-    data_s: float
+    times: StepTimes
     samples: int
     tokens: int
     flops: int | None = None
     mfu: float | None = None
+    parts: Mapping[str, float] | None = None
 
     @property
     def samples_per_s(self) -> float:
         """Samples per second over all ranks."""
-        return self.samples / self.step_s
+        return self.samples / self.times.step_s
 
     @property
     def tokens_per_s(self) -> float:
         """Text and video tokens per second over all ranks."""
-        return self.tokens / self.step_s
+        return self.tokens / self.times.step_s
 
 
 class Summary:
@@ -60,7 +63,7 @@ class Summary:
     def add(self, metrics: StepMetrics) -> None:
         """Counts one step; skipped ones count in the throughput only."""
         self._samples += metrics.samples
-        self._seconds += metrics.step_s
+        self._seconds += metrics.times.step_s
         if metrics.loss is not None and not metrics.skipped:
             if len(self._first) < WINDOW:
                 self._first.append(metrics.loss)

@@ -5,15 +5,38 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from train.config import TrainConfig
+from loader.difference import first_difference
+from loader.errors import UsageError
+from train.batches import Stream
+from train.checkpoint import Checkpoints
 
-FREE = ("log", "checkpoint", "lost_after_s", "parallel")
+FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Parts of the configuration that may change whenever a run goes on, as may ``schedule.total_steps``."""
 
 
-def difference(saved: dict[str, Any], config: TrainConfig) -> str | None:
+def resume(checkpoints: Checkpoints, stream: Stream, config: BaseModel) -> int:
+    """Puts tensors and stream back to the latest checkpoint; the steps done by then, 0 where there is none.
+
+    Raises:
+        UsageError: it was made with another configuration.
+        RunError: it is damaged.
+    """
+    state = checkpoints.latest()
+    if state is None:
+        return 0
+    if differs := difference(state.config, config):
+        raise UsageError(
+            f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
+            "resume with the old value, or train into another folder"
+        )
+    checkpoints.load_(state)
+    stream.load_state_dict(state.stream)
+    return state.step
+
+
+def difference(saved: dict[str, Any], config: BaseModel) -> str | None:
     """What keeps a run from going on from a checkpoint, in words; None where nothing does.
 
     Args:
@@ -22,18 +45,8 @@ def difference(saved: dict[str, Any], config: TrainConfig) -> str | None:
     """
     # Of a key that is gone, or a value that is refused now, the comparison tells.
     with suppress(ValidationError):
-        saved = TrainConfig.model_validate(saved).model_dump(mode="json")
+        saved = type(config).model_validate(saved).model_dump(mode="json")
     return first_difference(_bound(saved), _bound(config.model_dump(mode="json")))
-
-
-def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
-    """The first key whose value differs between two configurations, and both values; None when equal."""
-    if isinstance(saved, dict) and isinstance(current, dict):
-        for name in sorted(saved.keys() | current.keys()):
-            if found := first_difference(saved.get(name), current.get(name), f"{key}.{name}".lstrip(".")):
-                return found
-        return None
-    return None if saved == current else f"{key} was {saved!r} and is {current!r} now"
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -21,6 +21,7 @@ from train.losses import losses
 from train.parallel.layout import Layout, lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World
+from train.peak_memory import take_peak_bytes
 from train.step import StepLosses
 
 WARM_UP = 1
@@ -51,6 +52,7 @@ class MeasuredShape(NamedTuple):
         width: in pixels.
         step_s: of a step of one microbatch on each rank, the median; the slowest rank counts.
         peak_gib: of the largest rank's memory; None on a CPU.
+        predicted_gib: what `train.rehearsal` says of it; None where it was not asked.
     """
 
     batch: int
@@ -60,6 +62,7 @@ class MeasuredShape(NamedTuple):
     width: int
     step_s: float
     peak_gib: float | None
+    predicted_gib: float | None = None
 
 
 def shapes(buckets: BucketConfig) -> list[Shape]:
@@ -91,7 +94,7 @@ def measure(
     layout.share()
     for shape in shapes(buckets):
         try:
-            times = [_step_s(layout, config, shape, world, number) for number in range(WARM_UP + rounds)]
+            times = [step_s(layout, config, shape, world, number) for number in range(WARM_UP + rounds)]
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"B = {shape.batch} of {shape.bucket} ({shape.batch * shape.length} tokens) does not fit the GPU:"
@@ -102,10 +105,10 @@ def measure(
         yield MeasuredShape(shape.batch, shape.length, *size, slowest, _peak_gib(world))
 
 
-def _step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
-    batch = _noise(config, shape, layout.ranks.along(*DATA).size, number)
-    if world.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(world.device)
+def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
+    """Seconds of the step of this number, as training makes it; the peak of a GPU's memory counts from its begin."""
+    batch = noise(config, shape, layout.ranks.along(*DATA).size, number)
+    take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
     layout.zero_gradients()
@@ -122,7 +125,8 @@ def _step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, num
     return time.perf_counter() - began
 
 
-def _noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
+def noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
+    """Clips of noise with the longest captions, as one of a step's microbatches on so many data-parallel ranks."""
     draw = torch.Generator().manual_seed(number)
     bucket, words = shape.bucket, range(config.text.max_text_tokens)
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
@@ -156,6 +160,5 @@ def _largest(seconds: float, world: World) -> float:
 
 
 def _peak_gib(world: World) -> float | None:
-    if world.device.type != "cuda":
-        return None
-    return world.largest(torch.cuda.max_memory_allocated(world.device)) / 2**30
+    own = take_peak_bytes(world.device)
+    return None if own is None else world.largest(own) / 2**30

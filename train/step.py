@@ -3,23 +3,38 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
 from loader.batch import Batch
 from loader.errors import UsageError
-from train.losses import Losses
 from train.models.denoiser import Work
 from train.parallel.world import World
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 
 
+class SampleLosses(Protocol):
+    """What B samples came to (`train.losses.Losses`)."""
+
+    @property
+    def each(self) -> torch.Tensor:
+        """Loss of each sample, [B], on the device."""
+
+    @property
+    def video_tokens(self) -> tuple[int, ...]:
+        """Of each sample."""
+
+    @property
+    def work(self) -> Work:
+        """What all of them came to."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Done:
     batch: Batch
-    losses: Losses
+    losses: SampleLosses
     mean: torch.Tensor
     unit: float
 
@@ -42,7 +57,7 @@ class StepLosses:
         """Samples of the step on all ranks."""
         return self._done[0].batch.step_samples
 
-    def add(self, batch: Batch, losses: Losses) -> torch.Tensor:
+    def add(self, batch: Batch, losses: SampleLosses) -> torch.Tensor:
         """Takes a microbatch that went through the model; the scalar whose gradient it adds."""
         counted_B, unit = losses.each, 1.0
         if self._denominator == "step_tokens":
@@ -97,7 +112,15 @@ class StepLosses:
             batch = self._done[0].batch
             _scale_(weights, batch.step_samples / batch.mean_samples)
 
-    def suspects(self) -> list[str]:
+    def nonfinite(self, step: int, count: int, rank: int) -> str:
+        """What to tell a person after so many steps in a row that were not finite, up to this one."""
+        return (
+            f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
+            f"(samples on rank {rank}: {', '.join(self._suspects()[:8])}); "
+            "lower optimizer.lr, or look at these clips"
+        )
+
+    def _suspects(self) -> list[str]:
         """Keys of the samples whose loss is not finite; of all, where every loss is."""
         keys = [key for done in self._done for key in done.batch.keys]
         finite = [good for done in self._done for good in done.losses.each.isfinite().tolist()]

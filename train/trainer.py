@@ -1,19 +1,15 @@
 """The training loop: a stream of microbatches in, checkpoints and numbers out."""
 
 import math
-import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from loader.cost import Cost
-from loader.errors import RunError, UsageError
+from loader.errors import RunError
 from loader.recalibrate import recalibrated
 from loader.storage import Storage, open_storage
+from train.batches import Stream, batches_of_step
 from train.breakdown import LossRows
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.saver import Notes
@@ -23,36 +19,19 @@ from train.flops import utilisation
 from train.held_out import HeldOut
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
-from train.losses import losses
 from train.metrics import StepMetrics
+from train.models.stored import Stored
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
 from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
-from train.resume import difference, seed_step
+from train.recordings import Recordings
+from train.resume import resume, seed_step
+from train.scalars import open_scalars
 from train.schedule import learning_rate
 from train.step import StepLosses
-from train.timings import MicrobatchClock
-
-
-class Stream(Protocol):
-    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.VideoStream`)."""
-
-    def __iter__(self) -> Iterator[Microbatch | Pack]:
-        """Goes on from the state."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """JSON values, the same on every rank, from which a stream goes on behind the last microbatch."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Sets the state."""
-
-    @property
-    def cost(self) -> Cost:
-        """What microbatches are planned with."""
-
-    def recalibrate(self, cost: Cost) -> bool:
-        """Plans what a new iterator yields with another cost; False where that is not possible now."""
+from train.step_times import RankTimes
+from train.timings import StepClock
 
 
 @dataclass(frozen=True)
@@ -90,6 +69,7 @@ class Trainer:
         held_out: clips that are not trained on, to look at now and then.
         checkpoints: where they are kept, ``out/checkpoints`` unless given. When there is one, the run goes on
             from it, with any number of ranks.
+        stored: encoders that need not be loaded, since all streams hold what they would give.
     """
 
     def __init__(
@@ -99,12 +79,14 @@ class Trainer:
         out: Path,
         held_out: HeldOut | None = None,
         checkpoints: Storage | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self.config = config
         self.stream = stream
         self.out = out
         self.held_out = held_out
         self.checkpoints = checkpoints or open_storage(out / "checkpoints")
+        self.stored = stored
 
     def run(self) -> TrainResult:
         """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
@@ -122,53 +104,58 @@ class Trainer:
 
     def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
-        layout = lay_out(config, world)
+        layout = lay_out(config, world, self.stored)
         bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
         ema = Ema(config.ema, weights)
         groups = {"model": layout.placed(weights), "optimizer": layout.optimizer_state()}
         if ema.tensors:
             groups["ema"] = layout.placed(ema.tensors)
         checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
-        last = done = self._resume(checkpoints)
+        last = done = resume(checkpoints, self.stream, config)
         layout.share()
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
-        with MetricLog(self.out, config.log, done, total_steps, writes=world.rank == 0) as log:
-            count = sum(weight.numel() for weight in groups["model"].values())
+        writes = world.rank == 0
+        scalars = open_scalars(self.out, config, done, writes)
+        with (
+            MetricLog(self.out, config.log, done, total_steps, writes, scalars) as log,
+            Recordings(self.out, config.log, world, done) as recordings,
+        ):
             log.say(
-                f"training {count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
+                f"training {layout.count:,} weights on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
-            batches, clock = iter(self.stream), MicrobatchClock(world.device)
+            batches, clock, rank_times = iter(self.stream), StepClock(world), RankTimes(world)
             rows, nonfinite_steps = LossRows(), 0
             for step in range(done + 1, total_steps + 1):
-                began = time.perf_counter()
+                recordings.before(step)
+                clock.begin()
                 seed_step(config.seed, step, data.rank)
                 lr = learning_rate(step - 1, config.optimizer, config.schedule)
                 for group in layout.optimizer.param_groups:
                     group["lr"] = lr
                 layout.zero_gradients()
-                data_s, own = 0.0, StepLosses(config.denominator)
-                for batch, waited_s in self._batches(batches, step):
-                    if batch.slot == 0:
-                        layout.keep_up(batch.slots)
-                    with clock.measure(batch):
-                        found = losses(bundle, config, batch, world.device, errors=layout.errors)
-                        own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+                own = StepLosses(config.denominator)
+                for batch, found in layout.passes(
+                    batches_of_step(batches, step, total_steps, clock), own.add, clock
+                ):
                     rows.add(batch, found)
-                    data_s += waited_s
                     log.bad_samples(batch.bad)
-                layout.sum_gradients()
-                notes = (float(interrupt.asked), *checkpoints.notes())
-                mean_loss, step_work, (asked, *told) = own.totals(world, data.size, notes)
-                own.normalise_(weights.values())
-                norm = layout.clip(config.optimizer.grad_clip)
-
-                finite = math.isfinite(mean_loss) and math.isfinite(norm)
-                if finite:
-                    own.spread_(weights.values())
-                    layout.update()
-                    ema.update_(weights.values(), step)
-                step_s = time.perf_counter() - began
+                with clock.part("sync"):
+                    layout.sum_gradients()
+                # To read the clock is to wait for the device, as the look at the losses would be.
+                notes = (float(interrupt.asked), *checkpoints.notes(), *rank_times.told(clock.read()))
+                mean_loss, step_work, (asked, saved, failed, *told) = own.totals(world, data.size, notes)
+                times = rank_times.heard(told)
+                with clock.part("optimizer"):
+                    own.normalise_(weights.values())
+                    norm = layout.clip(config.optimizer.grad_clip)
+                    finite = math.isfinite(mean_loss) and math.isfinite(norm)
+                    if finite:
+                        own.spread_(weights.values())
+                        layout.update()
+                        ema.update_(weights.values(), step)
+                clock.pause()
+                recordings.behind(step)
                 log.add(
                     StepMetrics(
                         step=step,
@@ -176,28 +163,27 @@ class Trainer:
                         lr=lr,
                         grad_norm=norm if math.isfinite(norm) else None,
                         skipped=not finite,
-                        step_s=step_s,
-                        data_s=data_s,
+                        times=times,
                         samples=own.step_samples,
                         tokens=step_work.tokens,
                         flops=step_work.flops,
-                        mfu=utilisation(step_work.flops, step_s, peak) if peak else None,
+                        mfu=utilisation(step_work.flops, times.step_s, peak) if peak else None,
                     )
                 )
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
-                    raise RunError(_nonfinite(step, nonfinite_steps, own, world.rank))
+                    raise RunError(own.nonfinite(step, nonfinite_steps, world.rank))
                 if step % config.log.every_steps == 0:
                     log.add_losses(step, "train", rows.take(data))
                 if self.held_out and step % self.held_out.every_steps == 0:
                     looked = self.held_out.losses(bundle, config, data, layout.keep_up, layout.errors)
                     log.add_losses(step, "held_out", looked)
                 if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    fit = recalibrated(self.stream.cost, clock.take(world), config.recalibrate)
-                    log.say(f"step {step}: {fit.reason}")
+                    fit = recalibrated(self.stream.cost, clock.take(), config.recalibrate)
+                    log.say(f"step {step}: {fit.reason}{rank_times.waited()}")
                     if fit.changed and self.stream.recalibrate(fit.cost):
                         batches = iter(self.stream)
-                checkpoints.heed(Notes(*told))
+                checkpoints.heed(Notes(saved, failed))
                 ends = step == total_steps or asked > 0
                 if ends or step % config.checkpoint.every_steps == 0:
                     checkpoints.save(self._state(step), last=ends)
@@ -216,42 +202,6 @@ class Trainer:
             stopped=stopped,
         )
 
-    def _batches(
-        self, batches: Iterator[Microbatch | Pack], step: int
-    ) -> Iterator[tuple[Microbatch | Pack, float]]:
-        """This rank's part of a step, and the seconds that each of it was waited for."""
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
-            if batch is None:
-                total_steps = self.config.schedule.total_steps
-                raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
-            yield batch, time.perf_counter() - began
-            if batch.ends_step:
-                return
-
-    def _resume(self, checkpoints: Checkpoints) -> int:
-        """Puts everything back to the latest checkpoint; the steps done by then."""
-        state = checkpoints.latest()
-        if state is None:
-            return 0
-        if differs := difference(state.config, self.config):
-            raise UsageError(
-                f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
-                "resume with the old value, or train into another folder"
-            )
-        checkpoints.load_(state)
-        self.stream.load_state_dict(state.stream)
-        return state.step
-
     def _state(self, step: int) -> CheckpointState:
         config = self.config.model_dump(mode="json")
         return CheckpointState(step=step, stream=dict(self.stream.state_dict()), config=config)
-
-
-def _nonfinite(step: int, count: int, own: StepLosses, rank: int) -> str:
-    return (
-        f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
-        f"(samples on rank {rank}: {', '.join(own.suspects()[:8])}); "
-        "lower optimizer.lr, or look at these clips"
-    )

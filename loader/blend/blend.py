@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from loader.blend.config import MAX_EPOCH_SAMPLES
 from loader.blend.drawing import Mask, draw
+from loader.blend.latents import common
 from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
 from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.clip import Clip
+from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex, joined
 from loader.epoch_draws import Draws
 from loader.errors import UsageError
@@ -76,6 +78,15 @@ class Blend:
     def dataset_of_N(self) -> NDArray[np.int64]:
         """For each row of the index the place of its dataset, int64 [N]."""
         return np.repeat(np.arange(len(self.datasets)), np.diff(self._starts))
+
+    @cached_property
+    def latents(self) -> Latents | None:
+        """What is said of the latents of all datasets; None where none has any.
+
+        Raises:
+            UsageError: they were not stored alike.
+        """
+        return common([(dataset.storage.root, dataset.latents) for dataset in self.datasets])
 
     def rows(self, leaf: int) -> NDArray[np.int64]:
         """Index rows of a leaf, rising."""

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.media import caption_of, media_suffix
 from loader.dataset.tar_samples import read_sample
 from loader.errors import RunError
@@ -13,14 +14,18 @@ class Clip(NamedTuple):
     Attributes:
         key: of the sample.
         caption: of the sample.
-        media: the encoded video or image.
+        media: the encoded video or image; empty where only its latents are there.
         upright: whether its pixels are known to be upright and square, as those of every clip that was curated.
+        latent: the .npy file of its latents, if any.
+        context: the .npy file of its caption's context, if any.
     """
 
     key: str
     caption: str
     media: memoryview
     upright: bool
+    latent: memoryview | None = None
+    context: memoryview | None = None
 
 
 def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
@@ -31,11 +36,17 @@ def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
         foreign: whether somebody else wrote them, so that the caption may stand elsewhere.
 
     Raises:
-        RunError: they are not those of one sample, or it has no pictures.
+        RunError: they are not those of one sample, or it has neither pictures nor latents.
     """
     key, members = read_sample(region)
     suffix = media_suffix(members)
-    if suffix is None:
-        raise RunError("it has no member with pictures")
-    caption = caption_of(members)[0] if foreign else bytes(members["txt"]).decode()
-    return Clip(key, caption, members[suffix], upright=not foreign)
+    if foreign:
+        if suffix is None:
+            raise RunError("it has no member with pictures")
+        return Clip(key, caption_of(members)[0], members[suffix], upright=False)
+    latent = members.get(LATENT)
+    if suffix is None and latent is None:
+        raise RunError("it has no member with pictures, and no latents")
+    media = memoryview(b"") if suffix is None else members[suffix]
+    caption = bytes(members["txt"]).decode()
+    return Clip(key, caption, media, upright=True, latent=latent, context=members.get(CONTEXT))

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from loader.dataset.latents import Latents
 from loader.dataset.schema import FORMAT_VERSION, STATES
 from loader.errors import RunError
 from loader.storage.base import Storage
@@ -74,10 +75,13 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     versions: dict[str, str]
     removals: list[Removal] = []
     foreign: Foreign | None = None
+    latents: Latents | None = None
 
     def to_bytes(self) -> bytes:
         """JSON for people, closed by a checksum of everything before it."""
-        body = self.model_dump(exclude=None if self.foreign else {"foreign"})
+        # What only some datasets have is not said of the others, whose bytes stay what they were.
+        absent = {name for name in ("foreign", "latents") if getattr(self, name) is None}
+        body = self.model_dump(exclude=absent)
         return json.dumps({**body, "sha256": _digest(body)}, indent=1, ensure_ascii=False).encode()
 
     @property

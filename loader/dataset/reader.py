@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from loader.arrays import numbers
 from loader.dataset.clip import Clip, clip_of
-from loader.dataset.manifest import Manifest, read_manifest, sha256
+from loader.dataset.latents import Latents
+from loader.dataset.manifest import FileEntry, Manifest, read_manifest, sha256
 from loader.dataset.members import Members, media_members, members
 from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
 from loader.dataset.schema import PLACEMENT, Row
@@ -52,6 +53,22 @@ class Dataset:
     def fingerprint(self) -> str:
         """Fixes the whole content: the sha256 of the index."""
         return self.manifest.index_sha256
+
+    @property
+    def latents(self) -> Latents | None:
+        """What is said of the latents it holds; None where it holds none."""
+        return self.manifest.latents
+
+    def latent_files(self) -> dict[str, bytes]:
+        """Content by path of the files that belong to its latents and to no sample.
+
+        Raises:
+            RunError: one is missing or damaged.
+        """
+        if self.latents is None or self.latents.text is None:
+            return {}
+        [entry] = [entry for entry in self.manifest.files if entry.path == self.latents.text.empty]
+        return {entry.path: self._file(entry)}
 
     @cached_property
     def index(self) -> pa.Table:
@@ -115,7 +132,7 @@ class Dataset:
             content[member["suffix"]] = region[start : start + member["size"]]
         own = {name: value for name, value in row.items() if name not in PLACEMENT}
         embeddings = {suffix: content[suffix] for suffix in row["embeddings"]}
-        return Sample(own, content["mp4"], embeddings)
+        return Sample(own, content.get("mp4"), embeddings)
 
     def read_member(self, row_number: int, suffix: str) -> bytes:
         """The content of one member of the sample in row ``row_number`` of the index, by one range read.
@@ -190,14 +207,16 @@ class Dataset:
         return data
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        entry = self.manifest.table(name)
-        path = entry.path
+        return from_parquet(self._file(self.manifest.table(name)), columns)
+
+    def _file(self, entry: FileEntry) -> bytes:
+        where = self.storage.uri(entry.path)
         if entry.size > MAX_TABLE_BYTES:
-            raise RunError(f"{self.storage.uri(path)} has {entry.size} bytes, more than fits in memory")
-        data = self.storage.read(path)
+            raise RunError(f"{where} has {entry.size} bytes, more than fits in memory")
+        data = self.storage.read(entry.path)
         if sha256(data) != entry.sha256:
-            raise RunError(f"{self.storage.uri(path)} is damaged: its checksum is not the manifest's")
-        return from_parquet(data, columns)
+            raise RunError(f"{where} is damaged: its checksum is not the manifest's")
+        return data
 
 
 def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:

@@ -51,7 +51,7 @@ INDEX = pa.schema(
             "bin", pa.string(), nullable=False
         ),  # group of shapes that share shards, "all" without grouping
         pa.field("sha256", pa.string(), nullable=False),  # of the clip, KEY.mp4
-        # sha256 by suffix ("video.npy", "text.npy") of the embeddings beside the clip.
+        # sha256 by suffix ("video.npy", "text.npy", "context.npy", "latent.npy") of the arrays beside the clip.
         pa.field("embeddings", pa.map_(pa.string(), pa.string()), nullable=False),
         # Of all the sample's bytes in its shard, headers and padding too: names the key of any flipped byte.
         pa.field("sample_sha256", pa.string(), nullable=False),
@@ -105,7 +105,7 @@ PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256", "sample_crc3
 ``sample_crc32`` is no column of the index but of the plan index; rows read back have it where their dataset does.
 """
 
-MEMBER_ORDER = ("json", "txt", "text.npy", "video.npy", "mp4")
+MEMBER_ORDER = ("json", "txt", "text.npy", "video.npy", "context.npy", "latent.npy", "mp4")
 """Metadata before media, so that one range read of a sample's head describes it."""
 
 Row = dict[str, Any]

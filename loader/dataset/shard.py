@@ -30,13 +30,13 @@ class Sample:
     Attributes:
         row: the index columns except the placement, which follows from writing, and ``embeddings``;
             those of ``schema.OPTIONAL`` may be missing.
-        clip: the encoded clip, KEY.mp4.
-        embeddings: by suffix, "text.npy" or "video.npy": an array (float16 or float32, any shape), or the
-            bytes of its .npy file.
+        clip: the encoded clip, KEY.mp4; None where latents stand for it.
+        embeddings: by suffix, "text.npy", "video.npy", "context.npy" or "latent.npy": an array (float16 or
+            float32, any shape), or the bytes of its .npy file.
     """
 
     row: Row
-    clip: bytes
+    clip: bytes | None
     embeddings: Mapping[str, NDArray[Any] | bytes] = field(default_factory=dict)
 
     def finished(self) -> tuple[Row, list[tuple[str, bytes]]]:
@@ -47,7 +47,9 @@ class Sample:
         }
         digests = {suffix: hashlib.sha256(data).hexdigest() for suffix, data in arrays.items()}
         row = {**OPTIONAL, **self.row, "embeddings": digests}
-        content = {"json": _readable_row(row), "txt": row["caption"].encode(), "mp4": self.clip, **arrays}
+        content = {"json": _readable_row(row), "txt": row["caption"].encode(), **arrays}
+        if self.clip is not None:
+            content["mp4"] = self.clip
         return row, [(suffix, content[suffix]) for suffix in MEMBER_ORDER if suffix in content]
 
 

@@ -240,6 +240,9 @@ def _what_differs(region: bytes, row: Row) -> str:
             return f"in {row['key']}.{media}"
         if member["suffix"] == "txt" and _other_text(content, row):
             return f"in {row['key']}.txt"
+        digest = row["embeddings"].get(member["suffix"])
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            return f"in {row['key']}.{member['suffix']}"
     return "in its metadata or a tar header"
 
 

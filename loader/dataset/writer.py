@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loader.dataset.energon import energon_files
+from loader.dataset.latents import Latents
 from loader.dataset.manifest import (
     MANIFEST,
     FileEntry,
@@ -42,6 +43,8 @@ class Content:
         config: the whole resolved configuration the dataset was made with.
         versions: of code and models, by name.
         removals: what was taken down, in order.
+        latents: what is said of them, where the dataset holds any.
+        files: content of further files by path, which are of no sample.
     """
 
     accounting: list[Row]
@@ -49,6 +52,8 @@ class Content:
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     removals: list[Removal] = field(default_factory=list)
+    latents: Latents | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def publish(
@@ -174,6 +179,7 @@ def _composed(
         table_path("scores", revision): to_parquet(to_table(content.scores, SCORES)),
         plan_path(revision): to_arrow(plan_index),
         **energon_files(shard.energon for shard in shards),
+        **content.files,
     }
     files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
     for shard in shards:
@@ -198,6 +204,7 @@ def _composed(
         config=content.config,
         versions=content.versions,
         removals=content.removals,
+        latents=content.latents,
     )
     return manifest, contents
 
@@ -235,10 +242,11 @@ class DatasetWriter:
 
     def add(self, sample: Sample) -> None:
         """Adds a kept sample and its accounting row."""
-        if self._pending and self._pending_bytes + len(sample.clip) > self._max_shard_bytes:
+        clip_bytes = len(sample.clip or b"")
+        if self._pending and self._pending_bytes + clip_bytes > self._max_shard_bytes:
             self._flush()
         self._pending.append(sample)
-        self._pending_bytes += len(sample.clip)
+        self._pending_bytes += clip_bytes
         row = sample.row
         self._accounting.append(
             {name: row.get(name) for name in ("source", "start_s", "end_s", "key")}

@@ -8,10 +8,13 @@ import yaml
 from curate.config import CurateConfig
 from loader.errors import UsageError
 from pipelines.config import resolve
-from pipelines.config_docs import CURATE_HEAD, TRAIN_HEAD, page, yaml_file
+from pipelines.config_docs import CURATE_HEAD, LATENTS_HEAD, TRAIN_HEAD, VAE_HEAD, page, yaml_file
 from pipelines.report import ReportConfig
 from pipelines.train_config import TrainRunConfig
+from pipelines.train_vae_config import VaeRunConfig
 from train.config import TrainConfig
+from train.latents.config import LatentsConfig
+from train.vae.config import VaeTrainConfig
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 
@@ -34,6 +37,21 @@ def test_the_fine_tuning_of_wan_is_a_configuration() -> None:
     with pytest.raises(UsageError, match=r"stream\.regime pack.*takes no packs"):
         changes = ["stream.regime=pack", "stream.policy=balanced", "dataset=x"]
         resolve(TrainRunConfig, CONFIGS / "finetune_wan_lora.yaml", changes)
+
+
+def test_the_fine_tuning_of_a_tokenizer_is_a_configuration() -> None:
+    file = CONFIGS / "finetune_vae.yaml"
+    config = resolve(VaeRunConfig, file, ["dataset=x"])
+    largest = max(height * width for height, width in config.stream.buckets.sizes) // 64
+    assert (1 + max(config.stream.buckets.frames) // 4) * largest <= config.stream.buckets.memory_tokens
+    for change, said in (
+        ("train.model.height=16", r"stream\.buckets\.compression must be"),
+        ("stream.buckets.sizes=[[8, 256]]", r"train\.losses\.gan needs frames of at least 24 pixels"),
+        ("train.losses.mse=null", "mse or l1 must count from step 1 on"),
+        ("train.model.new_only_steps=5", "new_only_steps needs architecture"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            resolve(VaeRunConfig, file, ["dataset=x", change])
 
 
 def test_report_yaml_is_a_configuration() -> None:
@@ -63,3 +81,5 @@ def test_pages_and_files_of_keys_are_what_the_models_say() -> None:
     assert (CONFIGS / "curate.yaml").read_text() == yaml_file(CurateConfig)
     assert (root / "docs/curate-config.md").read_text() == page(CurateConfig, CURATE_HEAD)
     assert (root / "docs/train-config.md").read_text() == page(TrainConfig, TRAIN_HEAD)
+    assert (root / "docs/vae-config.md").read_text() == page(VaeTrainConfig, VAE_HEAD)
+    assert (root / "docs/latents-config.md").read_text() == page(LatentsConfig, LATENTS_HEAD)

@@ -20,18 +20,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from train.config import DiTConfig
 from train.models.attend import Dense
-from train.models.dit import DiT, tokens
 from train.models.segments import Segments
 from train.parallel.context import ContextParallel
-from train.parallel.cut import Cut, joint_order
-from train.parallel.denoise import OfParts, denoise_packed_part, denoise_part
+from train.parallel.cut import Cut
 from train.parallel.exchange import gather
 from train.parallel.ring import Ring
 from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
 from train.parallel.ulysses import Ulysses
-from train.squared_errors import Question
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 12, 8
@@ -97,14 +93,12 @@ def uneven(ranks: ContextParallel) -> dict[str, float]:
 
 
 def joint(ranks: ContextParallel) -> dict[str, float]:
-    """Captions of other lengths, padded behind or before; of four ranks one has no text."""
-    text, video = Cut.even(TEXT, ranks.size), ranks.cut(VIDEO)
-    cut, order_L = Cut.beside(text, video), joint_order(text, video)
+    """Video, then captions of other lengths, padded behind or before."""
+    cut = ranks.cut(VIDEO + TEXT)
     mask_BM = torch.ones(3, TEXT + VIDEO, dtype=torch.bool)
-    mask_BM[0, 2:TEXT] = mask_BM[1, 1:TEXT] = mask_BM[2, :2] = False
-    attend = ranks.attend_dense(cut, mask_BM[:, order_L])
-    part = order_L[cut.part(ranks.rank)]
-    return compared(attend, part, 3, TEXT + VIDEO, mask_BM[:, None, None, :])
+    mask_BM[0, VIDEO + 2 :] = mask_BM[1, VIDEO + 1 :] = mask_BM[2, VIDEO : VIDEO + 2] = False
+    attend = ranks.attend_dense(cut, mask_BM)
+    return compared(attend, cut.part(ranks.rank), 3, TEXT + VIDEO, mask_BM[:, None, None, :])
 
 
 def packed(ranks: ContextParallel) -> dict[str, float]:
@@ -206,115 +200,6 @@ class Sent(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def model() -> DiT:
-    torch.manual_seed(0)
-    dit = DiT(DiTConfig(hidden=24, heads=4, layers=2), channels=3, text_width=5)
-    for parameter in dit.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return dit.double()
-
-
-def whole_dit(ranks: ContextParallel) -> dict[str, float]:
-    latents, t_B = random(2, 3, 3, 6, 10, seed=0), torch.tensor([0.2, 0.9], dtype=torch.float64)
-    context_BMD, target = random(2, 6, 5, seed=1), random(2, 3, 3, 6, 10, seed=2)
-    mask_BM = torch.arange(6) < torch.tensor([[6], [2]])
-    conditions = (latents, t_B, context_BMD, mask_BM)
-
-    def one_process(dit: DiT, context) -> torch.Tensor:
-        return (dit(latents, t_B, context, mask_BM) - target).square().mean()
-
-    def shared(dit: DiT, context) -> torch.Tensor:
-        values_BLV = denoise_part(dit, latents, t_B, context, mask_BM, ranks)
-        wanted_BLV = tokens(target, dit.config.patch)
-        part = ranks.cut(wanted_BLV.shape[1]).part(ranks.rank)
-        return (values_BLV - wanted_BLV[:, part]).square().sum() / wanted_BLV.numel()
-
-    def from_the_whole(dit: DiT, context) -> torch.Tensor:
-        values_BLV = denoise_part(dit, latents, t_B, context, mask_BM, ranks)
-        wanted_BLV = tokens(target, dit.config.patch)
-        whole_BLV = ranks.gather(values_BLV, ranks.cut(wanted_BLV.shape[1]))
-        return (whole_BLV - wanted_BLV).square().mean() / ranks.size
-
-    def measured(dit: DiT, context) -> torch.Tensor:
-        return OfParts(ranks)(dit, Question([latents], [target], t_B, context, mask_BM, False)).mean()
-
-    found = trained(ranks, one_process, shared, context_BMD)
-    gathered = trained(ranks, one_process, from_the_whole, context_BMD)
-    found |= named("measured", trained(ranks, one_process, measured, context_BMD, whole_loss=True))
-    with torch.no_grad(), Sent(0) as sent:
-        denoise_part(model(), *conditions, ranks)
-    # One all-to-all each way or one hop per other rank in each layer: cross-attention adds nothing.
-    near, far = dist.get_world_size(ranks.ulysses), dist.get_world_size(ranks.ring)
-    found["exchanges"] = abs(len([e for e in sent.events if e == "exchange"]) - 2 * 2 * (near > 1))
-    found["hops"] = abs(len([e for e in sent.events if e == "hop"]) - 2 * (far - 1))
-    found["others"] = len(set(sent.events) - {"exchange", "hop", "attend"})
-    return found | named("gathered", gathered)
-
-
-def packed_dit(ranks: ContextParallel) -> dict[str, float]:
-    sizes = [(1, 4, 4), (3, 4, 6), (1, 2, 2), (2, 6, 6)]
-    latents = [random(3, *size, seed=seed) for seed, size in enumerate(sizes)]
-    targets = [random(3, *size, seed=9 + seed) for seed, size in enumerate(sizes)]
-    t_B, context_BMD = torch.linspace(0.1, 0.9, 4, dtype=torch.float64), random(4, 6, 5, seed=5)
-    mask_BM = torch.arange(6) < torch.tensor([[6], [2], [1], [4]])
-
-    def one_process(dit: DiT, context) -> torch.Tensor:
-        found = dit.forward_packed(latents, t_B, context, mask_BM)
-        return torch.stack([(x - y).square().mean() for x, y in zip(found, targets, strict=True)]).mean()
-
-    def shared(dit: DiT, context) -> torch.Tensor:
-        values_1LV = denoise_packed_part(dit, latents, t_B, context, mask_BM, ranks)
-        wanted = [tokens(target[None], dit.config.patch) for target in targets]
-        # The mean over samples of means within each: a token's share is known before, whichever rank has it.
-        shares_L = torch.cat(
-            [torch.full((x.shape[1],), 1 / (x.numel() * len(wanted)), dtype=x.dtype) for x in wanted]
-        )
-        wanted_1LV = torch.cat(wanted, dim=1)
-        part = ranks.cut(wanted_1LV.shape[1]).part(ranks.rank)
-        return ((values_1LV - wanted_1LV[:, part]).square() * shares_L[part, None]).sum()
-
-    def measured(dit: DiT, context) -> torch.Tensor:
-        inputs, wanted = ([x[None] for x in tensors] for tensors in (latents, targets))
-        return OfParts(ranks)(dit, Question(inputs, wanted, t_B, context, mask_BM, True)).mean()
-
-    found = trained(ranks, one_process, shared, context_BMD)
-    return found | named("measured", trained(ranks, one_process, measured, context_BMD, whole_loss=True))
-
-
-def named(what: str, errors: dict[str, float]) -> dict[str, float]:
-    return {f"{what} {name}": error for name, error in errors.items()}
-
-
-def trained(
-    ranks: ContextParallel, one_process, shared, context_BMD: torch.Tensor, whole_loss: bool = False
-) -> dict[str, float]:
-    """Errors of the loss and of all gradients, summed once over the ranks; of the text's too.
-
-    With ``whole_loss`` each rank has the loss of all.
-    """
-    alone, parallel = model(), model()
-    contexts = [context_BMD.clone().requires_grad_() for _ in range(2)]
-    expected = one_process(alone, contexts[0])
-    expected.backward()
-    loss = shared(parallel, contexts[1])
-    loss.backward()
-    errors, sums = {}, {}
-    for name, found, wanted in [
-        ("loss", loss.detach(), expected),
-        ("text", contexts[1].grad, contexts[0].grad),
-        *((name, parallel.get_parameter(name).grad, p.grad) for name, p in alone.named_parameters()),
-    ]:
-        assert wanted.any(), name
-        for group in () if whole_loss and name == "loss" else (ranks.ulysses, ranks.ring):
-            dist.all_reduce(found, group=group)
-        errors[name], sums[name] = relative(found, wanted), found
-    # What a mean would make of it: the error that these checks must be able to see.
-    name = "blocks.0.attend.query.weight"
-    missed = relative(sums[name] / ranks.size, alone.get_parameter(name).grad)
-    errors["a mean goes unseen"] = abs(missed - (1 - 1 / ranks.size))
-    return errors
-
-
 def cases() -> Iterator[tuple[str, str, Case]]:
     """Name of the mesh, of the case, and the case."""
     for mesh in MESHES:
@@ -325,9 +210,6 @@ def cases() -> Iterator[tuple[str, str, Case]]:
     for mesh in ("ulysses 2", "ring 2"):
         yield mesh, compiled.__name__, compiled
     yield "ring 3", overlap.__name__, overlap
-    for mesh in ("ulysses 2", "ring 2", "ring 3", "ring 2 x ulysses 2"):
-        yield mesh, whole_dit.__name__, whole_dit
-        yield mesh, packed_dit.__name__, packed_dit
 
 
 def without_rank_1(folder: Path, found: dict[str, dict[str, float]]) -> None:

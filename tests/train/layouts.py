@@ -13,7 +13,7 @@ from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
 from train.config import EmaConfig, TrainConfig
 from train.held_out import HeldOut
-from train.models.config import DiTConfig, MMDiTConfig, ModelConfig
+from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
@@ -22,11 +22,13 @@ from train.trainer import Trainer
 STEPS = 5
 SAMPLES = 8
 # Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
-SPLITS = {1: ((8,),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
+SPLITS = {1: ((1, 3, 2, 2),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
 
 
 DIT = DiTConfig(hidden=24, heads=4, layers=2)
 MMDIT = MMDiTConfig(hidden=24, heads=4, layers=2, adaln_rank=8)
+STAGED = STDiTConfig(hidden=24, heads=4, layers=5)
+ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,18 @@ CASES: dict[int, dict[str, Case]] = {
         "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
         "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
         "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
+        "mmdit-ring-fsdp": Case(FSDP | {"ring": 2}, grad_clip=0.1, model=MMDIT, held_out=True),
+        "mmdit-ulysses-tp": Case({"ulysses": 2, "tp": 2}, grad_clip=0.1, model=MMDIT),
+        "st-dit-ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
+        "st-dit-ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, model=ST_DIT, held_out=True),
         "tp-then-ring-zero": Case({"tp": 2}, grad_clip=0.1, resumed_as=ZERO | {"ring": 2}),
+        "pp": Case({"pp": 4}, grad_clip=0.1, model=STAGED, held_out=True),
+        "pp-tp": Case({"pp": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1, model=MMDIT),
+        "pp-fsdp": Case(FSDP | {"pp": 2}, grad_clip=0.1, held_out=True, model=MMDIT),
+        "pp-ring": Case({"pp": 2, "ring": 2}, grad_clip=0.1, model=MMDIT),
+        "pp-ulysses": Case({"pp": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
+        "pp-zero-then-fsdp": Case(ZERO | {"pp": 2}, grad_clip=0.1, resumed_as=FSDP),
+        "tp-then-pp": Case({"tp": 2}, grad_clip=0.1, resumed_as={"pp": 2, "pp_schedule": "gpipe"}),
     },
 }
 
@@ -109,7 +122,7 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
         config = config_of(case, parallel)
         mesh = Mesh.of(config.parallel, world_size)
         data_rank = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
-        stream = stream_of(data_rank, mesh.degree(DATA))
+        stream = stream_of(data_rank, mesh.degree(DATA)) if world_size > 1 else ClipStream(samples=SAMPLES)
         looked = [next(iter(stream_of(data_rank, mesh.degree(DATA))))] * (1 + data_rank)
         held_out = HeldOut(2, lambda looked=looked: looked) if case.held_out else None
         if stops is not None:

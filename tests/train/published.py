@@ -101,6 +101,8 @@ def run_config(folder, variant, steps=6, lr=5e-3, channels=24, **update):
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 CASES = {
     "wan, adapters": ("wan", FSDP, {"rank": 4}),
+    "wan, adapters, Ulysses": ("wan", {"ulysses": 2}, {"rank": 4}),
+    "wan, ring, FSDP": ("wan", FSDP | {"ring": 2}, None),
     "wan, ZeRO-1": ("wan", FSDP | {"shard": "optimizer"}, None),
     "cogvideox, FSDP": ("cogvideox", FSDP, None),
     "hunyuan, FSDP": ("hunyuan", FSDP, None),

@@ -5,7 +5,7 @@ import torch
 
 from loader.errors import UsageError
 from train.parallel.context import ContextParallel
-from train.parallel.cut import Cut, joint_order
+from train.parallel.cut import Cut
 from train.parallel.ring import rectangles
 from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
 
@@ -31,14 +31,6 @@ def test_samples_are_counted_in_each_part():
     owner = [sample for sample, length in enumerate(lengths) for _ in range(length)]
     parts = [owner[cut.part(rank)] for rank in range(4)]
     assert cut.counts(lengths) == [[part.count(sample) for sample in range(4)] for part in parts]
-
-
-def test_a_joint_sequence_has_each_ranks_part_of_every_stream():
-    text, video = Cut((2, 1)), Cut((3, 4))
-    laid = torch.tensor([10, 11, 12, *range(20, 27)])
-    joint, cut = laid[joint_order(text, video)], Cut.beside(text, video)
-    assert joint[cut.part(0)].tolist() == [10, 11, 20, 21, 22]
-    assert joint[cut.part(1)].tolist() == [12, 23, 24, 25, 26]
 
 
 def test_rectangles_are_the_mask_of_samples():

@@ -13,11 +13,11 @@ from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
 from train.models.dit import NOT_PACKED, through
-from train.models.mmdit import Joint, JointBlock
+from train.models.joint import Joint
+from train.models.mmdit import JointBlock
 from train.models.modulation import ZeroLinear
 from train.models.positions import rotary_angles
 from train.models.segments import Segments
-from train.parallel.denoise import denoise_packed_part, denoise_part
 
 SHAPE = {"hidden": 32, "heads": 2, "layers": 2}
 KINDS = {
@@ -75,7 +75,7 @@ def test_an_untrained_model_predicts_zero_and_its_blocks_change_nothing(config):
     rotation = (torch.ones(18, 8), torch.zeros(18, 8))
     layout = NOT_PACKED._replace(grids=[(3, 2, 3)])
     mask_BM = torch.ones(2, 4, dtype=torch.bool)
-    through = denoiser.through_blocks(
+    through, _ = denoiser.through_blocks(
         x_BLD, torch.randn(2, 32), torch.randn(2, 4, 32), mask_BM, rotation, layout
     )
     assert torch.equal(through, x_BLD)
@@ -284,14 +284,6 @@ def test_a_joint_block_is_what_the_paper_draws(last):
             tokens = tokens + last_gate * stream.mlp(normed(tokens, shift, scale))
             mine = found[0][i] if number == 0 else found[1][i][mask[i]]
             torch.testing.assert_close(mine, tokens, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["st_dit", "mmdit"])
-def test_a_kind_whose_sequence_cannot_be_cut_over_ranks_is_refused(kind):
-    latents, *conditions = pack(torch.float32)
-    for part, x in ((denoise_part, latents[0][None]), (denoise_packed_part, latents)):
-        with pytest.raises(UsageError, match=kind):
-            part(model(KINDS[kind]), x, *conditions, ranks=None)
 
 
 def test_joint_streams_come_apart_as_they_were_joined():

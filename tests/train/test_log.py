@@ -2,9 +2,11 @@ import json
 from dataclasses import asdict, replace
 
 from loader.batch import BadSample
-from train.config import LogConfig
-from train.log import BAD_SAMPLES, FILE, MetricLog, read_metrics
+from train.log import MetricLog
+from train.log_config import LogConfig
 from train.metrics import StepMetrics
+from train.records import BAD_SAMPLES, METRICS, read_metrics
+from train.step_times import StepTimes
 
 
 def step(number: int, loss: float | None = 1.0) -> StepMetrics:
@@ -14,8 +16,7 @@ def step(number: int, loss: float | None = 1.0) -> StepMetrics:
         lr=1e-3,
         grad_norm=0.5,
         skipped=loss is None,
-        step_s=0.5,
-        data_s=0.1,
+        times=StepTimes(step_s=0.5, data_s=0.1),
         samples=4,
         tokens=100,
     )
@@ -30,26 +31,37 @@ def test_what_is_recorded_is_read_back(tmp_path):
         first.add(step(1))
         first.add(step(2, loss=None))
     assert list(read_metrics(tmp_path, 2)) == [step(1), step(2, loss=None)]
-    assert json.loads((tmp_path / FILE).read_text().splitlines()[0])["samples_per_s"] == 8
+    assert json.loads((tmp_path / METRICS).read_text().splitlines()[0])["samples_per_s"] == 8
 
 
 def test_steps_recorded_before_operations_were_are_kept(tmp_path):
-    old = {name: value for name, value in asdict(step(1)).items() if name not in ("flops", "mfu")}
-    (tmp_path / FILE).write_text(json.dumps(old) + "\n")
+    old = {name: value for name, value in asdict(step(1)).items() if name not in ("flops", "mfu", "times")}
+    old |= {"step_s": 0.5, "data_s": 0.1}
+    (tmp_path / METRICS).write_text(json.dumps(old) + "\n")
     with log(tmp_path, start_step=1) as second:
         second.add(replace(step(2), flops=10**15, mfu=0.5))
     assert list(read_metrics(tmp_path, 2)) == [step(1), replace(step(2), flops=10**15, mfu=0.5)]
+
+
+def test_the_console_tells_the_larger_parts_of_a_step(tmp_path, capsys):
+    times = StepTimes(
+        step_s=2.0, data_s=0.5, vae_s=0.01, forward_s=0.99, wait_s=0.5, wait_max_s=1.0, slowest_rank=3
+    )
+    with log(tmp_path) as first:
+        first.add(replace(step(10), times=times))
+    assert "2.00 s (data 25%, forward 50%, wait 25% for rank 3)" in capsys.readouterr().err
+    assert next(read_metrics(tmp_path, 10)).times == times
 
 
 def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
     with log(tmp_path) as first:
         for number in range(1, 6):
             first.add(step(number))
-    with (tmp_path / FILE).open("a") as file:
+    with (tmp_path / METRICS).open("a") as file:
         file.write('{"step": 6, "lo')
     with log(tmp_path, start_step=3) as second:
         second.add(step(4))
-    lines = (tmp_path / FILE).read_text().splitlines()
+    lines = (tmp_path / METRICS).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
 
 

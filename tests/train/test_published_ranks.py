@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from loader.errors import UsageError
 from tests.train.clips import ClipStream
-from tests.train.published import CASES, case_config
+from tests.train.published import CASES, case_config, run_config
 from tests.train.saved import losses
 from train.models.bundle import Bundle
+from train.models.dit import Pack
 from train.parallel.config import ParallelConfig
+from train.parallel.layout import lay_out
+from train.parallel.world import World
 from train.sampling.trained import load_trained
 from train.trainer import Trainer
 
@@ -51,3 +55,25 @@ def test_two_ranks_train_what_one_trains(on_two_ranks, tmp_path, name):
             # Of a gradient of almost nothing, Adam sees the sign alone, which is that of rounding.
             moved = (weight - started[key]).norm()
             assert (found[key] - weight).norm() <= 0.02 * moved + 1e-4, key
+
+
+@pytest.mark.parametrize(
+    ("variant", "parallel", "told"),
+    [
+        ("cogvideox", {"ring": 2}, "CogVideoX cannot be cut"),
+        ("hunyuan", {"ulysses": 2}, "HunyuanVideo cannot be cut"),
+        ("wan", {"ulysses": 4}, r"parallel\.ulysses=4 .* must divide the model's 2 heads"),
+    ],
+)
+def test_models_whose_sequences_cannot_be_cut_are_refused(tmp_path, variant, parallel, told):
+    config = run_config(tmp_path, variant, parallel=parallel)
+    ranks = config.parallel.ring * config.parallel.ulysses
+    with pytest.raises(UsageError, match=told):
+        lay_out(config, World(0, ranks, torch.device("cpu")))
+
+
+def test_a_part_of_a_pack_is_refused_by_a_model_that_takes_none(tmp_path):
+    bundle = Bundle(run_config(tmp_path, "wan"))
+    values = torch.zeros(1, 2, 96)
+    with pytest.raises(UsageError, match=r"stream\.regime"):
+        bundle.dit.denoise(values, torch.zeros(1), torch.zeros(1, 2, 8), None, [(1, 1, 2)], Pack())

@@ -74,3 +74,11 @@ def test_a_vector_wider_than_the_context_is_refused(tmp_path):
     pooled = publish_text(tmp_path, "_2", "CLIP", width=16)
     with pytest.raises(UsageError, match=r"text\.pooled\.name.*16 values"):
         encoder(tmp_path, "T5", pooled=pooled)
+
+
+def test_empty_captions_have_a_token_even_among_themselves(tmp_path):
+    text = encoder(tmp_path, "UMT5", max_text_tokens=8)
+    context_BMD, mask_BM = text(["", ""])
+    assert context_BMD.shape[:2] == mask_BM.shape == (2, 1)
+    assert mask_BM.all()
+    assert context_BMD.isfinite().all()

@@ -5,15 +5,15 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 from loader.cost import Cost, LinearQuadraticCost, PowerCost
 from loader.cost_fit import Timings
 from loader.recalibrate import RecalibrateConfig, Recalibration
+from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from train import trainer
 from train.parallel.world import join
-from train.timings import MicrobatchClock
+from train.timings import StepClock
 from train.trainer import Trainer
 
 
@@ -41,18 +41,58 @@ class CostedStream(ClipStream):
 
 
 def test_a_clock_tells_shapes_and_seconds() -> None:
-    clock, stream = MicrobatchClock(torch.device("cpu")), ClipStream()
+    stream = ClipStream()
     batches = [stream.microbatch(step) for step in range(3)]
     with join("cpu") as world:
-        assert len(clock.take(world).step_s) == 0
+        clock = StepClock(world)
+        assert len(clock.take().step_s) == 0
         for number, batch in enumerate(batches):
-            with clock.measure(batch):
-                time.sleep(0.02 * number)
-        timings = clock.take(world)
-        assert len(clock.take(world).step_s) == 0
+            with clock.microbatch(batch):
+                with clock.part("text"):
+                    time.sleep(0.02 * number)
+                with clock.part("backward"):
+                    time.sleep(0.01 * number)
+        assert len(clock.take().step_s) == 0  # not read yet
+        spent = clock.read()
+        timings = clock.take()
+        assert len(clock.take().step_s) == 0
     assert timings.batch.tolist() == [len(batch.keys) for batch in batches]
     assert timings.length.tolist() == [batch.length for batch in batches]
-    assert timings.step_s[0] < 0.02 <= timings.step_s[1] < 0.04 <= timings.step_s[2]
+    assert timings.rank.tolist() == [0, 0, 0]
+    assert timings.step_s[1] >= 0.03
+    assert timings.step_s[2] >= 0.06
+    parts = spent["forward"] + spent["text"] + spent["backward"]
+    assert timings.step_s.sum() == pytest.approx(parts)
+
+
+def test_all_ranks_hear_what_each_of_them_measured(ranks) -> None:
+    ended = ranks.run(worlds.measure, 3)
+    assert ended.codes == [0] * 3, ended.errors
+
+
+def test_parts_take_all_the_time_that_passes() -> None:
+    with join("cpu") as world:
+        began = time.perf_counter()
+        clock = StepClock(world)
+        clock_began = time.perf_counter()
+        clock.begin()
+        with clock.part("forward"):
+            time.sleep(0.01)
+            with clock.part("vae"):
+                time.sleep(0.02)
+            time.sleep(0.01)
+        clock.pause()
+        time.sleep(0.03)
+        clock.begin()
+        before_reading = time.perf_counter()
+        spent = clock.read()
+        ended = time.perf_counter()
+    assert before_reading - clock_began <= sum(spent.values()) <= ended - began
+    assert spent["forward"] >= 0.02
+    assert spent["vae"] >= 0.02
+    assert spent["pause"] >= 0.03
+    assert spent["data"] == spent["sync"] == 0
+    assert clock.read()["forward"] == 0
 
 
 def test_set_points_replace_the_cost_before_the_checkpoint(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

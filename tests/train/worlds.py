@@ -5,17 +5,24 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from loader.batch import Batch
 from loader.buckets import BucketConfig
+from loader.cost import PowerCost
 from loader.dataset import open_dataset
+from loader.recalibrate import RecalibrateConfig
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.train.clips import ClipStream, tiny_config
 from train.interrupt import EXIT_STOPPED
+from train.log_config import ProfileConfig
+from train.parallel.world import join
+from train.timings import StepClock
 from train.trainer import Trainer
 
 SEND = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
@@ -64,6 +71,49 @@ def by_tokens(out: str, steps: int) -> int:
 def uneven(out: str, steps: int) -> int:
     """Rank 0 has two microbatches of one sample, the others one of two."""
     return train_clips(out, steps, sizes=(1, 1) if os.environ["RANK"] == "0" else ())
+
+
+class _LetsGo(tuple):
+    """No bad samples; that this is so is asked behind a batch's backward, and the file is made then."""
+
+    file: Path
+
+    def __bool__(self) -> bool:
+        self.file.touch()
+        return False
+
+
+def slow_stream(out: str, steps: int) -> None:
+    """Rank 1 gets each batch 0.2 s after rank 0 is through with its own; of rank 1 a profile is made, too."""
+    own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    class Stream(ClipStream):
+        cost = PowerCost()
+
+        def microbatch(self, step, slot=0):
+            lets_go = _LetsGo()
+            lets_go.file = Path(out) / f"through-{step}"
+            while own and not lets_go.file.exists():
+                time.sleep(0.01)
+            time.sleep(0.2 * own)
+            return replace(super().microbatch(step, slot), bad=lets_go)
+
+    config = tiny_config(steps)
+    log = config.log.model_copy(update={"profile": ProfileConfig(from_step=2, steps=2, ranks=(1,))})
+    recalibrate = RecalibrateConfig(every_steps=steps, min_timings=10)
+    changes = {"log": log, "recalibrate": recalibrate}
+    Trainer(config.model_copy(update=changes), Stream(own, size), Path(out)).run()
+
+
+def measure() -> None:
+    """Every rank times one microbatch more than the one before, and hears of all."""
+    with join("cpu") as world:
+        clock = StepClock(world)
+        for step in range(1 + world.rank):
+            with clock.microbatch(ClipStream().microbatch(step)):
+                pass
+        clock.read()
+        assert clock.take().rank.tolist() == [rank for rank in range(world.size) for _ in range(1 + rank)]
 
 
 def train_dataset(dataset: str, out: str, steps: int, microbatches: int, stop_at: int | None) -> int:

@@ -110,7 +110,8 @@ def _dealt(problem: Problem, size_C: Places) -> tuple[Places, Places, Places] | 
 def _degrees(problem: Problem, size_S: Places, parts: int, bound_s: float) -> Places:
     """For each DiT a part of its cell, or the lowest degree above with which its chain ends by the bound.
 
-    Where there is none, the fastest. The other modules get their fastest degree below, or the fastest of all. Int64 [S, M].
+    Where there is none, the fastest. The other modules get their fastest degree below, or the fastest of all.
+    Int64 [S, M].
     """
     here_SK = problem.degrees_K <= size_S[:, None]
     times_SMK = np.where(here_SK[:, None], problem.times_SMK, np.inf)

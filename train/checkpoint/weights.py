@@ -40,8 +40,12 @@ class Weights(NamedTuple):
             RunError: the checkpoint is damaged.
             UsageError: it has other tensors.
         """
-        shapes = shapes_of([piece_of(self.group, name, tensor) for name, tensor in targets.items()])
-        load_(self.storage, self.folder, self.state, self.group, targets, shapes)
+        self.load_group_(self.group, targets)
+
+    def load_group_(self, group: str, targets: Tensors) -> None:
+        """Copies tensors of another group of the checkpoint into those of these names; errors as of `load_`."""
+        shapes = shapes_of([piece_of(group, name, tensor) for name, tensor in targets.items()])
+        load_(self.storage, self.folder, self.state, group, targets, shapes)
 
 
 def weights_of(

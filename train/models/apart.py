@@ -14,7 +14,8 @@ class Apart:
     """Tokens see those of their own slice, in a batch of one grid or a pack of several.
 
     Attributes:
-        grids: tokens along time, rows and columns, of each sample of a pack; of all samples, where there is one.
+        grids: tokens along time, rows and columns, of each sample of a pack, 0 allowed; of all samples, where there
+            is one.
         axis: what the tokens of a slice share: their frame, or their place.
     """
 
@@ -28,6 +29,9 @@ class Apart:
         return torch.cat([self._attend(*part) for part in zip(self.grids, *parts, strict=True)], dim=2)
 
     def _attend(self, grid: tuple[int, int, int], *qkv: torch.Tensor) -> torch.Tensor:
+        if 0 in grid:
+            # Kernels want a slice at least; gradients are wanted, of nothing.
+            return torch.stack(qkv).sum(dim=0)
         axis = 1 if self.axis == "frame" else 2
         q_NHSD, k_NHSD, v_NHSD = (_slices(x_BHLD, grid[0], axis) for x_BHLD in qkv)
         y_NHSD = F.scaled_dot_product_attention(q_NHSD, k_NHSD, v_NHSD)

@@ -10,11 +10,13 @@ from torch import nn
 
 from loader.errors import UsageError
 from train.checkpoint.weights import weights_of
-from train.config import LoraConfig, TrainConfig
+from train.config import HashedTextConfig, LoraConfig, TrainConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
 from train.models.config import DiffusersConfig
 from train.models.lora import adapt
-from train.models.text import build_text_encoder
+from train.models.stored import Stored, StoredLatents, StoredText
+from train.models.text import TextEncoder, build_text_encoder
+from train.models.tokenizer import Tokenizer
 from train.objectives.build import build_objective
 
 
@@ -24,6 +26,7 @@ class Bundle(nn.Module):
     Args:
         config: of the run.
         meta: leave the denoiser on the meta device: to be sharded, then filled with `initial_weights`.
+        stored: encoders that need not be loaded.
 
     Attributes:
         tokenizer: video to latents and back; nothing in it is trained.
@@ -35,14 +38,14 @@ class Bundle(nn.Module):
         UsageError: a published part is not there, or the parts do not fit each other.
     """
 
-    def __init__(self, config: TrainConfig, meta: bool = False) -> None:
+    def __init__(self, config: TrainConfig, meta: bool = False, stored: Stored | None = None) -> None:
         super().__init__()
-        self._config = config
+        self._config, self._stored = config, stored or Stored()
         self.objective = build_objective(config.objective)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.tokenizer = build_tokenizer(config.tokenizer)
-            self.text = build_text_encoder(config.text)
+            self.tokenizer = self._tokenizer()
+            self.text = self._text()
             self._drawn = torch.get_rng_state()
             self._build = partial(build_denoiser, config.model, self.tokenizer.channels, self.text.width)
             with torch.device("meta") if meta else nullcontext():
@@ -57,7 +60,7 @@ class Bundle(nn.Module):
         One layer after the other; but a published model, or one with adapters, is read whole first.
         """
         if self._config.lora or isinstance(self._config.model, DiffusersConfig):
-            whole = Bundle(self._config).dit
+            whole = Bundle(self._config, stored=self._stored).dit
             named = chain(whole.named_parameters(), whole.named_buffers())
             return ((name, tensor.detach()) for name, tensor in named)
         with torch.device("meta"):
@@ -67,6 +70,23 @@ class Bundle(nn.Module):
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name; frozen encoders have none, and under LoRA only adapters."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def _tokenizer(self) -> Tokenizer:
+        config = self._config.tokenizer
+        if self._stored.channels is not None:
+            return StoredLatents((config.frames, config.height, config.width), self._stored.channels)
+        # Published weights are drawn by nobody: with or without them the denoiser gets the seed's first numbers.
+        with torch.random.fork_rng(devices=[]):
+            return build_tokenizer(config)
+
+    def _text(self) -> TextEncoder:
+        config = self._config.text
+        if self._stored.empty_MD is not None:
+            return StoredText(self._stored.empty_MD, self._stored.pooled_width)
+        if isinstance(config, HashedTextConfig):
+            return build_text_encoder(config)
+        with torch.random.fork_rng(devices=[]):
+            return build_text_encoder(config)
 
     def _adapt(self, config: LoraConfig) -> None:
         if config.checkpoint is not None:

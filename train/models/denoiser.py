@@ -89,6 +89,25 @@ class Denoiser(nn.Module):
         """The modules that repeat, in order: what is sharded, compiled and checkpointed one by one."""
         raise NotImplementedError
 
+    def token_layers(self) -> Sequence[nn.Linear]:
+        """The layers of repeated modules that every video token goes through, adapters' own left out.
+
+        What sees few rows is not among them: vectors of a sample (modulation), and text alone.
+        """
+        inside = {id(layer) for block in self.repeated() for layer in block.modules()}
+        named = ((name, layer) for name, layer in self.named_modules() if id(layer) in inside)
+        return [
+            layer
+            for name, layer in named
+            if isinstance(layer, nn.Linear)
+            and "lora_" not in name
+            and self.takes_tokens(name.removesuffix(".base_layer"))
+        ]
+
+    def takes_tokens(self, name: str) -> bool:
+        """Whether the layer of this name is applied to video tokens, with or without text."""
+        raise NotImplementedError
+
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
         """Tokens along time, rows and columns for latents of size (frames, rows, columns).
 

@@ -47,7 +47,15 @@ def description(folder: Path, key: str) -> dict[str, Any]:
     Raises:
         UsageError: it is missing, or no JSON object.
     """
-    path = folder / DESCRIPTION
+    return read_json(folder / DESCRIPTION, key)
+
+
+def read_json(path: Path, key: str) -> dict[str, Any]:
+    """A JSON object of bounded size from a file.
+
+    Raises:
+        UsageError: it is missing, too large, or no JSON object.
+    """
     try:
         if path.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise UsageError(f"{key}: {path} is larger than {MAX_DESCRIPTION_BYTES} bytes")

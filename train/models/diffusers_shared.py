@@ -81,7 +81,11 @@ class DiffusersDenoiser(Denoiser):
 
     def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:
         """Refused: a model of diffusers takes a batch of one shape."""
-        raise UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
+        raise self.no_packs()
+
+    def no_packs(self) -> UsageError:
+        """Why it is refused."""
+        return UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`; text counts as long as the model gets it."""
@@ -98,6 +102,10 @@ class DiffusersDenoiser(Denoiser):
     def repeated(self) -> Sequence[nn.Module]:
         """See `Denoiser`."""
         return [block for name in self.blocks for block in getattr(self.model, name)]
+
+    def takes_tokens(self, name: str) -> bool:
+        """See `Denoiser`."""
+        return self._rows(name.removeprefix("model.")) in ("video", "both")
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
         """See `Denoiser`; the model must have positions for all tokens."""
@@ -184,11 +192,14 @@ class DiffusersDenoiser(Denoiser):
                 f" encoders that belong to it (models that are given an image, too, are not supported)"
             )
 
+    def _rows(self, name: str) -> Rows:
+        return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
+
     def _counted(self, wanted: str) -> dict[Rows, int]:
         """Weights of the matrices whose name has this pattern, by what they are applied to."""
         counts: dict[Rows, int] = {}
         for name, layer in self.model.named_modules():
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):
-                rows: Rows = next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
+                rows = self._rows(name)
                 counts[rows] = counts.get(rows, 0) + layer.weight.numel()
         return counts

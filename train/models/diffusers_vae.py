@@ -24,14 +24,14 @@ class DiffusersVAE(Tokenizer):
     def __init__(self, config: DiffusersVAEConfig) -> None:
         super().__init__()
         self.config = config
-        self.vae = _load(config)
+        self.vae = load_vae(config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name")
         self.vae.requires_grad_(False)
         if config.slicing:
             self.vae.enable_slicing()
         if config.tiling:
             self.vae.enable_tiling()
         self.compression = (config.frames, config.height, config.width)
-        found = _compression(self.vae)
+        found = compression_of(self.vae)
         if found != self.compression:
             frames, height, width = found
             raise UsageError(
@@ -92,23 +92,35 @@ class DiffusersVAE(Tokenizer):
         return self._mean[:, :, :frames], self._deviation[:, :, :frames]
 
 
-def _load(config: DiffusersVAEConfig) -> Any:
-    folder = part_folder(config.name, config.subfolder, "tokenizer.name")
-    found = description(folder, "tokenizer.name").get("_class_name")
+def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
+    """A published VAE with its weights.
+
+    Args:
+        name: of a pipeline or VAE on the hub, or a local folder of either.
+        subfolder: of the pipeline.
+        dtype: of the weights.
+        key: of the configuration, for errors.
+
+    Raises:
+        UsageError: it is not there, of another family, or damaged.
+    """
+    folder = part_folder(name, subfolder, key)
+    found = description(folder, key).get("_class_name")
     if found not in SUPPORTED:
-        raise UsageError(f"tokenizer.name={config.name!r} is a {found}; supported are {', '.join(SUPPORTED)}")
+        raise UsageError(f"{key}={name!r} is a {found}; supported are {', '.join(SUPPORTED)}")
     try:
         return getattr(diffusers(), found).from_pretrained(
-            folder, torch_dtype=getattr(torch, config.dtype), use_safetensors=True, local_files_only=True
+            folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"tokenizer.name={config.name!r} could not be loaded ({first_line(error)}); its folder needs config.json"
+            f"{key}={name!r} could not be loaded ({first_line(error)}); its folder needs config.json"
             " and weights in safetensors"
         ) from error
 
 
-def _compression(vae: Any) -> tuple[int, int, int]:
+def compression_of(vae: Any) -> tuple[int, int, int]:
+    """Video frames, pixel rows and columns per latent one, as the VAE's own configuration has them."""
     theirs = vae.config
     if (halvings := theirs.get("temperal_downsample")) is not None:
         side = 2 ** len(halvings) * (theirs.get("patch_size") or 1)

@@ -1,11 +1,14 @@
 """Wan 2.1 and 2.2, text to video, of diffusers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from train.models.config import DiffusersConfig
+from train.models.diffusers_part import SelfAttention, in_a_row, placed
 from train.models.diffusers_shared import DiffusersDenoiser
+from train.models.dit import Pack, tokens
 
 
 class Wan(DiffusersDenoiser):
@@ -23,11 +26,40 @@ class Wan(DiffusersDenoiser):
     def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
         super().__init__(config, folder, channels, text_width)
         self.largest = (self.model.config.rope_max_seq_len,) * 3
+        for block in self.model.blocks:
+            block.attn1.set_processor(SelfAttention(block.attn1.processor))
 
     @property
     def text_length(self) -> int:
         """See `DiffusersDenoiser`."""
         return self.config.text_tokens or 512
+
+    @property
+    def full_heads(self) -> int:
+        """Heads of attention over all tokens."""
+        return int(self.model.config.num_attention_heads)
+
+    def denoise(
+        self,
+        values_BLV: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        grids: Sequence[tuple[int, int, int]],
+        pack: Pack,
+    ) -> torch.Tensor:
+        """As of `train.models.dit.DiT.denoise`, for some tokens of a batch of one grid.
+
+        Raises:
+            UsageError: the tokens are packed.
+        """
+        if mask_BM is None or pack.own is None:
+            raise self.no_packs()
+        latent_size = [n * size for n, size in zip(grids[0], self.patch, strict=True)]
+        with placed(self.model.rope, latent_size, pack.here, pack.own):
+            x_BCTHW = in_a_row(values_BLV, self.patch)
+            y_BCTHW = self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
+        return tokens(y_BCTHW, self.patch)
 
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor

@@ -6,8 +6,9 @@ timestep (nine vectors a block), with RMS-normalised queries and keys in every h
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Container, Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend
 from train.models.config import ModelConfig
 from train.models.denoiser import Denoiser
+from train.models.joint import Joint
 from train.models.modulation import ZeroLinear, modulation
 from train.models.packed_attention import BlockDiagonal
 from train.models.patches import Patch, cut, join
@@ -41,15 +43,19 @@ class Pack(NamedTuple):
         text: which see which tokens of the captions, packed alike; None: all of a sample's.
         here: the part of the sequence that is present, where the rest lies elsewhere.
         captions: the tokens of captions that are packed.
-        grids: tokens of each sample along time, rows and columns; of all samples, where there is one.
+        grids: tokens that are present of each sample along time, rows and columns; of all samples, where there is one.
+        within_frames: the layer's attention of tokens to those of their frame, where no whole frames are present.
+        joint: how video and text lie in their joint sequence, where not all of it is present.
     """
 
     samples: Segments | None = None
     own: Attend | None = None
     text: Attend | None = None
-    here: slice = slice(None)
+    here: slice | torch.Tensor = slice(None)
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
+    within_frames: "Callable[[Attention, torch.Tensor], torch.Tensor] | None" = None
+    joint: Joint | None = None
 
 
 NOT_PACKED = Pack()
@@ -107,7 +113,7 @@ class Attention(nn.Module):
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
         """By head, [B, L, heads, head width]; a view."""
-        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1)
+        return torch.unflatten(x_BLD, 2, (self.heads, -1))
 
 
 class Block(nn.Module):
@@ -168,14 +174,20 @@ class DiT(Denoiser):
         config: the architecture.
         channels: channels of the latents.
         text_width: width of the text context.
+
+    Attributes:
+        patch_values: V, values of a token's patch.
+        changes_text: whether text is a second stream of tokens that blocks change, not only what they attend to.
     """
+
+    changes_text: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, channels: int, text_width: int) -> None:
         super().__init__()
         self.config, self.patch = config, config.patch
         self.channels, self.text_width = channels, text_width
-        patch_values = channels * math.prod(config.patch)
-        self.embed = nn.Linear(patch_values, config.hidden)
+        self.patch_values = channels * math.prod(config.patch)
+        self.embed = nn.Linear(self.patch_values, config.hidden)
         self.embed_time = nn.Sequential(
             nn.Linear(TIME_WIDTH, config.hidden),
             nn.SiLU(),
@@ -185,7 +197,7 @@ class DiT(Denoiser):
         self.embed_text = nn.Linear(text_width, config.hidden)
         self.blocks = nn.ModuleList(self.make_blocks())
         self.modulation = modulation(config.hidden, 2, config.adaln_rank)
-        self.head = ZeroLinear(config.hidden, patch_values)
+        self.head = ZeroLinear(config.hidden, self.patch_values)
 
     def make_blocks(self) -> list[nn.Module]:
         """New blocks, in order."""
@@ -193,7 +205,32 @@ class DiT(Denoiser):
 
     def repeated(self) -> Sequence[nn.Module]:
         """See `Denoiser`."""
-        return list(self.blocks)
+        return [block for block in self.blocks if not isinstance(block, nn.Identity)]
+
+    def keep(self, places: Container[int]) -> None:
+        """Drops all other blocks, and what comes before the first and behind the last where those are dropped.
+
+        The weights that stay keep their names. Times and text, which every block takes, are embedded as before.
+        """
+        last = len(self.blocks) - 1
+        for place in range(last + 1):
+            if place not in places:
+                self.blocks[place] = nn.Identity()
+        if 0 not in places:
+            del self.embed
+            if self.changes_text:
+                del self.embed_text
+        if last not in places:
+            del self.modulation, self.head
+
+    @property
+    def full_heads(self) -> int:
+        """Heads of attention over all tokens; 0: there is none."""
+        return self.config.heads
+
+    def takes_tokens(self, name: str) -> bool:
+        """See `Denoiser`."""
+        return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """See `Denoiser`."""
@@ -246,17 +283,24 @@ class DiT(Denoiser):
             grids: of the whole sequence, one after the other.
             pack: how the tokens lie.
         """
-        x_BLD = self.embed(values_BLV)
+        x_BLD, context_BMD = self.enter(values_BLV, context_BMD)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
-        context_BMD = self.embed_text(context_BMD)
+        rotation = self.rotation(grids, pack.here, x_BLD.device)
+        pack = pack._replace(grids=pack.grids or grids)
+        streams = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
+        return self.leave(streams, condition_BD, pack.samples)
+
+    def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The embedded tokens of video, [B, L, D], and of text, [B, M, D]; arguments as of `denoise`."""
+        return self.embed(values_BLV), self.embed_text(context_BMD)
+
+    def rotation(
+        self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
+    ) -> Rotation:
+        """Of some tokens of the grids' sequence, [L, head width / 2]."""
         head_width = self.config.hidden // self.config.heads
-        angles_LR = torch.cat([rotary_angles(grid, head_width, x_BLD.device) for grid in grids])[pack.here]
-        rotation = (angles_LR.cos(), angles_LR.sin())
-        pack = pack._replace(grids=grids)
-        x_BLD = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
-        shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
-        out_BLV: torch.Tensor = self.head(modulate(x_BLD, shift, scale, pack.samples))
-        return out_BLV
+        angles_LR = torch.cat([rotary_angles(grid, head_width, device) for grid in grids])[here]
+        return angles_LR.cos(), angles_LR.sin()
 
     def through_blocks(
         self,
@@ -266,11 +310,22 @@ class DiT(Denoiser):
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
         pack: Pack,
-    ) -> torch.Tensor:
-        """The tokens behind the last block, [B, L, D]; embedded tokens, times and text go in."""
-        for block in self.blocks:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens of video and text behind the last block; embedded tokens, times and text go in."""
+        for block in self.repeated():
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
-        return x_BLD
+        return x_BLD, context_BMD
+
+    def leave(
+        self,
+        streams: tuple[torch.Tensor, torch.Tensor],
+        condition_BD: torch.Tensor,
+        samples: Segments | None,
+    ) -> torch.Tensor:
+        """The prediction for each token's patch, [B, L, V], from the tokens behind the last block."""
+        shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
+        out_BLV: torch.Tensor = self.head(modulate(streams[0], shift, scale, samples))
+        return out_BLV
 
 
 def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:

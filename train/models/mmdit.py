@@ -6,65 +6,17 @@ no rotary positions: its encoder has put them in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attend import Attend, Dense
 from train.models.config import MMDiTConfig
 from train.models.dit import EPS, Attention, DiT, Pack, Rotation
+from train.models.joint import Joint
 from train.models.modulation import modulation
-from train.models.packed_attention import BlockDiagonal
 from train.models.precision import at_least_float32
 from train.models.segments import Segments
-
-
-@dataclass(frozen=True, eq=False)
-class Joint:
-    """Video and text as one sequence: each sample's video, then its text.
-
-    Attributes:
-        video: video tokens of each sample of a pack; of all samples, where there is one.
-        text: their text tokens.
-        both: what video and text see of the joint sequence.
-        last: what video alone sees of it.
-    """
-
-    video: Sequence[int]
-    text: Sequence[int]
-    both: Attend
-    last: Attend
-
-    @classmethod
-    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "Joint":
-        """Of a batch of one shape, whose text is padded."""
-        video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
-        seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
-        return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
-
-    @classmethod
-    def packed(cls, video: Segments, text: Segments) -> "Joint":
-        """Of samples of any shapes, one after the other in both streams."""
-        joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
-        joint = Segments.of(joint_lengths, video.cu_seqlens.device)
-        return cls(video.lengths, text.lengths, BlockDiagonal(joint, joint), BlockDiagonal(video, joint))
-
-    def join(self, video_BHLD: torch.Tensor, text_BHMD: torch.Tensor) -> torch.Tensor:
-        """The joint sequence, [B, H, L + M, D]."""
-        pairs = zip(
-            torch.split(video_BHLD, list(self.video), 2),
-            torch.split(text_BHMD, list(self.text), 2),
-            strict=True,
-        )
-        return torch.cat([part for pair in pairs for part in pair], dim=2)
-
-    def part(self, joint_BHND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inverse of `join`."""
-        lengths = [length for pair in zip(self.video, self.text, strict=True) for length in pair]
-        parts = torch.split(joint_BHND, lengths, dim=2)
-        return torch.cat(parts[::2], dim=2), torch.cat(parts[1::2], dim=2)
 
 
 class Source(nn.Module):
@@ -86,7 +38,7 @@ class Source(nn.Module):
         return k_BHMD.to(v_BHMD.dtype), v_BHMD
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        return x_BLD.view(*x_BLD.shape[:2], self.heads, -1).transpose(1, 2)
+        return torch.unflatten(x_BLD, 2, (self.heads, -1)).transpose(1, 2)
 
 
 class Stream(nn.Module):
@@ -157,6 +109,7 @@ class MMDiT(DiT):
     """A `DiT` of `JointBlock`: text is a stream of its own, not the source of a cross-attention."""
 
     config: MMDiTConfig
+    changes_text = True
 
     def make_blocks(self) -> list[nn.Module]:
         """See `DiT`."""
@@ -171,14 +124,16 @@ class MMDiT(DiT):
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
         pack: Pack,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DiT`."""
-        if pack.samples is not None and pack.captions is not None:
+        if pack.joint is not None:
+            joint = pack.joint
+        elif pack.samples is not None and pack.captions is not None:
             joint = Joint.packed(pack.samples, pack.captions)
         elif mask_BM is not None:
             joint = Joint.padded(x_BLD.shape[1], mask_BM)
         else:
             raise ValueError("text that is not packed comes with its mask")
-        for block in self.blocks:
+        for block in self.repeated():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
-        return x_BLD
+        return x_BLD, context_BMD

@@ -46,9 +46,14 @@ class STBlock(nn.Module):
             y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
             return y_BLD
 
-        frame, place, full = Apart(pack.grids, "frame"), Apart(pack.grids, "place"), self.full
+        def spatial(h_BLD: torch.Tensor) -> torch.Tensor:
+            if pack.within_frames is not None:
+                return pack.within_frames(self.spatial, h_BLD)
+            return own(self.spatial, h_BLD, Apart(pack.grids, "frame"))
+
+        place, full = Apart(pack.grids, "place"), self.full
         branches: Branches = (
-            lambda h_BLD: own(self.spatial, h_BLD, frame),
+            spatial,
             lambda h_BLD: own(self.temporal, h_BLD, place),
             lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
             self.mlp,
@@ -66,3 +71,8 @@ class STDiT(DiT):
     def make_blocks(self) -> list[nn.Module]:
         """See `DiT`."""
         return [STBlock(self.config) for _ in range(self.config.layers)]
+
+    @property
+    def full_heads(self) -> int:
+        """See `DiT`."""
+        return self.config.heads if self.config.full_attention else 0

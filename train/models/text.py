@@ -96,7 +96,11 @@ class TransformersTextEncoder(TextEncoder):
             truncation=True,
             max_length=config.template_tokens + config.max_text_tokens,
             return_tensors="pt",
-        ).to(self.model.device)
+        )
+        if tokens["input_ids"].shape[1] <= config.template_tokens:
+            # Without special tokens, captions that are all empty are of no length.
+            tokens = self.tokenizer.pad(tokens, padding="max_length", max_length=config.template_tokens + 1)
+        tokens = tokens.to(self.model.device)
         mask_BL = tokens["attention_mask"].bool()
         if config.padding == "text":
             mask_BL = torch.ones_like(mask_BL)

@@ -77,6 +77,24 @@ class Tokenizer(nn.Module):
         return 1 + (frames - 1) // t, height // h, width // w
 
 
+class LatentSizes(Tokenizer):
+    """Zeros of the sizes that another tokenizer's latents have: for who needs no more."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.compression, self._channels = tokenizer.compression, tokenizer.channels
+
+    @property
+    def channels(self) -> int:
+        """See `Tokenizer`."""
+        return self._channels
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`."""
+        size = (len(video_BCTHW), self._channels, *self.latent_size(tuple(video_BCTHW.shape[2:])))
+        return torch.zeros(size, device=video_BCTHW.device)
+
+
 class PatchTransform(Tokenizer):
     """Turns video into latents and back without loss; fixed, linear, causal in time.
 

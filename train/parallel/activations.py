@@ -23,6 +23,9 @@ KEPT = frozenset(
         _aten.mm.default,
         _aten.addmm.default,
         _aten.bmm.default,
+        _aten._scaled_mm.default,
+        # The scale of an FP8 tensor: one number, for which all of it is read.
+        _aten.max.default,
         _aten._scaled_dot_product_cudnn_attention.default,
         _aten._scaled_dot_product_efficient_attention.default,
         _aten._scaled_dot_product_flash_attention.default,
@@ -48,15 +51,20 @@ def checkpoint_block(block: nn.Module, policy: Policy) -> None:
     block.forward = partial(checkpoint, block.forward, **how)
 
 
-def compile_block(block: nn.Module, memory_budget: float = 1.0, backend: str = "inductor") -> None:
+def compile_block(
+    block: nn.Module, memory_budget: float = 1.0, backend: str = "inductor", as_eager: bool = False
+) -> None:
     """Compiles a block when it first runs.
 
     Args:
         block: whose forward it is.
         memory_budget: share of its activations that is kept; 1 keeps what makes it fastest.
         backend: of torch.compile.
+        as_eager: round to the narrow type wherever the operators would, though fused. Without it FP8 products of
+            scaled rows see other numbers in the backward than in the forward, and end in NaN (pytorch#150859).
     """
-    compiled: Callable[..., Any] = torch.compile(block.forward, backend=backend)
+    options: Any = {"emulate_precision_casts": True} if as_eager else None
+    compiled: Callable[..., Any] = torch.compile(block.forward, backend=backend, options=options)
 
     def forward(*inputs: Any, **options: Any) -> Any:
         with torch._functorch.config.patch(activation_memory_budget=memory_budget):

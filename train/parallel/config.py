@@ -25,7 +25,12 @@ class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
     ring: int = Field(1, ge=1, description="context parallel: ranks that pass keys and values round a ring")
     ulysses: int = Field(1, ge=1, description="context parallel: ranks that exchange attention heads")
     tp: int = Field(1, ge=1, description="tensor parallel: ranks that divide each matrix of a block")
-    pp: int = Field(1, ge=1, description="pipeline parallel: ranks that divide the blocks")
+    pp: int = Field(1, ge=1, description="pipeline parallel: stages that divide the blocks")
+    pp_schedule: Literal["1f1b", "gpipe"] = Field(
+        "1f1b",
+        description="when a stage runs backwards: as soon as it can, and keeps few activations (1F1B), or"
+        " behind all forwards (GPipe)",
+    )
     activation_checkpointing: Literal["none", "full", "selective", "memory_budget"] = Field(
         "none",
         description="what a block computes again in the backward: nothing, everything, all but matrix products and"

@@ -31,10 +31,12 @@ class ContextParallel:
     Attributes:
         ring: the ranks that pass blocks to each other.
         ulysses: the ranks that exchange heads.
+        together: all of them, in the order ring, then Ulysses; what exchanges whole tokens needs it (ST-DiT).
     """
 
     ring: dist.ProcessGroup
     ulysses: dist.ProcessGroup
+    together: dist.ProcessGroup | None = None
 
     @cached_property
     def size(self) -> int:
@@ -45,6 +47,28 @@ class ContextParallel:
     def rank(self) -> int:
         """Which part of the sequence is here."""
         return dist.get_rank(self.ring) * dist.get_world_size(self.ulysses) + dist.get_rank(self.ulysses)
+
+    @cached_property
+    def group(self) -> dist.ProcessGroup:
+        """All ranks that share a sequence, in the order of the parts.
+
+        Raises:
+            ValueError: there are several rings and `together` is missing, or in another order.
+        """
+        near = dist.get_world_size(self.ulysses)
+        if self.size == near:
+            return self.ulysses
+        if near == 1:
+            return self.ring
+        first = dist.get_rank(self.ring) * near
+        together = [] if self.together is None else dist.get_process_group_ranks(self.together)
+        if self.together is None or together[first : first + near] != dist.get_process_group_ranks(
+            self.ulysses
+        ):
+            raise ValueError(
+                "ring x Ulysses needs its ranks as one group, too: Ulysses groups one after another"
+            )
+        return self.together
 
     def cut(self, tokens: int) -> Cut:
         """How this many tokens lie on the ranks.
@@ -58,47 +82,57 @@ class ContextParallel:
             )
         return Cut.even(tokens, self.size)
 
-    def attend_dense(self, cut: Cut, mask_BM: torch.Tensor | None = None) -> Attend:
+    def attend_dense(
+        self, cut: Cut, mask_BM: torch.Tensor | None = None, queries: Cut | None = None
+    ) -> Attend:
         """Attention of every token to every token of its sample that counts.
 
         Args:
             cut: how the sequence lies on the ranks.
             mask_BM: which keys of the whole sequence count, bool, at least one per sample; the same on every
                 rank. None: all.
+            queries: how the tokens lie that ask; None: all of them do.
         """
         if dist.get_world_size(self.ring) == 1:
-            return self._over_heads(cut, Dense(mask_BM))
+            return self._over_heads(cut, Dense(mask_BM), queries)
         blocks = self._blocks(cut)
         own = dist.get_rank(self.ring)
+        asking = self._blocks(queries or cut).lengths[own]
         if mask_BM is None:
-            keys_P1 = [[length] for length in blocks.lengths]
-            return self._over_heads(cut, Ring(self.ring, keys_P1[own], keys_P1))
+            return self._over_heads(cut, Ring(self.ring, [asking], [[n] for n in blocks.lengths]), queries)
         masks = torch.split(mask_BM, list(blocks.lengths), dim=1)
         keys_PB = torch.stack([mask.sum(dim=1) for mask in masks]).tolist()
-        ring = Ring(self.ring, [blocks.lengths[own]] * len(mask_BM), keys_PB)
-        return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]))
+        ring = Ring(self.ring, [asking] * len(mask_BM), keys_PB)
+        return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]), queries)
 
-    def attend_packed(self, cut: Cut, samples: Segments) -> Attend:
+    def attend_packed(
+        self, cut: Cut, samples: Segments, queries: tuple[Cut, Segments] | None = None
+    ) -> Attend:
         """Attention within each sample of a packed sequence.
 
         Args:
             cut: how the sequence lies on the ranks.
             samples: of the whole sequence.
+            queries: how the tokens lie that ask, and those of each sample; None: all of them do.
         """
+        asking, of_samples = queries or (cut, samples)
+        only = None if queries is None else asking
         if dist.get_world_size(self.ring) == 1:
-            return self._over_heads(cut, BlockDiagonal(samples, samples))
-        counts_Pn = self._blocks(cut).counts(samples.lengths)
-        return self._over_heads(cut, Ring(self.ring, counts_Pn[dist.get_rank(self.ring)], counts_Pn))
+            return self._over_heads(cut, BlockDiagonal(of_samples, samples), only)
+        own = dist.get_rank(self.ring)
+        queries_n = self._blocks(asking).counts(of_samples.lengths)[own]
+        keys_Pn = self._blocks(cut).counts(samples.lengths)
+        return self._over_heads(cut, Ring(self.ring, queries_n, keys_Pn), only)
 
     def gather(self, x: torch.Tensor, cut: Cut, dim: int = 1) -> torch.Tensor:
         """The whole sequence on every rank, from the parts; gradients as of `exchange.gather`."""
         block = gather(x, self._near(cut).lengths, self.ulysses, dim)
         return gather(block, self._blocks(cut).lengths, self.ring, dim)
 
-    def _over_heads(self, cut: Cut, inner: Attend) -> Attend:
+    def _over_heads(self, cut: Cut, inner: Attend, queries: Cut | None) -> Attend:
         if dist.get_world_size(self.ulysses) == 1:
             return inner
-        return Ulysses(self.ulysses, self._near(cut), inner)
+        return Ulysses(self.ulysses, self._near(cut), inner, None if queries is None else self._near(queries))
 
     def _blocks(self, cut: Cut) -> Cut:
         """The part of each Ulysses group: what goes round the ring."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-import torch
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -26,11 +24,6 @@ class Cut:
         """Parts that differ by one token at most, the longer ones first."""
         base, rest = divmod(tokens, ranks)
         return cls(tuple(base + (rank < rest) for rank in range(ranks)))
-
-    @classmethod
-    def beside(cls, *streams: "Cut") -> "Cut":
-        """The cut of a joint sequence, in which each rank holds its part of every stream, one after the other."""
-        return cls(tuple(sum(lengths) for lengths in zip(*(cut.lengths for cut in streams), strict=True)))
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -57,18 +50,3 @@ class Cut:
             [max(0, min(end, high) - max(start, low)) for start, end in samples]
             for low, high in pairwise(self.ends)
         ]
-
-
-def joint_order(*streams: Cut) -> torch.Tensor:
-    """Where each token of a joint sequence (`Cut.beside`) lies in the streams laid end to end, int64 [L].
-
-    For a mask over the joint sequence: ``torch.cat([text_mask_BM, video_mask_BL], dim=1)[:, joint_order(text,
-    video)]``.
-    """
-    starts = list(accumulate((cut.tokens for cut in streams), initial=0))
-    spans = [
-        torch.arange(start + cut.ends[rank], start + cut.ends[rank + 1])
-        for rank in range(len(streams[0].lengths))
-        for start, cut in zip(starts, streams, strict=False)
-    ]
-    return torch.cat(spans)

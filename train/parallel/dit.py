@@ -11,14 +11,16 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
-from train.parallel.denoise import cuttable
+from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.parts import cuttable
+from train.parallel.stage import check_stages, make_stage
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
-    """Lays a model out: tensor parallel, then activation checkpointing, then compilation, then FSDP.
+    """Lays a model out: pipeline, FP8, tensor parallel, activation checkpointing, compilation, FSDP, in this order.
 
     Raises:
         UsageError: the model does not divide.
@@ -26,15 +28,21 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
     parallel, mesh = config.parallel, ranks.mesh
     if mesh.degree(CONTEXT) > 1:
         _check_cut(model, mesh)
+    if mesh.pp > 1:
+        make_stage(check_stages(model, mesh.pp), ranks.neighbours)
+    sharded = parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1
+    if config.fp8:
+        convert(model, config.fp8, mesh.tp, sharded)
     if mesh.tp > 1:
         _check(model, mesh.tp)
         for block in model.repeated():
             _divide(block, ranks.weights["tp"])
+    rowwise = config.fp8 is not None and config.fp8.recipe == "rowwise"
     for block in model.repeated():
         checkpoint_block(block, parallel.activation_checkpointing)
         if parallel.compile:
-            compile_block(block, parallel.memory_budget)
-    if parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1:
+            compile_block(block, parallel.memory_budget, as_eager=rowwise)
+    if sharded:
         shard(model, ranks, config.dtype)
 
 
@@ -56,10 +64,10 @@ def _check(model: Denoiser, ranks: int) -> None:
 
 
 def _check_cut(model: Denoiser, mesh: Mesh) -> None:
-    heads = cuttable(model).config.heads
+    heads = cuttable(model).full_heads
     if heads % (mesh.ulysses * mesh.tp):
         raise UsageError(
-            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide model.heads={heads};"
+            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide the model's {heads} heads;"
             " parallel.ring takes any number of ranks"
         )
 

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from loader.errors import UsageError
 from train.parallel.config import ParallelConfig
 from train.parallel.context import ContextParallel
+from train.parallel.neighbours import Neighbours
 from train.parallel.world import World
 
 DATA = ("dp_replicate", "dp_shard")
@@ -122,8 +123,16 @@ class Ranks:
     def context(self) -> ContextParallel:
         """The ranks that share this rank's sequences."""
         make: Any = dist.new_subgroups_by_enumeration
-        ring, ulysses = (make(self.mesh.partition((name,)))[0] for name in CONTEXT)
-        return ContextParallel(ring, ulysses)
+        return ContextParallel(
+            *(make(self.mesh.partition(names))[0] for names in (("ring",), ("ulysses",), CONTEXT))
+        )
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """The stages of this rank's pipeline."""
+        make: Any = dist.new_subgroups_by_enumeration
+        tokens, gradients = (make(self.mesh.partition(("pp",)))[0] for _ in range(2))
+        return Neighbours(tokens, gradients)
 
     def _group(self, dimensions: Sequence[str]) -> World:
         groups = self.mesh.partition(dimensions)

@@ -37,8 +37,10 @@ class OptimizerSharded(Replicated):
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
             exact = torch.promote_types(rows.dtype, torch.float32)
+            narrow = config.dtype == "bfloat16" and parameter.ndim > 1
             whole = DTensor.from_local(
-                rows.to(exact),
+                # A view would keep all rows as they were.
+                rows.to(exact, copy=narrow),
                 mesh,
                 (Replicate(), Shard(0)),
                 run_check=False,
@@ -46,7 +48,7 @@ class OptimizerSharded(Replicated):
                 stride=parameter.stride(),
             )
             wholes[name] = nn.Parameter(whole)
-            if config.dtype == "bfloat16" and parameter.ndim > 1:
+            if narrow:
                 parameter.data = parameter.data.bfloat16()
             # What is summed over microbatches is summed in the type of the update.
             parameter.grad_dtype = exact
@@ -77,6 +79,7 @@ class OptimizerSharded(Replicated):
             ):
                 gradient = self._gradient(name)
                 gradient.copy_(part[: gradient.numel()].view_as(gradient))
+        self._sum_over_model_ranks()
 
     def update(self) -> None:
         """Makes the optimizer's step on this rank's rows, and gathers all others'."""

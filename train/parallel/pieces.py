@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from train.parallel.fp8 import unwrapped
 from train.parallel.world import World
 
 
@@ -14,7 +15,7 @@ def local(parameter: nn.Parameter) -> nn.Parameter:
     """This rank's piece of a parameter, in the same memory; the parameter itself where it is whole."""
     if not isinstance(parameter, DTensor):
         return parameter
-    return nn.Parameter(parameter.to_local().detach())
+    return nn.Parameter(unwrapped(parameter.to_local()).detach())
 
 
 def placed(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

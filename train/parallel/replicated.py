@@ -1,23 +1,29 @@
 """Weights, gradients and optimizer state on every rank; gradients are summed once a step."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from loader.batch import Microbatch, Pack
 from train.config import TrainConfig
+from train.losses import Losses, losses
 from train.models.bundle import Bundle
 from train.optimizer import build_optimizer, state_tensors
 from train.parallel import pieces
 from train.parallel.denoise import OfParts
 from train.parallel.dit import summed_over_tensor_ranks
+from train.parallel.idle import idle
 from train.parallel.mesh import CONTEXT, SUMMED, Ranks
+from train.parallel.pipeline import OfStages, Pipeline, Weigh
 from train.squared_errors import SquaredErrors, of_whole
+from train.timings import StepClock
 
 
 class Replicated:
-    """How what is trained lies on the ranks: whole on each, or on each tensor-parallel group.
+    """How what is trained lies on the ranks: whole on each, or divided by tensor and pipeline parallelism alone.
 
     Gradients are sums over the samples of all ranks: a microbatch's loss is weighed by its share of the step.
 
@@ -30,7 +36,8 @@ class Replicated:
     Attributes:
         weights: by name what the optimizer updates here: plain tensors; after `sum_gradients` with their gradients.
         optimizer: of them.
-        errors: runs the model on this rank's part of a batch's tokens.
+        errors: runs the model on this rank's part of a batch's tokens; without gradients where there are stages.
+        count: of the values that are trained, on all ranks.
     """
 
     def __init__(
@@ -42,14 +49,21 @@ class Replicated:
     ) -> None:
         self.bundle = bundle
         self.ranks = ranks
-        cut = ranks.mesh.degree(CONTEXT) > 1
-        self.errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
+        self._config = config
+        cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
+        errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
+        self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
+        self.errors = OfStages(errors, ranks) if staged else errors
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
         for name, whole in self._wholes.items():
             if isinstance(whole, DTensor):
                 whole.grad = pieces.placed(self._gradient(name), whole)
+        own = "\n".join(f"{name} {whole.numel()}" for name, whole in self._wholes.items())
+        held = [line.split() for said in ranks.along("pp").gather_text(own) for line in said.splitlines()]
+        self._holders = Counter(name for name, _ in held)
+        self.count = sum(int(values) for values in dict(held).values())
 
     def share(self) -> None:
         """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
@@ -59,25 +73,65 @@ class Replicated:
         """Begins a step."""
         self.optimizer.zero_grad(set_to_none=False)
 
+    def passes(
+        self,
+        batches: Iterable[Microbatch | Pack],
+        weigh: Weigh,
+        clock: StepClock,
+    ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
+        """Runs the microbatches of a step forward and backward; each with its losses, in order.
+
+        Args:
+            batches: this rank's, as they come.
+            weigh: what each of them adds to the step.
+            clock: is told what this rank is at; keeps what each of them took, where they run one after the other.
+        """
+        if self._pipeline is not None:
+            batches = list(batches)
+            with clock.part("sync"):
+                idle_rounds = self.lacking(len(batches))
+            yield from self._pipeline.passes(batches, weigh, idle_rounds, clock)
+            return
+        device = self.ranks.world.device
+        for batch in batches:
+            if batch.slot == 0:
+                with clock.part("sync"):
+                    self.keep_up(batch.slots)
+            with clock.microbatch(batch):
+                found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
+                loss = weigh(batch, found)
+                with clock.part("backward"):
+                    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+            yield batch, found
+
+    def lacking(self, _rounds: int) -> int:
+        """How often the model must run on nothing where this rank has use for so many rounds of it; a collective."""
+        return 0
+
     def keep_up(self, rounds: int) -> None:
-        """Comes before this rank runs the model so often; for layouts whose ranks must all run it equally often."""
+        """Comes before this rank runs the model so often: runs it on nothing as often as other ranks need it to."""
+        for _ in range(self.lacking(rounds)):
+            zero = idle(self.bundle, self._config, self.ranks, self.errors)
+            if zero.requires_grad:
+                zero.backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def sum_gradients(self) -> None:
         """Sums gradients over the ranks, once all microbatches are through."""
         self.ranks.along(*SUMMED).sum_(
             [weight.grad for weight in self.weights.values() if weight.grad is not None]
         )
-        self._sum_over_tensor_ranks()
+        self._sum_over_model_ranks()
 
     def clip(self, largest: float) -> float:
         """Scales gradients so that their norm is at most this; the norm before, of the whole, the same on all ranks."""
-        divided = any(pieces.parts(whole) > 1 for whole in self._wholes.values())
+        stages = self.ranks.mesh.pp
+        divided = stages > 1 or any(pieces.parts(whole) > 1 for whole in self._wholes.values())
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         if divided:
             world = self.ranks.world
             found = pieces.norm(
                 (
-                    (self._gradient(name), world.size // pieces.parts(whole))
+                    (self._gradient(name), world.size * self._holders[name] // stages // pieces.parts(whole))
                     for name, whole in self._wholes.items()
                 ),
                 world,
@@ -111,7 +165,10 @@ class Replicated:
         assert gradient is not None, f"{name} has no gradient"
         return gradient
 
-    def _sum_over_tensor_ranks(self) -> None:
-        ranks = self.ranks.along("tp")
-        if ranks.size > 1:
-            ranks.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])
+    def _sum_over_model_ranks(self) -> None:
+        """Sums what ranks with the same samples have parts of."""
+        tensor, stages = self.ranks.along("tp"), self.ranks.along("pp")
+        if tensor.size > 1:
+            tensor.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])
+        if stages.size > 1:
+            stages.sum_([self._gradient(name) for name in self.weights if self._holders[name] > 1])

@@ -4,12 +4,14 @@ Weights are DTensors, which FSDP divides further and checkpoints put together; a
 want them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.nn import functional as F
 
 
 def divide_outputs(layer: nn.Linear, mesh: DeviceMesh, gather: bool = False) -> None:
@@ -36,10 +38,14 @@ def share_inputs(module: nn.Module, mesh: DeviceMesh) -> None:
 def _divide(
     layer: nn.Linear, mesh: DeviceMesh, weight: Placement, bias: Placement, taken: Placement, given: Placement
 ) -> None:
-    def take(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[DTensor]:
-        return (_wrap(inputs[0], mesh, taken),)
+    whole: Callable[[torch.Tensor], Any] = layer.forward
 
-    def give(_layer: nn.Module, _inputs: Any, output: DTensor) -> torch.Tensor:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if not x.numel():
+            # DTensor cannot reshape what is empty, and nothing is to be summed.
+            parts = (x, layer.weight, layer.bias)
+            return F.linear(*(part.to_local() if isinstance(part, DTensor) else part for part in parts))
+        output = whole(_wrap(x, mesh, taken))
         # Waits for the sum: a kernel that is given an unfinished tensor would read it too early.
         local: torch.Tensor = output.redistribute(placements=[given]).to_local()
         return local
@@ -48,8 +54,8 @@ def _divide(
     for name, placement in (("weight", weight), ("bias", bias)):
         part = distribute_tensor(getattr(layer, name), mesh, [placement], src_data_rank=None)
         layer.register_parameter(name, nn.Parameter(part))
-    layer.register_forward_pre_hook(take)
-    layer.register_forward_hook(give)
+    module: nn.Module = layer
+    module.forward = forward
 
 
 def _wrap(x: torch.Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from train.parallel.cut import Cut
+from train.parallel.slices import Slices
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,12 @@ def ring_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
     L, own, following = cut.tokens, cut.lengths[rank], cut.lengths[(rank + 1) % len(cut.lengths)]
     forward = 2 * (L - following) * size.token * size.value_bytes
     return forward, forward + 2 * (L - own) * size.token * size.sum_bytes
+
+
+def slices_bytes(size: AttentionSize, places: Slices, frames: Slices, rank: int) -> int:
+    """What a rank sends in forward, and as much in backward, for spatial and temporal attention of one layer.
+
+    Tokens go from where places are whole to where frames are, and what attention makes of them comes back.
+    """
+    own, wanted = places.owner == rank, frames.owner == rank
+    return int((own != wanted).sum()) * size.token * size.value_bytes

@@ -63,6 +63,8 @@ class World:
 
     def gather_text(self, text: str) -> list[str]:
         """What each rank says; no text holds a zero byte."""
+        if self.size == 1:
+            return [text]
         own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
         said = self.gather(own_n1.to(self.device)).cpu().numpy().tobytes()
         return said.decode().split("\0")[:-1]

@@ -1,0 +1,41 @@
+"""Latents of several datasets as those of one."""
+
+from collections.abc import Sequence
+
+from loader.dataset.latents import Latents
+from loader.difference import first_difference
+from loader.errors import UsageError
+
+
+def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
+    """What holds of the latents of all datasets of a blend; None where none has any.
+
+    A microbatch is of one bucket and may hold samples of each dataset, so a bucket is stored in all of them or in none.
+
+    Args:
+        stored: root of each dataset, and what is said of its latents.
+
+    Raises:
+        UsageError: they are of another tokenizer, text encoder, type or shapes in one than in another.
+    """
+    (root, first), *others = stored
+    for other_root, other in others:
+        if (first is None) != (other is None):
+            with_, without = (other_root, root) if first is None else (root, other_root)
+            raise UsageError(
+                f"{with_} holds latents and {without} does not: blend versions that both have them, or set"
+                " stream.latents=false where the clips are there"
+            )
+        if first and other and (differs := first_difference(_alike(first), _alike(other))):
+            raise UsageError(
+                f"latents of {root} and {other_root} cannot be blended: {differs}".removesuffix(" now")
+            )
+    return first
+
+
+def _alike(latents: Latents) -> dict[str, object]:
+    """What must not differ between datasets that are blended."""
+    own = latents.model_dump(mode="json", include={"tokenizer", "shapes", "dtype"})
+    text = None if latents.text is None else latents.text.encoder
+    stored = {f"{one.frames}x{one.height}x{one.width}": one.latent is not None for one in latents.buckets}
+    return {**own, "text": text, "stored": stored}

@@ -1,0 +1,13 @@
+"""Where two configurations differ, in words."""
+
+from typing import Any
+
+
+def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
+    """The first key whose value differs between two configurations, and both values; None when equal."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for name in sorted(saved.keys() | current.keys()):
+            if found := first_difference(saved.get(name), current.get(name), f"{key}.{name}".lstrip(".")):
+                return found
+        return None
+    return None if saved == current else f"{key} was {saved!r} and is {current!r} now"

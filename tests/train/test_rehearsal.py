@@ -1,0 +1,191 @@
+"""Memory that is predicted from configuration and shapes, against what the processor's allocator gives out."""
+
+import itertools
+import json
+
+import pytest
+import torch
+import yaml
+from torch.profiler import ProfilerActivity, profile
+
+from loader.buckets import Bucket, BucketConfig
+from loader.errors import UsageError
+from pipelines.cli import main
+from tests.train.clips import tiny_config
+from tests.train.published import run_config
+from train.config import EmaConfig, Fp8Config, TrainConfig
+from train.losses import losses
+from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
+from train.parallel.config import ParallelConfig
+from train.parallel.layout import lay_out
+from train.parallel.world import World
+from train.rehearsal import Footprint, rehearse
+from train.shapes import Shape, noise
+from train.step import StepLosses
+
+SIZES = {"hidden": 64, "heads": 4, "layers": 2}
+KINDS = {
+    "dit": DiTConfig(**SIZES),
+    "st_dit": STDiTConfig(**SIZES, full_attention=True),
+    "mmdit": MMDiTConfig(**SIZES, adaln_rank=8),
+}
+SHAPES = [Shape(Bucket(5, 16, 16), 2, 0), Shape(Bucket(3, 24, 32), 3, 0)]
+POLICIES = ("none", "full", "selective")
+FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+
+
+class Saved(torch.autograd.graph.saved_tensors_hooks):
+    """The memory of what autograd saves, each storage once, without what a model always has."""
+
+    def __init__(self, known):
+        super().__init__(self.pack, lambda tensor: tensor)
+        self.known = {tensor.untyped_storage()._cdata for tensor in known}
+        self.found = {}
+
+    def pack(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.known:
+            self.found[storage._cdata] = storage.nbytes()
+        return tensor
+
+
+def config_of(model=KINDS["dit"], dtype="float32", **parallel) -> TrainConfig:
+    return tiny_config().model_copy(
+        update={"model": model, "dtype": dtype, "parallel": ParallelConfig(**parallel)}
+    )
+
+
+def step_of(config: TrainConfig, shape: Shape) -> tuple[int, int]:
+    """Bytes that autograd saved in a real step, and the most that the allocator had given out beside the state."""
+    layout = lay_out(config, World(0, 1, torch.device("cpu")))
+    batch, own = noise(config, shape, 1, 0), StepLosses(config.denominator)
+    saved = Saved([*layout.bundle.parameters(), *layout.bundle.buffers()])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        with saved:
+            loss = own.add(batch, losses(layout.bundle, config, batch, torch.device("cpu")))
+        loss.backward()
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return sum(saved.found.values()), max(itertools.accumulate(event.nbytes() for event in events))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_takes_what_was_predicted(kind, policy):
+    config = config_of(KINDS[kind], activation_checkpointing=policy)
+    for shape, found in zip(SHAPES, rehearse(config, SHAPES), strict=True):
+        saved, most = step_of(config, shape)
+        # Scalars here and there, of which autograd and the allocator know differently.
+        assert found.step - found.state == pytest.approx(most, rel=1e-3)
+        if policy == "none":
+            assert found.kept == pytest.approx(saved, rel=1e-3)
+
+
+@pytest.mark.parametrize(("policy", "kind"), [("none", "st_dit"), ("none", "dit"), ("full", "dit")])
+def test_with_autocast_too(kind, policy):
+    model = KINDS[kind].model_copy(update={"layers": 4})
+    config = config_of(model, "bfloat16", activation_checkpointing=policy)
+    shape = Shape(Bucket(5, 64, 48), 2, 0)
+    [found] = rehearse(config, [shape])
+    _, most = step_of(config, shape)
+    # Inside, references of the fused operators make tensors in float32, which kernels do not: of all tokens.
+    of_all_tokens = 2 * 3 * 16 * 12 * model.hidden * 4
+    assert -1000 < most - (found.step - found.state) < 2 * of_all_tokens
+    if policy == "none":
+        assert found.step - found.state == pytest.approx(most, rel=1e-3)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapters"])
+def test_published_models_too(lora, tmp_path):
+    config = run_config(tmp_path, "wan", lora=lora)
+    [found] = rehearse(config, SHAPES[:1])
+    saved, most = step_of(config, SHAPES[0])
+    # References of the fused operators make tensors inside.
+    assert found.step - found.state == pytest.approx(most, rel=0.03)
+    assert found.kept == pytest.approx(saved, rel=0.03)
+
+
+def footprint(ranks=1, **parallel) -> Footprint:
+    config = config_of(dtype="bfloat16", **parallel).model_copy(update={"ema": EmaConfig()})
+    [found] = rehearse(config, SHAPES[:1], ranks)
+    return found
+
+
+def test_layouts_divide_what_they_divide():
+    whole = footprint()
+    laid_out = lay_out(config_of(), World(0, 1, torch.device("cpu")))
+    weights = sum(weight.numel() for weight in laid_out.weights.values())
+    # Weights, gradients, two moments and the average, float32; beside them the tokenizer's basis and AdamW's counts.
+    assert whole.state == pytest.approx(20 * weights, rel=0.01)
+    assert footprint(4).state == whole.state
+    fsdp, zero = footprint(4, **FSDP), footprint(4, **FSDP, shard="optimizer")
+    assert fsdp.state == pytest.approx(whole.state / 4, rel=0.05)
+    # docs/layouts.md: 6 P + 16 P / N, and the average 4 P / N.
+    assert zero.state == pytest.approx((6 + 20 / 4) * weights, rel=0.02)
+    # Copies of the weights in bfloat16, that autocast keeps, are gathered by FSDP and are all there is under ZeRO-1.
+    assert fsdp.kept < whole.kept
+    assert zero.kept < whole.kept
+    cut = footprint(2, ulysses=2, shard="optimizer")
+    assert cut.kept == pytest.approx(zero.kept / 2, rel=0.1)
+    divided = footprint(2, tp=2)
+    assert 0.5 * whole.state < divided.state < 0.65 * whole.state
+    assert 0.5 * whole.kept < divided.kept < 0.8 * whole.kept
+    assert whole.peak == whole.step > whole.state + whole.kept
+    assert whole.update == whole.state + 4 * weights
+
+
+def test_fp8_needs_no_gpu_here():
+    config = config_of(dtype="bfloat16").model_copy(update={"fp8": Fp8Config()})
+    [found] = rehearse(config, SHAPES[:1])
+    # No copy of a converted layer's weights in bfloat16 is kept.
+    assert found.kept < footprint().kept
+
+
+def test_what_the_compiler_or_the_step_decides_is_not_predicted():
+    config = config_of(activation_checkpointing="memory_budget", compile=True)
+    with pytest.raises(UsageError, match="memory_budget is left to the compiler"):
+        rehearse(config, SHAPES)
+    with pytest.raises(UsageError, match=r"parallel\.pp=1 alone"):
+        rehearse(config_of(pp=2), SHAPES, ranks=2)
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    config = config_of(dtype="bfloat16")
+    buckets = BucketConfig(
+        frames=(9,),
+        sizes=((64, 48),),
+        max_text_tokens=9,
+        memory_tokens=6000,
+        compression=config.compression,
+    )
+    path = tmp_path / "train.yaml"
+    run = {"dataset": "is/not/opened", "out": str(tmp_path / "run")}
+    run |= {"stream": {"buckets": buckets.model_dump(mode="json")}, "train": config.model_dump(mode="json")}
+    path.write_text(yaml.safe_dump(run))
+    return str(path)
+
+
+def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys):
+    command = ["bench", "shapes", "--predict", "--config", run_file, "--ranks", "4", "--memory-gib"]
+    layout = ["--set", "train.parallel.dp_replicate=1", "--set", "train.parallel.dp_shard=rest"]
+    assert main([*command, "0.1", *layout, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    smallest, *_, largest = told["shapes"]
+    assert smallest["state_gib"] == largest["state_gib"] < smallest["peak_gib"] < largest["peak_gib"] < 0.1
+    tokens = [shape["batch"] * shape["length"] for shape in (smallest, largest)]
+    slope_gib = (largest["peak_gib"] - smallest["peak_gib"]) / (tokens[1] - tokens[0])
+    assert told["memory_tokens"] == pytest.approx(
+        (0.1 - largest["peak_gib"]) / slope_gib + tokens[1], rel=0.1
+    )
+    assert main([*command, "0.002", *layout]) == 2
+    assert "shard the model further" in capsys.readouterr().err
+    assert main([*command, "-1"]) == 2

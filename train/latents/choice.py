@@ -1,0 +1,73 @@
+"""Stored or encoded on the fly: what a sample of a bucket costs either way, from sizes, seconds and prices alone."""
+
+from dataclasses import dataclass
+
+from train.latents.config import LatentsConfig
+
+_GIB = float(1 << 30)
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class BucketFacts:
+    """What is known of one bucket.
+
+    Attributes:
+        name: FRAMESxHEIGHTxWIDTH.
+        encode_s: seconds that encoding a sample takes the device; None: not measured.
+        latent_bytes: of an average sample, all its views.
+        clip_bytes: of an average sample.
+        views: of an average sample.
+    """
+
+    name: str
+    encode_s: float | None
+    latent_bytes: float
+    clip_bytes: float
+    views: float
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a sample costs over all epochs, in the currency of the configuration.
+
+    Attributes:
+        stored: its latents are computed once per view, kept, and read at every epoch.
+        on_the_fly: its clip is kept and read, and encoded at every epoch.
+    """
+
+    stored: float
+    on_the_fly: float
+
+
+def prices(facts: BucketFacts, config: LatentsConfig) -> Prices:
+    """Compares what device, storage and reading cost; needs ``device_hour_price``, ``epochs`` and ``encode_s``."""
+    assert config.device_hour_price is not None
+    assert config.epochs is not None
+    assert facts.encode_s is not None
+    encode = facts.encode_s * config.device_hour_price / _HOUR_S
+
+    def kept(size: float) -> float:
+        assert config.epochs is not None
+        return size / _GIB * (config.gib_month_price * config.months + config.gib_read_price * config.epochs)
+
+    stored_bytes = facts.latent_bytes + (facts.clip_bytes if config.clips else 0.0)
+    return Prices(
+        stored=facts.views * encode + kept(stored_bytes),
+        on_the_fly=config.epochs * encode + kept(facts.clip_bytes),
+    )
+
+
+def choose(facts: BucketFacts, config: LatentsConfig) -> tuple[bool, str]:
+    """Whether a bucket is stored, and why, in words; of equals, it is stored."""
+    if facts.name in config.on_the_fly:
+        return False, "latents.on_the_fly names it"
+    if config.device_hour_price is None:
+        return True, "latents.device_hour_price is not set"
+    if facts.encode_s is None:
+        return True, "it has no samples"
+    found = prices(facts, config)
+    stored = found.stored <= found.on_the_fly
+    return stored, (
+        f"1000 samples cost {1000 * found.stored:.4g} stored, {1000 * found.on_the_fly:.4g} on the fly"
+    )

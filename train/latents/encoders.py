@@ -1,0 +1,112 @@
+"""The frozen encoders of a training configuration, one sample at a time, to arrays that may be stored."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loader.errors import RunError, UsageError
+from train.config import TrainConfig
+from train.latents.config import LatentsConfig
+from train.models.build import build_tokenizer
+from train.models.text import build_text_encoder
+
+
+class UnusableError(Exception):
+    """A sample has no latents or no context; the text says why."""
+
+
+class Encoders:
+    """Loads tokenizer and, where contexts are stored, text encoder, on the GPU where there is one.
+
+    A sample is encoded alone, so that its values depend on no other.
+
+    Args:
+        train: the encoders, the device and the type of activations.
+        stored: the type of arrays, and threads.
+        context: whether contexts are stored.
+
+    Raises:
+        UsageError: an encoder is not there, or a GPU is asked for and there is none.
+    """
+
+    def __init__(self, train: TrainConfig, stored: LatentsConfig, context: bool) -> None:
+        if train.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("train.device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
+        on_gpu = torch.cuda.is_available() and train.device != "cpu"
+        self.device = torch.device("cuda" if on_gpu else "cpu")
+        self._train, self._stored = train, stored
+        self._threads = stored.threads
+        self.tokenizer = build_tokenizer(train.tokenizer).to(self.device).eval()
+        self.text = build_text_encoder(train.text).to(self.device).eval() if context else None
+
+    @property
+    def device_name(self) -> str:
+        """Of what computes."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    @torch.no_grad()
+    def latent(self, video_CTHW: NDArray[np.uint8]) -> NDArray[Any]:
+        """Latents of RGB pixels [3, T, H, W] as training on the fly has them: [C, T, H, W].
+
+        Raises:
+            UnusableError: they are not finite.
+            RunError: the type that is stored cannot hold them.
+        """
+        video_BCTHW = torch.from_numpy(video_CTHW)[None].to(self.device)
+        with _threads(self._threads):
+            return self._array(self.tokenizer.encode(video_BCTHW)[0], "latents")
+
+    @torch.no_grad()
+    def context(self, caption: str) -> NDArray[Any]:
+        """What the text encoder makes of a caption: [tokens, D], those that count.
+
+        Raises:
+            UnusableError: it is not finite.
+            RunError: the type that is stored cannot hold it.
+        """
+        assert self.text is not None
+        enabled = self._train.dtype == "bfloat16"
+        with _threads(self._threads), torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
+            context_BMD, mask_BM = self.text([caption])
+        tokens = int(mask_BM.sum())
+        # Padding lies behind the text, so that the number of tokens says all that the mask says.
+        assert bool(mask_BM[0, :tokens].all())
+        return self._array(context_BMD[0, :tokens], "text context")
+
+    def encode_s(self, frames: int, height: int, width: int) -> float:
+        """Seconds of encoding one sample: of some measurements behind a first one, the median."""
+        video_CTHW = np.random.default_rng(0).integers(0, 256, (3, frames, height, width), np.uint8)
+        taken = []
+        for _ in range(1 + self._stored.measurements):
+            began = time.perf_counter()
+            self.latent(video_CTHW)  # ends with a copy to the CPU, which waits for the device
+            taken.append(time.perf_counter() - began)
+        return float(median(taken[1:]))
+
+    def _array(self, values: torch.Tensor, what: str) -> NDArray[Any]:
+        if not bool(values.isfinite().all()):
+            raise UnusableError(f"its {what} hold numbers that are not finite")
+        array: NDArray[Any] = values.float().cpu().numpy()
+        if np.abs(array).max(initial=0) > np.finfo(self._stored.dtype).max:
+            raise RunError(
+                f"{what} reach {np.abs(array).max():.4g}, which {self._stored.dtype} cannot hold; set"
+                " latents.dtype=float32"
+            )
+        return array.astype(self._stored.dtype)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """How many threads share a product decides the order of its sums, and so its last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,46 @@
+"""Which encoders a run can do without, since its datasets hold what they would give."""
+
+from collections.abc import Sequence
+
+import torch
+
+from loader.dataset.latents import EMPTY_CONTEXT, Latents, array_of
+from loader.difference import first_difference
+from loader.errors import UsageError
+from train.config import TrainConfig
+from train.latents.identity import text_identity, tokenizer_identity
+from train.models.stored import Stored
+
+
+def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> Stored:
+    """What need not be loaded; weights of encoders are compared by the checksums of their files.
+
+    Args:
+        config: of the run.
+        latents: of each of its streams; None: it has none.
+        empty: the .npy file of the empty caption's context; None where none is stored.
+
+    Raises:
+        UsageError: latents or contexts are of other encoders than the configuration names.
+    """
+    present = [one for one in latents if one is not None]
+    for one in present:
+        if one.channels is not None:
+            _check(one.tokenizer, tokenizer_identity(config.tokenizer), "train.tokenizer", one.source)
+        if one.text is not None:
+            _check(one.text.encoder, text_identity(config) or {}, "train.text", one.source)
+    all_there = len(present) == len(latents)
+    channels = present[0].channels if all_there and all(one.complete for one in present) else None
+    texts = [one.text for one in present if one.text is not None]
+    if len(texts) < len(latents) or empty is None:
+        return Stored(channels)
+    array = array_of(empty, present[0].dtype, (None, texts[0].width), EMPTY_CONTEXT)
+    return Stored(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
+
+
+def _check(made_with: dict[str, object], asked: dict[str, object], key: str, source: str) -> None:
+    if differs := first_difference(made_with, asked):
+        raise UsageError(
+            f"the latents made from {source} are of another encoder: {key}.{differs}; train with the one they were"
+            " made with, or make another version with `reelweave latents`"
+        )

@@ -1,0 +1,82 @@
+"""What fixes the values of latents and contexts, without loading any weights: configuration and files."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from train.config import (
+    DiffusersVAEConfig,
+    PatchTransformConfig,
+    PublishedTextConfig,
+    TrainConfig,
+    TransformersTextConfig,
+)
+from train.models.diffusers_folder import description, part_folder
+
+_PLACE = {"name", "subfolder", "tokenizer_subfolder"}
+_TOKENIZER_FILES = (".json", ".model", ".txt")
+
+
+def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dict[str, Any]:
+    """JSON values; of a published VAE with the sha256 of its description and weights, wherever they lie.
+
+    Raises:
+        UsageError: the VAE is not there.
+    """
+    if isinstance(config, PatchTransformConfig):
+        return config.model_dump(mode="json")
+    folder = part_folder(config.name, config.subfolder, "tokenizer.name")
+    own = config.model_dump(mode="json", exclude=_PLACE | {"slicing"})
+    return {**own, "files": _model(folder, "tokenizer.name")}
+
+
+def text_identity(config: TrainConfig) -> dict[str, Any] | None:
+    """JSON values, as of `tokenizer_identity`; None where the encoder is trained, so that nothing can be stored.
+
+    Raises:
+        UsageError: an encoder is not there.
+    """
+    text = config.text
+    if not isinstance(text, TransformersTextConfig):
+        return None
+    own = text.model_dump(mode="json", exclude=_PLACE | {"pooled"})
+    pooled = None
+    if text.pooled is not None:
+        pooled = text.pooled.model_dump(mode="json", exclude=_PLACE) | _encoder(
+            text.pooled, "text.pooled.name"
+        )
+    # Activations of the encoder have the type that training computes in.
+    return {**own, **_encoder(text, "text.name"), "pooled": pooled, "activations": config.dtype}
+
+
+def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
+    files = _model(part_folder(config.name, config.subfolder, key), key)
+    words = Path(config.name) / config.tokenizer_subfolder
+    # On the hub, tokenizer and weights are of one repository.
+    found = (
+        sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
+    )
+    digest = hashlib.sha256()
+    for path in found:
+        digest.update(f"{path.name} {_sha256(path)}\n".encode())
+    return {"files": files, "tokenizer_files": digest.hexdigest()}
+
+
+def _model(folder: Path, key: str) -> str:
+    """The sha256 of a model's description, without what says who wrote it, and of its weights."""
+    said = description(folder, key)
+    kept = {
+        name: value
+        for name, value in said.items()
+        if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
+    }
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,121 @@
+"""One shard of latents: clips read, checked, decoded and encoded, one sample after the other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.ahead import ahead
+from loader.dataset import INDEX, Row, Sample, ShardRecord, shard_path, write_shard
+from loader.dataset.clip import Clip, clip_of
+from loader.dataset.latents import CONTEXT, LATENT
+from loader.dataset.manifest import sha256
+from loader.dataset.schema import PLACEMENT
+from loader.decode import decode
+from loader.errors import RunError
+from loader.storage import Storage
+from loader.stream_config import StreamConfig
+from train.latents.encoders import Encoders, UnusableError
+from train.latents.plan import PlannedSample, PlannedShard
+
+
+class Failed(NamedTuple):
+    """A sample that could not be encoded."""
+
+    key: str
+    reason: str
+
+
+class _Prepared(NamedTuple):
+    """A sample whose pixels are there, or what is wrong with it."""
+
+    planned: PlannedSample
+    clip: Clip | None
+    views: list[NDArray[np.uint8]]
+    fault: str
+
+
+@dataclass(frozen=True)
+class ShardWriter:
+    """Writes planned shards; the same plan gives the same bytes.
+
+    Attributes:
+        source: where the clips lie.
+        foreign: whether somebody else wrote them.
+        target: where shards go.
+        stream: how clips are decoded, and which of their frames are taken.
+    """
+
+    source: Storage
+    foreign: bool
+    target: Storage
+    stream: StreamConfig
+
+    def write(self, plan: PlannedShard, encoders: Encoders) -> tuple[ShardRecord, list[Failed]]:
+        """Writes a shard; samples that cannot be encoded are left out and named.
+
+        Raises:
+            RunError: a shard of the source is missing, or the type that is stored cannot hold a number.
+        """
+        failed: list[Failed] = []
+
+        def samples() -> Iterator[Sample]:
+            for prepared in ahead(self._prepared(plan.samples), 1):
+                key = prepared.planned.row["key"]
+                try:
+                    yield _encoded(prepared, encoders)
+                except UnusableError as error:
+                    failed.append(Failed(key, str(error)))
+                except RunError as error:
+                    raise RunError(f"sample {key}: {error}") from error
+
+        record = write_shard(self.target, shard_path(plan.number), samples())
+        return record, failed
+
+    def _prepared(self, samples: Sequence[PlannedSample]) -> Iterator[_Prepared]:
+        for planned in samples:
+            clip, views, fault = None, [], ""
+            if planned.bucket is not None and (planned.views or planned.clip):
+                region = self._region(planned.row)
+                try:
+                    clip = self._clip(planned.row, region)
+                    views = [self._pixels(planned, clip, view) for view in range(planned.views)]
+                except RunError as error:
+                    fault = str(error)
+            yield _Prepared(planned, clip, views, fault)
+
+    def _region(self, row: Row) -> bytes:
+        try:
+            return self.source.read(row["shard"], row["offset"], row["size"])
+        except FileNotFoundError as error:
+            raise RunError(f"{self.source.uri(row['shard'])} is missing; run `reelweave verify`") from error
+
+    def _clip(self, row: Row, region: bytes) -> Clip:
+        if sha256(region) != row["sample_sha256"]:
+            raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
+        return clip_of(region, self.foreign)
+
+    def _pixels(self, planned: PlannedSample, clip: Clip, view: int) -> NDArray[np.uint8]:
+        """What training sees of a clip in its pass ``view``, uint8 [3, T, H, W]."""
+        assert planned.bucket is not None
+        row, (frames, height, width) = planned.row, planned.bucket
+        words = f"{self.stream.seed}/{view}/{clip.key}"
+        frames_T = self.stream.buckets.sampling.frames(words, row["frames"], row["fps"], frames)
+        video_CTHW = np.empty((3, frames, height, width), np.uint8)
+        decode(clip.media, frames_T, video_CTHW, clip.upright, self.stream.decoder)
+        return video_CTHW
+
+
+def _encoded(prepared: _Prepared, encoders: Encoders) -> Sample:
+    planned, clip, views, fault = prepared
+    if fault:
+        raise UnusableError(fault)
+    arrays: dict[str, NDArray[Any]] = {}
+    if views:
+        arrays[LATENT] = np.stack([encoders.latent(view) for view in views])
+    if planned.context:
+        arrays[CONTEXT] = encoders.context(planned.row["caption"])
+    row = {name: planned.row[name] for name in INDEX.names if name not in (*PLACEMENT, "embeddings")}
+    return Sample(row, bytes(clip.media) if clip and planned.clip else None, arrays)

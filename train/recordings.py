@@ -1,0 +1,172 @@
+"""A closer look at some steps of some ranks: a profiler's trace, the allocations of a GPU."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from loader.errors import UsageError
+from train.log_config import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
+from train.parallel.world import World
+
+
+class Recordings:
+    """What `train.log_config` wants recorded on this rank; files appear whole or not at all.
+
+    A run that begins or ends within the steps leaves no file, save that a snapshot is written when the GPU's memory
+    is exhausted.
+
+    Args:
+        out: folder of the run.
+        config: what and when.
+        world: all ranks.
+        start_step: the steps already done.
+
+    Raises:
+        UsageError: a rank is named that there is not, or a GPU is needed.
+    """
+
+    def __init__(self, out: Path, config: LogConfig, world: World, start_step: int) -> None:
+        self._recordings: list[_Recording] = []
+        profile, snapshot = config.profile, config.memory_snapshot
+        if snapshot and world.device.type != "cuda":
+            raise UsageError("log.memory_snapshot needs a GPU, and this run is on a CPU; set it to null")
+        if profile and _records("profile", profile, world, start_step + 1):
+            self._recordings.append(_Profile(out, profile, world))
+        if snapshot and _records("memory_snapshot", snapshot, world, start_step):
+            self._recordings.append(_MemorySnapshot(out, snapshot, world))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for recording in self._recordings:
+            recording.abandon(error)
+
+    def before(self, step: int) -> None:
+        """Comes before each step."""
+        for recording in self._recordings:
+            recording.before(step)
+
+    def behind(self, step: int) -> None:
+        """Comes behind each step."""
+        for recording in self._recordings:
+            recording.behind(step)
+
+
+def _records(name: str, window: StepWindow, world: World, before: int) -> bool:
+    """Whether this rank records; its window must begin after step ``before``."""
+    if max(window.ranks) >= world.size:
+        raise UsageError(
+            f"log.{name}.ranks has {max(window.ranks)}, and this run's ranks are 0 to {world.size - 1}"
+        )
+    return world.rank in window.ranks and before < window.from_step
+
+
+class _Recording(ABC):
+    """One kind; ``first`` is the step before which it begins."""
+
+    def __init__(self, path: Path, window: StepWindow, device: torch.device, first: int) -> None:
+        self._path, self._device = path, device
+        self._first, self._last = first, window.last_step
+        self._begun = False
+
+    def before(self, step: int) -> None:
+        if step == self._first:
+            self._begin()
+            self._begun = True
+
+    def behind(self, step: int) -> None:
+        if self._begun and step == self._last:
+            self._write_whole()
+            self._stop()
+
+    def abandon(self, error: BaseException | None) -> None:  # noqa: ARG002 - for those that look at it
+        if self._begun:
+            self._stop()
+
+    def _write_whole(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_name(f".{self._path.name}")
+        self._write(aside)
+        aside.replace(self._path)
+
+    def _stop(self) -> None:
+        self._begun = False
+        self._end()
+
+    @abstractmethod
+    def _begin(self) -> None: ...
+
+    @abstractmethod
+    def _write(self, path: Path) -> None: ...
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+
+class _Profile(_Recording):
+    """A trace for Perfetto or chrome://tracing; the step before its first one warms it up."""
+
+    def __init__(self, out: Path, config: ProfileConfig, world: World) -> None:
+        path = out / "profiles" / _name(config, world, "json.gz")
+        super().__init__(path, config, world.device, config.from_step - 1)
+        gpu = [ProfilerActivity.CUDA] if world.device.type == "cuda" else []
+        self._profiler = torch.profiler.profile(
+            activities=[ProfilerActivity.CPU, *gpu],
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=config.steps, repeat=1),
+            record_shapes=config.shapes,
+            with_stack=config.stacks,
+            profile_memory=config.memory,
+        )
+
+    def behind(self, step: int) -> None:
+        if self._begun:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # a step's last kernels belong to it
+            self._profiler.step()
+        super().behind(step)
+
+    def _begin(self) -> None:
+        self._profiler.start()
+
+    def _write(self, path: Path) -> None:
+        self._profiler.export_chrome_trace(str(path))
+
+    def _end(self) -> None:
+        self._profiler.stop()
+
+
+class _MemorySnapshot(_Recording):
+    """What torch keeps of its allocator, for the viewer at pytorch.org/memory_viz.
+
+    torch writes it as a pickle. Nothing of ours reads it; open none that you do not trust.
+    """
+
+    def __init__(self, out: Path, config: MemorySnapshotConfig, world: World) -> None:
+        path = out / "memory" / _name(config, world, "pickle")
+        super().__init__(path, config, world.device, config.from_step)
+        self._max_events = config.max_events
+
+    def abandon(self, error: BaseException | None) -> None:
+        if self._begun and isinstance(error, torch.OutOfMemoryError):
+            self._write_whole()
+        super().abandon(error)
+
+    def _begin(self) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=self._max_events)
+
+    def _write(self, path: Path) -> None:
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # torch's own
+
+    def _end(self) -> None:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def _name(window: StepWindow, world: World, kind: str) -> str:
+    return f"steps-{window.from_step:06d}-{window.last_step:06d}-rank-{world.rank:04d}.{kind}"

@@ -1,0 +1,1 @@
+"""Fine-tuning of video tokenizers: causal 3D VAEs of diffusers."""

@@ -1,0 +1,123 @@
+"""The discriminator's side of a run: it learns to tell clips from reconstructions, which are trained to fool it."""
+
+import torch
+from torch.func import functional_call
+
+from train.models.precision import at_least_float32
+from train.vae.config import GanConfig
+from train.vae.discriminator import PatchDiscriminator
+from train.vae.learner import Learner
+from train.vae.losses.adaptive import adaptive_weight, gradient_at
+from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
+from train.vae.objective import Reconstruction
+from train.vae.tally import Tally
+
+LECAM_DECAY = 0.99
+"""Share of a usual verdict that stays at a step; 0.99 in the authors' code."""
+
+
+class Adversary:
+    """A discriminator, its optimizer, and what both sides remember of the steps before.
+
+    Both sides learn from the same reconstructions, each from the other as it was before the step. Numbers of the whole
+    step decide what a sample's terms weigh in the next one, so that no term depends on how samples lie on the ranks.
+
+    Args:
+        config: of the term.
+        seed: of the discriminator's weights.
+        device: where it goes.
+
+    Attributes:
+        config: of the term.
+        discriminator: says of patches whether they are real.
+        learner: its weights and their optimizer.
+    """
+
+    def __init__(self, config: GanConfig, seed: int, device: torch.device) -> None:
+        self.config = config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.discriminator = PatchDiscriminator(config.channels, config.layers).to(device)
+        self.learner = Learner(dict(self.discriminator.named_parameters()), config.optimizer)
+        self._ratio = torch.zeros((), device=device)
+        self._usual_2 = torch.zeros(2, device=device)
+
+    def learns(self, step: int) -> bool:
+        """Whether the discriminator learns in a step, counted from 1."""
+        return step >= self.config.first_step
+
+    def counts(self, step: int) -> bool:
+        """Whether the tokenizer is asked to fool it in a step, counted from 1."""
+        return step >= self.config.start_step
+
+    def fooled(self, made_BCTHW: torch.Tensor) -> torch.Tensor:
+        """What it costs the tokenizer, unweighted, [B]; the discriminator gets no gradient."""
+        weights = {name: weight.detach() for name, weight in self.learner.weights.items()}
+        made_BP = at_least_float32(functional_call(self.discriminator, weights, (made_BCTHW,)))
+        return to_fool(made_BP, self.config.loss)
+
+    def weight(self) -> torch.Tensor:
+        """What the tokenizer's term weighs in this step, a scalar; with ``adaptive`` 0 until a ratio is known."""
+        return self.config.weight * (self._ratio if self.config.adaptive else torch.ones_like(self._ratio))
+
+    def measure(
+        self,
+        share: float,
+        compared_B: torch.Tensor,
+        fooled_B: torch.Tensor,
+        layer: torch.Tensor,
+        tally: Tally,
+    ) -> None:
+        """Notes the two gradients whose ratio is the next step's weight, where it is adaptive.
+
+        Args:
+            share: of the step that the samples are.
+            compared_B: the reconstruction's terms.
+            fooled_B: see `fooled`.
+            layer: the decoder's last one.
+            tally: of the step.
+        """
+        if self.config.adaptive:
+            tally.add(
+                pull=gradient_at(share * compared_B.mean(), layer),
+                push=gradient_at(share * fooled_B.mean(), layer),
+            )
+
+    def told_apart(self, share: float, found: Reconstruction, tally: Tally) -> torch.Tensor:
+        """The scalar whose gradient teaches the discriminator, on clips and their reconstructions.
+
+        Args:
+            share: of the step that the samples are.
+            found: the clips.
+            tally: of the step.
+        """
+        config = self.config
+        real_BP, made_BP = (
+            at_least_float32(self.discriminator(x_BCTHW)) for x_BCTHW in (found.video, found.made.detach())
+        )
+        loss_B = told_B = to_tell_apart(real_BP, made_BP, config.loss)
+        if config.r1:
+            video_BCTHW = found.video.detach().requires_grad_()
+            # The gradient of a gradient wants more digits than bfloat16 has.
+            with torch.autocast(video_BCTHW.device.type, enabled=False):
+                loss_B = loss_B + config.r1 * r1(self.discriminator(video_BCTHW), video_BCTHW)
+        if config.lecam:
+            loss_B = loss_B + config.lecam * lecam(real_BP, made_BP, self._usual_2)
+        verdicts_2 = torch.stack([real_BP.mean(), made_BP.mean()])
+        tally.add(discriminator=share * told_B.mean(), verdicts=share * verdicts_2)
+        return share * loss_B.mean()
+
+    def remember(self, sums: dict[str, torch.Tensor]) -> None:
+        """Keeps of the sums of a whole step what the next one needs."""
+        if "pull" in sums:
+            self._ratio.copy_(adaptive_weight(sums["pull"], sums["push"]))
+        if "verdicts" in sums:
+            self._usual_2.lerp_(sums["verdicts"].to(self._usual_2), 1 - LECAM_DECAY)
+
+    def state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What a checkpoint holds, by group and name; to be read and written in place."""
+        return {
+            "discriminator": {name: weight.detach() for name, weight in self.learner.weights.items()},
+            "discriminator_optimizer": self.learner.optimizer_state(),
+            "adversary": {"ratio": self._ratio, "usual": self._usual_2},
+        }

@@ -1,0 +1,58 @@
+"""From a checkpoint of a tokenizer's run to the folder that diffusers loads."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from loader.errors import UsageError, first_line
+from train.checkpoint.weights import Weights
+from train.vae.config import VaeTrainConfig
+from train.vae.network import VideoVae
+from train.vae.statistics import LatentStatistics, mean_and_deviation
+
+
+def export(saved: Weights, out: Path) -> None:
+    """Writes OUT/config.json and diffusion_pytorch_model.safetensors; whole or not at all.
+
+    Where the run measures them, the configuration tells mean and deviation of the new latents (Wan, Cosmos), or the
+    scaling factor that brings them to a deviation of 1 (CogVideoX, HunyuanVideo).
+
+    Args:
+        saved: weights of a checkpoint.
+        out: a folder that does not exist.
+
+    Raises:
+        UsageError: it exists, or the published VAE of the run is no longer there.
+        RunError: the checkpoint is damaged.
+    """
+    if out.exists():
+        raise UsageError(f"{out} exists; export into a new folder")
+    try:
+        config = VaeTrainConfig.model_validate(saved.state.config)
+    except ValidationError as error:
+        raise UsageError(
+            f"{saved.uri} describes a tokenizer that this version does not know: {first_line(error)}"
+        ) from error
+    vae = VideoVae(config.model, config.seed)
+    saved.load_(vae.trained())
+    if config.model.measures_statistics:
+        statistics = LatentStatistics(vae.channels, torch.device("cpu"))
+        saved.load_group_("latents", statistics.tensors)
+        _tell(vae.vae, statistics.tensors)
+    aside = out.with_name(f".{out.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    vae.vae.save_pretrained(aside, safe_serialization=True)
+    aside.rename(out)
+
+
+def _tell(vae: Any, moments: dict[str, torch.Tensor]) -> None:
+    mean_C, deviation_C = mean_and_deviation(moments)
+    if vae.config.get("latents_mean") is not None:
+        vae.register_to_config(latents_mean=mean_C.tolist(), latents_std=deviation_C.tolist())
+    else:
+        variance = moments["square"].double().mean() - mean_C.mean().square()
+        vae.register_to_config(scaling_factor=float(variance.rsqrt()))

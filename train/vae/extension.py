@@ -1,0 +1,174 @@
+"""Which published weight a weight of a changed architecture begins with.
+
+diffusers numbers blocks in the order they run. Blocks that compress further are the last of an encoder and the first of
+a decoder: what comes behind them in the decoder has other numbers than before, and does the same.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import nn
+
+from loader.errors import UsageError
+
+_KEY = "model.architecture"
+_FIXED = {
+    "AutoencoderKLWan": ("is_residual", "patch_size", "in_channels", "out_channels"),
+    "AutoencoderKLCosmos": (
+        "encoder_block_out_channels",
+        "decode_block_out_channels",
+        "patch_size",
+        "patch_type",
+        "temporal_compression_ratio",
+    ),
+    "AutoencoderKLCogVideoX": ("block_out_channels", "temporal_compression_ratio"),
+    "AutoencoderKLHunyuanVideo": (
+        "block_out_channels",
+        "spatial_compression_ratio",
+        "temporal_compression_ratio",
+    ),
+}
+"""What an architecture must share with the published one, or blocks of equal names would do other things."""
+
+Settings = Mapping[str, Any]
+Origin = Callable[[str], str | None]
+"""The published name of a weight's name; None where there is none."""
+
+
+@dataclass(frozen=True)
+class Initialisation:
+    """Where the weights of an architecture come from, by their names.
+
+    Attributes:
+        taken: from the published VAE.
+        new: drawn by seed.
+        left_over: of the published VAE, which nothing took.
+    """
+
+    taken: tuple[str, ...]
+    new: tuple[str, ...]
+    left_over: tuple[str, ...]
+
+
+def checked(kind: type[nn.Module], published: Settings, changed: Settings) -> dict[str, Any]:
+    """The changed settings, without what diffusers notes for itself.
+
+    Args:
+        kind: class of the VAE.
+        published: settings of the published VAE.
+        changed: those of the architecture; what it leaves out is as published.
+
+    Raises:
+        UsageError: it is of another class, has a key that the class does not know, or changes what must stay.
+    """
+    family = kind.__name__
+    if changed.get("_class_name", family) != family:
+        raise UsageError(
+            f"{_KEY} is a {changed['_class_name']}, and model.name a {family}: they must be of one class"
+        )
+    known = set(inspect.signature(kind.__init__).parameters) - {"self"}
+    own = {name: value for name, value in changed.items() if not name.startswith("_")}
+    for name in own.keys() - known - published.keys():
+        close = get_close_matches(name, known, 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"{_KEY}: {family} knows no {name}{meant}")
+    whole = {name: value for name, value in published.items() if name in known} | own
+    for name in _FIXED[family]:
+        if _plain(whole.get(name)) != _plain(published.get(name)):
+            raise UsageError(
+                f"{_KEY} changes {name}, by which blocks of a {family} would no longer do what their published weights"
+                f" were trained for; leave it at {_plain(published.get(name))}"
+            )
+    return whole
+
+
+def origin(family: str, published: Settings, changed: Settings) -> Origin:
+    """The published name of each weight of a changed architecture.
+
+    Args:
+        family: class of both.
+        published: settings of the published VAE.
+        changed: those of the architecture, `checked`.
+
+    Raises:
+        UsageError: blocks were added elsewhere than at the deep end, or taken away.
+    """
+    return _of_wan(published, changed) if family == "AutoencoderKLWan" else lambda name: name
+
+
+@torch.no_grad()
+def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Origin) -> Initialisation:
+    """Copies the published weights whose name and shape fit; the others stay as they were drawn."""
+    taken, new, used = [], [], set()
+    for name, weight in model.state_dict().items():
+        source = of(name)
+        if source is not None and source in published and published[source].shape == weight.shape:
+            weight.copy_(published[source])
+            taken.append(name)
+            used.add(source)
+        else:
+            new.append(name)
+    return Initialisation(tuple(taken), tuple(new), tuple(sorted(published.keys() - used)))
+
+
+def _of_wan(published: Settings, changed: Settings) -> Origin:
+    """Wan's: levels of resolution may be added at the deep end of ``dim_mult``.
+
+    Of Wan 2.1 the encoder's layers of all levels are numbered through; of Wan 2.2 ``down_blocks`` are levels. A
+    decoder's ``up_blocks`` are levels of both, the deepest first.
+    """
+    before, now = len(published["dim_mult"]), len(changed["dim_mult"])
+    halvings = changed["temperal_downsample"]
+    if len(halvings) != now - 1:
+        raise UsageError(
+            f"{_KEY}: dim_mult has {now} levels, so temperal_downsample must have {now - 1} values, not {len(halvings)}"
+        )
+    levels = list(changed["dim_mult"])[:before], list(halvings)[: before - 1]
+    if levels != (list(published["dim_mult"]), list(published["temperal_downsample"])):
+        raise UsageError(
+            f"{_KEY}: added levels must come behind the published ones, dim_mult {list(published['dim_mult'])} and"
+            f" temperal_downsample {list(published['temperal_downsample'])}, as the deepest"
+        )
+    if any(halvings[before - 1 :]):
+        raise UsageError(
+            f"{_KEY}: added levels cannot halve time, since Wan's encoder takes frames in fours; set the added values"
+            " of temperal_downsample to false"
+        )
+    numbered = not changed["is_residual"]
+    places = {place: number for number, place in enumerate(_layers_of_wan(published))}
+    layers = _layers_of_wan(changed)
+
+    def published_name(name: str) -> str | None:
+        part, _, rest = name.partition("_blocks.")
+        number, _, inner = rest.partition(".")
+        if part == "decoder.up":
+            found = int(number) - (now - before)
+            return f"{part}_blocks.{found}.{inner}" if found >= 0 else None
+        if part == "encoder.down" and numbered:
+            place = places.get(layers[int(number)])
+            return None if place is None else f"{part}_blocks.{place}.{inner}"
+        return name
+
+    return published_name
+
+
+def _layers_of_wan(settings: Settings) -> list[tuple[int, str, int]]:
+    """Level, kind and number in its level of each of ``encoder.down_blocks`` of Wan 2.1, in their order."""
+    found: list[tuple[int, str, int]] = []
+    for level in range(len(settings["dim_mult"])):
+        for number in range(settings["num_res_blocks"]):
+            found.append((level, "residual", number))
+            if 0.5**level in settings["attn_scales"]:
+                found.append((level, "attention", number))
+        if level < len(settings["dim_mult"]) - 1:
+            found.append((level, "resample", 0))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Comparable, whether it came from JSON or from diffusers."""
+    return list(value) if isinstance(value, tuple) else value

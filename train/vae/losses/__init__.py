@@ -1,0 +1,1 @@
+"""What a reconstruction costs, one term per module."""

@@ -1,0 +1,22 @@
+"""How far a posterior is from the standard normal distribution."""
+
+from typing import Literal
+
+import torch
+
+
+def kl_to_standard_normal(
+    mean_BCTHW: torch.Tensor, log_variance_BCTHW: torch.Tensor, per: Literal["element", "sample"]
+) -> torch.Tensor:
+    """KL(N(mean, exp(log_variance)) || N(0, 1)) of each sample, in nats [B].
+
+    Kingma and Welling, "Auto-Encoding Variational Bayes", 2014, appendix B, in closed form.
+
+    Args:
+        mean_BCTHW: of the posterior.
+        log_variance_BCTHW: of the posterior, which is diagonal.
+        per: element: the mean over a latent's C T H W elements, which does not depend on a clip's size;
+            sample: their sum.
+    """
+    each = (mean_BCTHW.square() + log_variance_BCTHW.exp() - 1 - log_variance_BCTHW).flatten(1) / 2
+    return each.mean(dim=1) if per == "element" else each.sum(dim=1)

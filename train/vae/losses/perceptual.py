@@ -1,0 +1,69 @@
+"""LPIPS: how different frames look to a network trained on pictures (Zhang et al., 2018)."""
+
+import pickle
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from loader.errors import UsageError, first_line
+from train.vae.config import LpipsConfig
+
+MAX_BACKBONE_BYTES = 1 << 30
+_KEY = "losses.lpips.backbone"
+_PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}
+
+
+class Perceptual(nn.Module):
+    """LPIPS 0.1 of single frames; nothing in it is trained.
+
+    Network and linear weights are those of torchmetrics; the backbone's weights are read from a file.
+
+    Raises:
+        UsageError: torchmetrics is not installed, or the file is not there or of another network.
+    """
+
+    def __init__(self, config: LpipsConfig) -> None:
+        super().__init__()
+        try:
+            # Its public class takes the backbone from torchvision's hub alone.
+            from torchmetrics.functional.image.lpips import _NoTrainLpips
+        except ImportError as error:
+            raise UsageError("losses.lpips needs torchmetrics: pip install reelweave[vae]") from error
+        self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
+        given = _read(config)
+        backbone: nn.Module = self._network.net
+        # torchmetrics cuts torchvision's layers into slices and keeps their numbers.
+        wanted = {name: re.sub(r"^slices?\.?\d+", "features", name) for name in backbone.state_dict()}
+        try:
+            backbone.load_state_dict({name: given[source] for name, source in wanted.items()})
+        except (KeyError, RuntimeError) as error:
+            raise UsageError(
+                f"{_KEY}={str(config.backbone)!r} does not hold the weights of torchvision's"
+                f" {_PUBLISHED[config.network]}: {first_line(error)}"
+            ) from error
+
+    def forward(self, made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """LPIPS of each frame, [B, T]; pixels in [-1, 1]."""
+        frames = (x_BCTHW.transpose(1, 2).flatten(0, 1) for x_BCTHW in (made_BCTHW, video_BCTHW))
+        found_N: torch.Tensor = self._network(*frames)
+        return found_N.reshape(made_BCTHW.shape[0], made_BCTHW.shape[2])
+
+
+def _read(config: LpipsConfig) -> dict[str, torch.Tensor]:
+    path: Path = config.backbone
+    try:
+        if path.stat().st_size > MAX_BACKBONE_BYTES:
+            raise UsageError(f"{_KEY}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
+        raise UsageError(
+            f"{_KEY}={str(path)!r} could not be read ({first_line(error)}); give the file of torchvision's"
+            f" {_PUBLISHED[config.network]} weights, .pth or .safetensors"
+        ) from error
+    return found

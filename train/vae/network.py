@@ -1,0 +1,194 @@
+"""The VAE that is trained: clips to posteriors and latents to clips, with gradients."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from loader.errors import UsageError, first_line
+from train.models.diffusers_folder import read_json
+from train.models.diffusers_vae import compression_of, load_vae
+from train.vae.config import VaeModelConfig
+from train.vae.extension import Initialisation, checked, initialise_, origin
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """The latents that a clip may have: a normal distribution, or one point of a VAE without any.
+
+    Attributes:
+        mean: [B, C, T, H, W].
+        log_variance: like it; None where there is but the mean.
+    """
+
+    mean: torch.Tensor
+    log_variance: torch.Tensor | None
+
+    def sample(self, noise_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Latents, by standard normal noise like them."""
+        if self.log_variance is None:
+            return self.mean
+        return self.mean + (self.log_variance / 2).exp() * noise_BCTHW.to(self.mean)
+
+
+class VideoVae(nn.Module):
+    """A causal 3D VAE of diffusers with weights in torch's default type, as it is or of a changed architecture.
+
+    Args:
+        config: the VAE.
+        seed: of weights that are new.
+
+    Attributes:
+        vae: diffusers' model.
+        initialisation: where its weights come from.
+        compression: video frames, pixel rows and columns per latent one.
+
+    Raises:
+        UsageError: the VAE is not there, the architecture does not fit it, or compresses by other factors than
+            configured.
+    """
+
+    def __init__(self, config: VaeModelConfig, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        published = load_vae(config.name, config.subfolder, torch.get_default_dtype(), "model.name")
+        if config.architecture is None:
+            self.vae: Any = published
+            self.initialisation = Initialisation(tuple(published.state_dict()), (), ())
+        else:
+            self.vae, self.initialisation = _changed(published, config, seed)
+        self.compression = compression_of(self.vae)
+        self._check_compression()
+        if config.activation_checkpointing:
+            self._checkpoint_activations()
+        self.vae.requires_grad_(True)
+        if config.frozen_encoder:
+            for part in (self.vae.encoder, self.vae.quant_conv):
+                if part is not None:
+                    part.requires_grad_(False)
+
+    @property
+    def family(self) -> str:
+        """Class of the VAE."""
+        return type(self.vae).__name__
+
+    @property
+    def channels(self) -> int:
+        """Channels of a latent."""
+        return int(self.vae.config.get("z_dim") or self.vae.config.latent_channels)
+
+    @property
+    def frames_step(self) -> int:
+        """Clips have 1 + a multiple of so many frames: Wan encodes fours, CogVideoX decodes latent frames in twos."""
+        if self.family == "AutoencoderKLWan":
+            return 4
+        return self.compression[0] * (2 if self.family == "AutoencoderKLCogVideoX" else 1)
+
+    @property
+    def variational(self) -> bool:
+        """Whether a clip's latents are a distribution; Cosmos' are not."""
+        return self.family != "AutoencoderKLCosmos"
+
+    @cached_property
+    def last_layer(self) -> nn.Parameter:
+        """The weights behind which pixels come out."""
+        matrices = [weight for weight in self.vae.decoder.conv_out.parameters() if weight.ndim > 1]
+        last: nn.Parameter = matrices[-1]
+        return last
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The weights that are trained, by diffusers' names."""
+        return {name: weight for name, weight in self.vae.named_parameters() if weight.requires_grad}
+
+    def encode(self, video_BCTHW: torch.Tensor) -> Posterior:
+        """The posterior of clips with pixels in [-1, 1]."""
+        found = self.vae.encode(video_BCTHW).latent_dist
+        if not self.variational:
+            return Posterior(found.mode(), None)
+        return Posterior(found.mean, found.logvar)
+
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Clips, [B, 3, frames, height, width]; pixels are not clipped, so that those beyond [-1, 1] learn, too."""
+        if self.family == "AutoencoderKLWan":
+            return self._decode_wan(latents_BCTHW)
+        video_BCTHW: torch.Tensor = self.vae.decode(latents_BCTHW).sample
+        return video_BCTHW
+
+    def _decode_wan(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """As `AutoencoderKLWan` decodes, one latent frame after the other, but for its last line, which clips."""
+        from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
+
+        vae = self.vae
+        vae.clear_cache()
+        x_BCTHW = vae.post_quant_conv(latents_BCTHW)
+        made = []
+        for number in range(x_BCTHW.shape[2]):
+            vae._conv_idx = [0]
+            made.append(
+                vae.decoder(
+                    x_BCTHW[:, :, number : number + 1],
+                    feat_cache=vae._feat_map,
+                    feat_idx=vae._conv_idx,
+                    first_chunk=number == 0,
+                )
+            )
+        vae.clear_cache()
+        video_BCTHW: torch.Tensor = unpatchify(torch.cat(made, dim=2), vae.config.patch_size or 1)
+        return video_BCTHW
+
+    def _check_compression(self) -> None:
+        config, found = self.config, self.compression
+        if found != (config.frames, config.height, config.width):
+            raise UsageError(
+                f"the VAE compresses frames, height and width by {found}: set model.frames={found[0]},"
+                f" model.height={found[1]} and model.width={found[2]}"
+            )
+
+    def _checkpoint_activations(self) -> None:
+        if not self.vae._supports_gradient_checkpointing:
+            raise UsageError(
+                f"diffusers cannot compute the activations of a {self.family} again: leave"
+                " model.activation_checkpointing at false, and train on smaller or shorter clips"
+            )
+        self.vae.enable_gradient_checkpointing()
+
+
+def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialisation]:
+    """A VAE of the configured architecture, with the published weights that fit."""
+    assert config.architecture is not None
+    kind = type(published)
+    settings = checked(kind, published.config, read_json(config.architecture, "model.architecture"))
+    of = origin(kind.__name__, published.config, settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            vae = kind(**settings).eval()
+        except (ValueError, TypeError, IndexError, AssertionError) as error:
+            raise UsageError(
+                f"model.architecture={str(config.architecture)!r} is none that diffusers can build: {first_line(error)}"
+            ) from error
+    found = initialise_(vae, published.state_dict(), of)
+    _check_sizes(vae)
+    return vae, found
+
+
+@torch.no_grad()
+def _check_sizes(vae: Any) -> None:
+    """Runs a small clip through: a configuration may claim factors that its blocks do not make."""
+    frames, height, width = compression_of(vae)
+    told = vae.config.get("scale_factor_spatial")
+    if told is not None and told != height:
+        raise UsageError(
+            f"model.architecture: scale_factor_spatial is {told}, but its levels make it {height}"
+        )
+    clip_1CTHW = torch.zeros(1, 3, 1 + 2 * frames, 2 * height, 2 * width)
+    latents = vae.encode(clip_1CTHW).latent_dist.mode()
+    back = vae.decode(latents).sample
+    if latents.shape[2:] != (3, 2, 2) or back.shape != clip_1CTHW.shape:
+        raise UsageError(
+            f"model.architecture claims to compress by {(frames, height, width)}, but its blocks make of a clip of"
+            f" {tuple(clip_1CTHW.shape[2:])} latents of {tuple(latents.shape[2:])} and a clip of"
+            f" {tuple(back.shape[2:])}; give it as many blocks that halve as the factors say"
+        )

@@ -1,0 +1,134 @@
+"""What a tokenizer makes of clips, and the terms of its loss that need no discriminator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from loader.batch import Microbatch
+from loader.errors import UsageError
+from train.models.precision import at_least_float32
+from train.objectives.draw import draw
+from train.vae.config import LossesConfig, TermConfig
+from train.vae.losses.kl import kl_to_standard_normal
+from train.vae.losses.perceptual import Perceptual
+from train.vae.losses.pixels import absolute_error, squared_error
+from train.vae.network import Posterior, VideoVae
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Clips, what became of them, and the latents between, all at least float32.
+
+    Attributes:
+        video: pixels in [-1, 1], [B, 3, T, H, W].
+        made: like it, not clipped.
+        posterior: of the latents.
+    """
+
+    video: torch.Tensor
+    made: torch.Tensor
+    posterior: Posterior
+
+    @property
+    def latents(self) -> int:
+        """Places of latents in time and space, of all samples."""
+        mean_BCTHW = self.posterior.mean
+        return mean_BCTHW.shape[0] * mean_BCTHW[0, 0].numel()
+
+
+def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: int | None) -> Reconstruction:
+    """Encodes and decodes the clips of a microbatch.
+
+    Args:
+        vae: the tokenizer.
+        batch: of any shape that it takes.
+        device: where it is.
+        seed: of the posterior's samples, which belong to the sample: they are the same in any microbatch, on any
+            rank. None takes the mean.
+
+    Raises:
+        UsageError: clips of so many frames, or of this size, do not come back as they were.
+    """
+    video_BCTHW = pixels(batch.video_BCTHW.to(device))
+    found = vae.encode(video_BCTHW)
+    scale = found.log_variance
+    posterior = Posterior(at_least_float32(found.mean), None if scale is None else at_least_float32(scale))
+    latents_BCTHW = posterior.mean
+    if seed is not None:
+        latents_BCTHW = posterior.sample(
+            draw(0.0, seed, batch.keys, batch.passes, latents_BCTHW.shape[1:]).noise
+        )
+    made_BCTHW = at_least_float32(vae.decode(latents_BCTHW))
+    if made_BCTHW.shape != video_BCTHW.shape:
+        raise UsageError(
+            f"{vae.family} makes clips of {_size(made_BCTHW)} of clips of {_size(video_BCTHW)}: set"
+            f" stream.buckets.frames to 1 + multiples of {vae.frames_step}, and sizes to multiples of"
+            f" {vae.compression[1]} and {vae.compression[2]}"
+        )
+    return Reconstruction(video_BCTHW, made_BCTHW, posterior)
+
+
+def pixels(video_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Pixels in [-1, 1], of torch's default type, of bytes or of pixels."""
+    x = video_BCTHW.to(torch.get_default_dtype())
+    return x / 127.5 - 1 if video_BCTHW.dtype == torch.uint8 else x
+
+
+class Objective(nn.Module):
+    """The terms that compare, and KL.
+
+    Args:
+        config: which, and how they count.
+        vae: what is trained.
+
+    Attributes:
+        perceptual: LPIPS, where it is configured.
+
+    Raises:
+        UsageError: a term cannot be had.
+    """
+
+    def __init__(self, config: LossesConfig, vae: VideoVae) -> None:
+        super().__init__()
+        if config.kl and not vae.variational:
+            raise UsageError(f"{vae.family} has no posterior, so there is no KL: set losses.kl to null")
+        self._config = config
+        self.perceptual = Perceptual(config.lpips) if config.lpips else None
+
+    def terms(self, found: Reconstruction, step: int) -> dict[str, torch.Tensor]:
+        """The terms that count in a step, unweighted, of each sample, [B] each."""
+        config, terms = self._config, {}
+        if _counts(config.mse, step):
+            terms["mse"] = squared_error(found.made, found.video)
+        if _counts(config.l1, step):
+            terms["l1"] = absolute_error(found.made, found.video)
+        if config.kl and _counts(config.kl, step):
+            log_variance = found.posterior.log_variance
+            assert log_variance is not None
+            terms["kl"] = kl_to_standard_normal(found.posterior.mean, log_variance, config.kl.per)
+        if self.perceptual and _counts(config.lpips, step):
+            terms["lpips"] = at_least_float32(self.perceptual(found.made, found.video)).mean(dim=1)
+        return terms
+
+    def compared(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The weighted sum of those that compare clips, [B]: what the adaptive weight calls the reconstruction's."""
+        return self._sum({name: term for name, term in terms.items() if name != "kl"})
+
+    def whole(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The weighted sum of all, [B]."""
+        return self._sum(terms)
+
+    def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        weighed = [getattr(self._config, name).weight * term_B for name, term_B in terms.items()]
+        return torch.stack(weighed).sum(dim=0)
+
+
+def _counts(term: TermConfig | None, step: int) -> bool:
+    return term is not None and step >= term.start_step
+
+
+def _size(video_BCTHW: torch.Tensor) -> str:
+    frames, height, width = video_BCTHW.shape[2:]
+    return f"{frames} frames of {height}x{width}"

@@ -1,0 +1,117 @@
+"""How good a reconstruction is: PSNR, SSIM and LPIPS, frame by frame."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from train.parallel.world import World
+from train.vae.losses.perceptual import Perceptual
+
+SSIM_LEAST_PX = 11
+"""The shortest side of a frame that SSIM takes: its window."""
+_C1, _C2 = 0.01**2, 0.03**2
+_LEAST_ERROR = 1e-10
+"""Of pixels in [0, 1]: a PSNR of 100 dB, in place of infinity."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measure over frames, each counted once.
+
+    Attributes:
+        mean: over all frames.
+        first: over the first frames of clips, which a causal tokenizer encodes alone.
+        rest: over all others; None where all clips are pictures.
+        by_frame: over the frames of one number, from the first on.
+    """
+
+    mean: float
+    first: float
+    rest: float | None
+    by_frame: tuple[float, ...]
+
+
+def psnr(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Peak signal-to-noise ratio of each frame in dB, [B, T]: 10 log10(1 / mean squared error), pixels in [0, 1]."""
+    errors_BT = (made_BCTHW - video_BCTHW).square().mean(dim=(1, 3, 4))
+    return -10 * errors_BT.clamp_min(_LEAST_ERROR).log10()
+
+
+def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Structural similarity of each frame, [B, T]; pixels in [0, 1].
+
+    Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity", 2004, eq. 13: Gaussian
+    window of 11 x 11 and deviation 1.5, K = (0.01, 0.03); the mean over colours and over the places where the whole
+    window lies within the frame, as the authors' code has it. torchmetrics also counts places beyond the border.
+    """
+    offsets_11 = (
+        torch.arange(SSIM_LEAST_PX, dtype=video_BCTHW.dtype, device=video_BCTHW.device) - SSIM_LEAST_PX // 2
+    )
+    line_11 = (-offsets_11.square() / (2 * 1.5**2)).exp()
+    line_11 = line_11 / line_11.sum()
+
+    def windowed(x_BCTHW: torch.Tensor) -> torch.Tensor:
+        x_N1HW = x_BCTHW.flatten(0, 2).unsqueeze(1)
+        mean_N1HW = F.conv2d(F.conv2d(x_N1HW, line_11.view(1, 1, -1, 1)), line_11.view(1, 1, 1, -1))
+        return mean_N1HW.reshape(*x_BCTHW.shape[:3], *mean_N1HW.shape[2:])
+
+    x, y = windowed(made_BCTHW), windowed(video_BCTHW)
+    variances = windowed(made_BCTHW.square() + video_BCTHW.square()) - x.square() - y.square()
+    covariance = windowed(made_BCTHW * video_BCTHW) - x * y
+    alike = (2 * x * y + _C1) * (2 * covariance + _C2) / ((x.square() + y.square() + _C1) * (variances + _C2))
+    return alike.mean(dim=(1, 3, 4))
+
+
+def measures(
+    made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor, perceptual: Perceptual | None
+) -> dict[str, torch.Tensor]:
+    """Each measure of each frame by its name, [B, T]; pixels in [-1, 1], clipped to it as a viewer sees them."""
+    made_BCTHW = made_BCTHW.clamp(-1, 1)
+    made, video = (made_BCTHW + 1) / 2, (video_BCTHW + 1) / 2
+    found = {"psnr": psnr(made, video), "ssim": ssim(made, video)}
+    if perceptual:
+        found["lpips"] = perceptual(made_BCTHW, video_BCTHW)
+    return found
+
+
+class Quality:
+    """Adds up measures over clips of any length."""
+
+    def __init__(self) -> None:
+        self._sums_T: dict[str, torch.Tensor] = {}
+
+    def add(self, found: Mapping[str, torch.Tensor]) -> None:
+        """Adds the measures of some clips, [B, T] each, all of the same names."""
+        for name, each_BT in found.items():
+            own_T = torch.stack(
+                [each_BT.double().sum(dim=0), torch.full_like(each_BT[0], len(each_BT)).double()]
+            )
+            before_T = self._sums_T.get(name, own_T.new_zeros(2, 0))
+            frames = max(own_T.shape[1], before_T.shape[1])
+            self._sums_T[name] = _filled(before_T, frames) + _filled(own_T, frames)
+
+    def over(self, world: World, names: tuple[str, ...]) -> dict[str, Measured]:
+        """The measures over all ranks' clips; empty where there were none. A collective.
+
+        Args:
+            world: the ranks.
+            names: of the measures, the same on all of them, also on one that had no clip.
+        """
+        frames = world.largest(max((sums.shape[1] for sums in self._sums_T.values()), default=0))
+        empty = torch.zeros(2, 0, dtype=torch.float64, device=world.device)
+        sums = {name: _filled(self._sums_T.get(name, empty), frames) for name in names}
+        world.sum_(list(sums.values()))
+        return {name: _measured(own_2T) for name, own_2T in sums.items()} if frames else {}
+
+
+def _filled(sums_2T: torch.Tensor, frames: int) -> torch.Tensor:
+    return F.pad(sums_2T, (0, frames - sums_2T.shape[1]))
+
+
+def _measured(sums_2T: torch.Tensor) -> Measured:
+    totals, counts = sums_2T.tolist()
+    rest = sum(totals[1:]) / sum(counts[1:]) if sum(counts[1:]) else None
+    by_frame = tuple(total / count for total, count in zip(totals, counts, strict=True))
+    return Measured(sum(totals) / sum(counts), by_frame[0], rest, by_frame)

@@ -1,0 +1,46 @@
+"""Mean and deviation of latents over the last steps: what brings those of a changed encoder to 0 and 1."""
+
+import torch
+
+from train.config import EmaConfig
+from train.ema import decay
+from train.vae.objective import Reconstruction
+from train.vae.tally import Tally
+
+_MEMORY = EmaConfig(decay=0.99)
+
+
+class LatentStatistics:
+    """Averages over steps of the first two moments of each channel of the posterior's mean.
+
+    Attributes:
+        tensors: mean and square, [C] each; to be read and written in place.
+    """
+
+    def __init__(self, channels: int, device: torch.device) -> None:
+        self.tensors = {name: torch.zeros(channels, device=device) for name in ("mean", "square")}
+
+    def note(self, share: float, found: Reconstruction, tally: Tally) -> None:
+        """Adds the moments of a microbatch to the sums of its step.
+
+        Args:
+            share: of the step that its samples are.
+            found: its samples.
+            tally: of the step.
+        """
+        x_BCTHW = found.posterior.mean.detach()
+        tally.add(
+            latent_mean=share * x_BCTHW.mean(dim=(0, 2, 3, 4)),
+            latent_square=share * x_BCTHW.square().mean(dim=(0, 2, 3, 4)),
+        )
+
+    def remember(self, sums: dict[str, torch.Tensor], step: int) -> None:
+        """Takes in the moments of a whole step, counted from 1."""
+        for name, average_C in self.tensors.items():
+            average_C.lerp_(sums[f"latent_{name}"].to(average_C), 1 - decay(_MEMORY, step))
+
+
+def mean_and_deviation(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each channel, [C] each, from the averages of moments."""
+    mean_C = tensors["mean"].double()
+    return mean_C, (tensors["square"].double() - mean_C.square()).clamp_min(1e-12).sqrt()

@@ -1,0 +1,26 @@
+"""Sums over the samples of a step, on whatever ranks they are."""
+
+import torch
+
+from train.parallel.world import World
+
+
+class Tally:
+    """Adds up tensors by name over the microbatches of a step; on the device, without waiting for it.
+
+    Every rank adds the same names in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, **tensors: torch.Tensor) -> None:
+        """Adds each to the sum of its name."""
+        for name, tensor in tensors.items():
+            wide = tensor.detach().double()
+            self._sums[name] = self._sums[name] + wide if name in self._sums else wide.clone()
+
+    def over(self, world: World) -> dict[str, torch.Tensor]:
+        """The sums over all ranks, float64, on the device; a collective."""
+        world.sum_(list(self._sums.values()))
+        return self._sums
