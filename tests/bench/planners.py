@@ -141,7 +141,7 @@ def optimum(options: argparse.Namespace) -> None:
 
 def compare(name: str, problem: Problem, seed: int) -> None:
     ours = plan(problem, seed).best
-    verdict = referee(problem, ours, limit_s=30.0)
+    verdict = referee(problem, ours, limit_s=8.0)
     assert not violations(problem, verdict.schedule)
     assert verdict.bound_s <= verdict.schedule.makespan_s * (1 + 1e-9)
     row(

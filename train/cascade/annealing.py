@@ -10,26 +10,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.arrays import Places
 from train.cascade.compiled import compiled
+from train.cascade.degree_moves import LOG, exchange, fit, set_degree, step, undo
+from train.cascade.list_schedule import Tables
+from train.cascade.order_moves import copy, reorder, replaced, turn, with_one, without
 from train.cascade.serial import MODULES, Scratch, Shape, lay
 
-# Tuned on samples and GPUs as in docs/benchmarks/planners.md, but with other seeds.
+# Here and in the moves: tuned on cases like those of docs/benchmarks/planners.md, drawn with other seeds.
 SHARPNESS = 200.0
-_WITHIN, _ALIKE = (
-    0.6,
-    0.96,
-)  # up to here a move changes one cell; samples of like size change cells; then one goes
+_WITHIN = 0.6  # share of the moves that change one cell
 _DEGREES, _TURN = (
     0.45,
-    0.6,
-)  # up to here a move within changes degrees; turns two samples round; then moves a cascade
-_MORE = 0.35  # after a change of a degree, another one
-_MOST = 3  # of them in a move
-_DIT = 0.65  # share of the changes of a degree that are a DiT's
-_ALONG = 0.9  # share of these that take its other modules along
+    0.15,
+)  # share of those that change degrees, that turn two samples round; others move a cascade
+_ALIKE = 0.9  # share of the moves between cells that exchange samples of like size; with the others one goes
 _LIKE = 6  # places apart by size, at most, of samples of like size
-_LOG = _MOST * MODULES  # degrees that one move can change
 
 
 class State(NamedTuple):
@@ -45,18 +41,6 @@ class State(NamedTuple):
     order_CN: Places
     count_C: Places
     degree_SM: Places
-
-
-class Tables(NamedTuple):
-    """A problem as moves want it.
-
-    Attributes:
-        times_SMK: of the problem.
-        degrees_K: of the problem.
-    """
-
-    times_SMK: Floats
-    degrees_K: Places
 
 
 class Cooling(NamedTuple):
@@ -75,20 +59,6 @@ class Cooling(NamedTuple):
     last: float
     enough_s: float
     seed: int
-
-
-class Trial(NamedTuple):
-    """A move before it is accepted.
-
-    Attributes:
-        own_N: new order of one cell.
-        its_N: and of the other.
-        log: degrees that it changed: sample, module, old place.
-    """
-
-    own_N: Places
-    its_N: Places
-    log: Places
 
 
 @compiled
@@ -112,7 +82,7 @@ def anneal(
     shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
     for sample in range(samples):
         for module in range(MODULES):
-            _set(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
+            set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
     by_size_S, rank_S = _ranked(tables)
     cell_S, makespan_C = np.empty(samples, np.int64), np.empty(cells)
     for cell in range(cells):
@@ -122,8 +92,7 @@ def anneal(
     energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in makespan_C])
     best_s = makespan_C.max()
     best = (order_CN.copy(), count_C.copy(), degree_SM.copy())
-    trial = Trial(np.empty(room, np.int64), np.empty(room, np.int64), np.empty((_LOG, 3), np.int64))
-    own_N, its_N, log = trial
+    own_N, its_N, log = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((LOG, 3), np.int64)
     heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
     for _ in range(cooling.moves):
         heat *= cools
@@ -136,20 +105,19 @@ def anneal(
         if own_count == 0:
             continue
         sample = order_CN[own, np.random.randint(own_count)] // MODULES
-        kind = np.random.random()
-        changed, partner, within = 0, -1, cells == 1 or kind < _WITHIN
+        changed, partner, within = 0, -1, cells == 1 or np.random.random() < _WITHIN
         if within:
             kind = np.random.random()
-            _copy(order_CN[own], own_count, own_N)
+            copy(order_CN[own], own_count, own_N)
             if kind < _DEGREES:
-                changed = _kick(degree_SM, shape, tables, own_N, own_count, size_C[own], log)
+                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own], log)
                 if changed == 0:
                     continue
-            elif kind < _TURN:
-                _turn(own_N, own_count, sample, own_N[np.random.randint(own_count)] // MODULES)
+            elif kind < _DEGREES + _TURN:
+                turn(own_N, own_count, sample, own_N[np.random.randint(own_count)] // MODULES)
             else:
-                _reorder(own_N, own_count)
-        elif kind < _ALIKE:
+                reorder(own_N, own_count)
+        elif np.random.random() < _ALIKE:
             near = rank_S[sample] + np.random.randint(1, _LIKE + 1) * (1 if np.random.random() < 0.5 else -1)
             if near < 0 or near >= samples:
                 continue
@@ -158,19 +126,19 @@ def anneal(
             if other == own:
                 continue
             its_count = count_C[other]
-            _replaced(order_CN[own], own_count, sample, partner, own_N)
-            _replaced(order_CN[other], its_count, partner, sample, its_N)
-            changed = _exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
+            replaced(order_CN[own], own_count, sample, partner, own_N)
+            replaced(order_CN[other], its_count, partner, sample, its_N)
+            changed = exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
         else:
             other = np.random.randint(cells)
             its_count = count_C[other]
             if other == own or its_count + MODULES > room:
                 continue
-            own_count = _without(order_CN[own], own_count, sample, own_N)
-            its_count = _with(order_CN[other], its_count, sample, its_N)
-            changed = _follow(degree_SM, shape, tables, sample, size_C[other], log)
+            own_count = without(order_CN[own], own_count, sample, own_N)
+            its_count = with_one(order_CN[other], its_count, sample, its_N)
+            changed = fit(degree_SM, shape, tables, sample, size_C[other], log)
         if changed < 0:
-            _undo(degree_SM, shape, tables, log, -changed - 1)
+            undo(degree_SM, shape, tables, log, -changed - 1)
             continue
 
         allowed = -math.log(np.random.random() + 1e-300) * heat
@@ -187,13 +155,13 @@ def anneal(
             limit_s = _makespan(energy - own_energy, target_s)
             its_s = lay(its_N, its_count, shape, size_C[other], limit_s, scratch)
         if its_s == np.inf:
-            _undo(degree_SM, shape, tables, log, changed)
+            undo(degree_SM, shape, tables, log, changed)
             continue
 
-        _copy(own_N, own_count, order_CN[own])
+        copy(own_N, own_count, order_CN[own])
         makespan_C[own], count_C[own], energy_C[own] = own_s, own_count, own_energy
         if not within:
-            _copy(its_N, its_count, order_CN[other])
+            copy(its_N, its_count, order_CN[other])
             makespan_C[other], count_C[other] = its_s, its_count
             energy_C[other] = _energy(its_s, target_s)
             cell_S[sample] = other
@@ -229,184 +197,3 @@ def _energy(makespan_s: float, target_s: float) -> float:
 def _makespan(energy: float, target_s: float) -> float:
     """The inverse of `_energy`."""
     return target_s * (1 + math.log(energy) / SHARPNESS) if energy > 0 else 0.0
-
-
-@compiled
-def _possible(tables: Tables, sample: int, module: int, k: int, size: int) -> bool:
-    return bool(tables.degrees_K[k] <= size and tables.times_SMK[sample, module, k] < np.inf)
-
-
-@compiled
-def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -> int:
-    """The place of the possible degree that is nearest to one, the lower of two; -1 where there is none."""
-    for off in range(len(tables.degrees_K)):
-        for k in (wanted - off, wanted + off):
-            if 0 <= k < len(tables.degrees_K) and _possible(tables, sample, module, k, size):
-                return k
-    return -1
-
-
-@compiled
-def _set(degree_SM: Places, shape: Shape, tables: Tables, sample: int, module: int, k: int) -> None:
-    degree_SM[sample, module] = k
-    if k >= 0:
-        cascade = MODULES * sample + module
-        shape.width_N[cascade] = tables.degrees_K[k]
-        shape.seconds_N[cascade] = tables.times_SMK[sample, module, k]
-
-
-@compiled
-def _change(
-    degree_SM: Places,
-    shape: Shape,
-    tables: Tables,
-    sample: int,
-    module: int,
-    k: int,
-    log: Places,
-    changed: int,
-) -> int:
-    """Sets a degree such that it can be undone; the length of the log."""
-    log[changed, 0], log[changed, 1], log[changed, 2] = sample, module, degree_SM[sample, module]
-    _set(degree_SM, shape, tables, sample, module, k)
-    return changed + 1
-
-
-@compiled
-def _undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: int) -> None:
-    for entry in range(changed - 1, -1, -1):
-        _set(degree_SM, shape, tables, log[entry, 0], log[entry, 1], log[entry, 2])
-
-
-@compiled
-def _kick(
-    degree_SM: Places, shape: Shape, tables: Tables, order_N: Places, count: int, size: int, log: Places
-) -> int:
-    """The next degree, up or down, for one or more cascades of an order; the length of the log."""
-    changed, last = 0, MODULES - 1
-    for _ in range(_MOST):
-        sample = order_N[np.random.randint(count)] // MODULES
-        module = last if np.random.random() < _DIT else np.random.randint(last)
-        way = 1 if np.random.random() < 0.5 else -1
-        k = degree_SM[sample, module]
-        if k >= 0:
-            k += way
-            while 0 <= k < len(tables.degrees_K) and not _possible(tables, sample, module, k, size):
-                k += way
-            if 0 <= k < len(tables.degrees_K):
-                changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
-                if module == last and np.random.random() < _ALONG:
-                    for other in range(last):
-                        if degree_SM[sample, other] >= 0:
-                            near = _nearest(tables, sample, other, k, size)
-                            changed = _change(degree_SM, shape, tables, sample, other, near, log, changed)
-        if np.random.random() >= _MORE:
-            break
-    return changed
-
-
-@compiled
-def _follow(degree_SM: Places, shape: Shape, tables: Tables, sample: int, size: int, log: Places) -> int:
-    """Degrees of a sample that a cell allows, as near as can be to those that it has.
-
-    Returns:
-        The length of the log; -1 - it where the cell is too small.
-    """
-    changed = 0
-    for module in range(MODULES):
-        if degree_SM[sample, module] >= 0:
-            k = _nearest(tables, sample, module, degree_SM[sample, module], size)
-            if k < 0:
-                return -1 - changed
-            changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
-    return changed
-
-
-@compiled
-def _exchange(
-    degree_SM: Places,
-    shape: Shape,
-    tables: Tables,
-    sample: int,
-    partner: int,
-    own_size: int,
-    its_size: int,
-    log: Places,
-) -> int:
-    """Two samples change degrees, with the result of `_follow`."""
-    changed = 0
-    for module in range(MODULES):
-        own, its = degree_SM[sample, module], degree_SM[partner, module]
-        if its >= 0:
-            k = _nearest(tables, partner, module, own if own >= 0 else its, own_size)
-            if k < 0:
-                return -1 - changed
-            changed = _change(degree_SM, shape, tables, partner, module, k, log, changed)
-        if own >= 0:
-            k = _nearest(tables, sample, module, its if its >= 0 else own, its_size)
-            if k < 0:
-                return -1 - changed
-            changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
-    return changed
-
-
-@compiled
-def _copy(order_N: Places, count: int, found_N: Places) -> None:
-    # A loop: an assignment of slices costs more than the ten numbers.
-    for place in range(count):
-        found_N[place] = order_N[place]
-
-
-@compiled
-def _reorder(order_N: Places, count: int) -> None:
-    """Takes one cascade out and puts it elsewhere, or exchanges two."""
-    place, other = np.random.randint(count), np.random.randint(count)
-    cascade = order_N[place]
-    if np.random.random() < 0.5:
-        order_N[place], order_N[other] = order_N[other], cascade
-        return
-    way = 1 if other > place else -1
-    while place != other:
-        order_N[place] = order_N[place + way]
-        place += way
-    order_N[other] = cascade
-
-
-@compiled
-def _turn(order_N: Places, count: int, sample: int, partner: int) -> None:
-    """Puts two samples of a cell in each other's places."""
-    for place in range(count):
-        if order_N[place] // MODULES == sample:
-            order_N[place] += MODULES * (partner - sample)
-        elif order_N[place] // MODULES == partner:
-            order_N[place] += MODULES * (sample - partner)
-
-
-@compiled
-def _replaced(order_N: Places, count: int, sample: int, partner: int, found_N: Places) -> None:
-    """Another sample in the place of one."""
-    for place in range(count):
-        cascade = order_N[place]
-        found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
-
-
-@compiled
-def _without(order_N: Places, count: int, sample: int, found_N: Places) -> int:
-    found = 0
-    for place in range(count):
-        if order_N[place] // MODULES != sample:
-            found_N[found] = order_N[place]
-            found += 1
-    return found
-
-
-@compiled
-def _with(order_N: Places, count: int, sample: int, found_N: Places) -> int:
-    """One sample more, anywhere."""
-    at = np.random.randint(count + 1)
-    _copy(order_N, at, found_N)
-    for module in range(MODULES):
-        found_N[at + module] = MODULES * sample + module
-    for place in range(at, count):
-        found_N[place + MODULES] = order_N[place]
-    return count + MODULES

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from loader.arrays import Flags, Floats, Places
-from train.cascade.annealing import Cooling, State, Tables, anneal
+from train.cascade.annealing import Cooling, State, anneal
+from train.cascade.list_schedule import Tables
 from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule

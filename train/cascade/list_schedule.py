@@ -16,7 +16,7 @@ from train.cascade.schedule import Schedule
 
 
 class Tables(NamedTuple):
-    """A problem as `place` wants it.
+    """A problem as compiled code wants it.
 
     Attributes:
         times_SMK: of the problem.
