@@ -40,7 +40,7 @@ class Media:
         frames: int64 [T] of each clip, which of its frames the bucket takes, in shown order.
     """
 
-    bytes_N: torch.Tensor  # noqa: N815 - tensor names carry their shape
+    bytes_N: torch.Tensor
     offsets: tuple[int, ...]
     frames: tuple[Places, ...]
 
@@ -109,8 +109,8 @@ class Microbatch(Batch):
 
     bucket: Bucket
     length: int
-    video_BCTHW: torch.Tensor  # noqa: N815 - tensor names carry their shape
-    latents_BCTHW: torch.Tensor | None = None  # noqa: N815
+    video_BCTHW: torch.Tensor
+    latents_BCTHW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

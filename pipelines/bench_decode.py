@@ -49,7 +49,7 @@ class _Draw(NamedTuple):
     """A clip, and what is wanted of it."""
 
     clip: bytes
-    frames_T: Places  # noqa: N815 - array names carry their shape
+    frames_T: Places
     covering: Geometry
 
 

@@ -19,6 +19,7 @@ COMMANDS = (
     "latents",
     "train",
     "train-vae",
+    "plan",
     "sample",
     "export",
     "fit",

@@ -219,6 +219,6 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             pass
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = relay  # noqa: N815 - names of the standard library
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = relay
 
     return Handler

@@ -75,7 +75,7 @@ class Blend:
         return joined([dataset.plan_index for dataset in self.datasets], np.diff(self._first_shards).tolist())
 
     @cached_property
-    def dataset_of_N(self) -> NDArray[np.int64]:  # noqa: N802 - array names carry their shape
+    def dataset_of_N(self) -> NDArray[np.int64]:
         """For each row of the index the place of its dataset, int64 [N]."""
         return np.repeat(np.arange(len(self.datasets)), np.diff(self._starts))
 

@@ -1,4 +1,3 @@
-# ruff: noqa: N815 - fields carry their shape, as arguments do
 """The kernels of csrc/ run on the processor (emulator.h), against tensors of torch."""
 
 import ctypes

@@ -21,7 +21,7 @@ class Stored:
     """
 
     channels: int | None = None
-    empty_MD: torch.Tensor | None = None  # noqa: N815 - tensor names carry their shape
+    empty_MD: torch.Tensor | None = None
     pooled_width: int = 0
 
 

@@ -1,0 +1,221 @@
+"""Plan iterations as cascades: makespans of all planners beside the bound, and where the gain comes from.
+
+A trace is JSON: {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens":
+30000, "batch": 2}, ...], ...]}; samples that have only tokens have cached latents. More: docs/cascade.md.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ValidationError
+
+from loader.errors import RunError, UsageError
+from pipelines.console import print_json, stderr, stdout, table
+from pipelines.files import read_text, write_whole
+
+if TYPE_CHECKING:
+    from train.cascade.costs import CostModel
+    from train.cascade.problem import Problem
+    from train.cascade.schedule import Schedule
+
+_COMPARED = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")
+_OF_A_TRACE = ("static-lpt", "ours")
+_BASELINE = "static-lpt"
+_ALL = (*_COMPARED, "cp-sat")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--case",
+        metavar="NAME",
+        help="arachne, the paper's case study, or hunyuan-720p:SAMPLESxGPUS with samples drawn by the seed",
+    )
+    what.add_argument("--trace", type=Path, metavar="F", help="steps of samples, as JSON")
+    parser.add_argument(
+        "--planner",
+        action="append",
+        choices=_ALL,
+        metavar="NAME",
+        help=f"{', '.join(_ALL)}; may be given again; by default all but cp-sat,"
+        f" for a trace {' and '.join(_OF_A_TRACE)}",
+    )
+    parser.add_argument("--plan-out", type=Path, metavar="F", help="write the chosen plan as JSON")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of samples and searches (0)")
+    parser.add_argument(
+        "--costs", type=Path, metavar="F", help="of a trace: a cost model as JSON; HunyuanVideo's by default"
+    )
+    parser.add_argument(
+        "--memory-gib", type=float, default=80.0, metavar="GIB", help="of a GPU, with --costs (80)"
+    )
+    parser.add_argument(
+        "--degrees",
+        metavar="K,K",
+        help="of a trace: degrees that the DiT can have (1,2,3,4,6,8,12,16,24: HunyuanVideo's 24 heads)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plans with each planner, and prints what came out."""
+    if options.seed < 0:
+        raise UsageError(f"--seed is {options.seed}; it must not be negative")
+    problems = list(_problems(options))
+    names = tuple(dict.fromkeys(options.planner or (_OF_A_TRACE if options.trace else _COMPARED)))
+    made = {
+        name: planned for name in names if (planned := _planned(name, problems, options.seed)) is not None
+    }
+    if not made:
+        raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
+    baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
+
+    from train.cascade.bound import lower_bound
+    from train.cascade.plan import WORTH, kept
+
+    bound_s = sum(map(lower_bound, problems)) / len(problems)
+    best = min(made, key=lambda name: made[name].makespan_s)
+    schedules = made[best].schedules
+    if baseline:
+        schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
+    chosen = _Planned(schedules, made[best].plan_ms)
+    if options.plan_out:
+        _write(options.plan_out, schedules, options.trace is not None)
+    if options.json:
+        told = {name: one.told() for name, one in made.items()}
+        print_json({"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()})
+        return 0
+    static = sum(1 for one in schedules if baseline and any(one is other for other in baseline.schedules))
+    problem = problems[0]
+    steps = f"{len(problems)} steps, " if len(problems) > 1 else ""
+    title = f"{options.case or options.trace}: {steps}{problem.samples} samples on {problem.gpus} GPUs"
+    sentence = f"chosen: {best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
+    if static:
+        share = f"in {static} of {len(problems)} steps " if options.trace else ""
+        sentence += f"; {share}the best static plan, which is within {WORTH:.0%} of it and needs no handoffs"
+    _print(title, bound_s, made, baseline, sentence)
+    if options.trace and not options.costs:
+        stderr().print(
+            "costs: HunyuanVideo's at 720p, calibrated to Arachne's case study; give your own with --costs",
+            markup=False,
+            soft_wrap=True,
+        )
+    return 0
+
+
+def _problems(options: argparse.Namespace) -> Iterator["Problem"]:
+    from train.cascade.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case
+
+    if options.case:
+        for name in ("costs", "degrees"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} goes with --trace: a case has its own")
+        yield case(options.case, options.seed)
+        return
+    from loader.tokens import COMPRESSIONS
+    from train.cascade.trace import read_trace
+
+    trace = read_trace(options.trace)
+    costs, memory_bytes = HUNYUAN_720P, MEMORY_TOKENS
+    if options.costs:
+        costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
+    links = costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
+    costs = costs.model_copy(update={"links": links})
+    degrees = _degrees(options.degrees) if options.degrees else DEGREES
+    for number, samples in enumerate(trace.samples(COMPRESSIONS["hunyuanvideo"])):
+        try:
+            yield costs.problem(samples, trace.gpus, degrees, memory_bytes)
+        except UsageError as error:
+            raise UsageError(f"{options.trace}, step {number}: {error}") from error
+
+
+def _cost_model(file: Path) -> "CostModel":
+    from train.cascade.costs import CostModel
+
+    try:
+        return CostModel.model_validate_json(read_text(file, "--costs"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"--costs {file}{f', key {where}' if where else ''}: {first['msg']}") from error
+
+
+def _degrees(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and 0 < int(part) <= 65_536 for part in parts):
+        raise UsageError(f"--degrees {text}: give whole numbers such as 1,2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+class _Planned(NamedTuple):
+    """What a planner made of all steps; times are means, and `plan_ms` is the processor's."""
+
+    schedules: list["Schedule"]
+    plan_ms: float
+
+    @property
+    def makespan_s(self) -> float:
+        return sum(schedule.makespan_s for schedule in self.schedules) / len(self.schedules)
+
+    @property
+    def idle(self) -> float:
+        total_s = sum(schedule.gpus * schedule.makespan_s for schedule in self.schedules)
+        return 1 - sum(schedule.busy_s for schedule in self.schedules) / total_s
+
+    def told(self) -> dict[str, float]:
+        return {"makespan_s": self.makespan_s, "idle": self.idle, "plan_ms": self.plan_ms}
+
+
+def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
+    """None where the planner cannot plan one of the steps."""
+    from train.cascade.cases import arachne
+    from train.cascade.planners import PLANNERS
+
+    planner = PLANNERS[name]
+    planner(arachne(), seed)  # compiled code is loaded at its first call
+    schedules = []
+    began = time.process_time()
+    for number, problem in enumerate(problems):
+        schedule = planner(problem, seed + number)
+        if schedule is None:
+            return None
+        schedules.append(schedule)
+    return _Planned(schedules, (time.process_time() - began) * 1e3 / len(problems))
+
+
+def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
+    rows = [
+        {"step": step, **row} if of_steps else row
+        for step, schedule in enumerate(schedules)
+        for row in schedule.rows()
+    ]
+    write_whole(file, (json.dumps(rows) + "\n").encode(), "--plan-out")
+
+
+def _print(
+    title: str, bound_s: float, made: dict[str, _Planned], baseline: _Planned | None, chosen: str
+) -> None:
+    from train.cascade.simulate import gain
+
+    rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
+    for name, one in made.items():
+        saved = ("", "")
+        if baseline and one is not baseline:
+            gained = gain(one.makespan_s, one.idle, baseline.makespan_s, baseline.idle)
+            saved = (f"{gained.less_work_s:+.2f}", f"{gained.less_idle_s:+.2f}")
+        over = f"{one.makespan_s / bound_s - 1:.1%}" if bound_s else ""
+        rows.append((name, f"{one.makespan_s:.2f}", over, f"{one.idle:.1%}", *saved, f"{one.plan_ms:.1f}"))
+    columns = ("planner", "seconds", "over bound", "idle", "less work", "less idle", "plan ms")
+    out = stdout()
+    out.print(table(title, columns, rows))
+    out.print(chosen, markup=False, soft_wrap=True)
+    if baseline:
+        out.print(
+            f"less work, less idle: the seconds by which a plan is shorter than {_BASELINE}, the best static one,"
+            " because its cascades take fewer GPU-seconds, and because GPUs wait less.",
+            markup=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,102 @@
+"""`reelweave plan`: cascade schedules of a case or a trace."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import main
+from train.cascade.cases import HUNYUAN_720P, arachne, case
+from train.cascade.check import violations
+from train.cascade.schedule import Schedule
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.json"
+    steps = [
+        [{"frames": 13, "height": 720, "width": 1280}, {"frames": 113, "height": 720, "width": 1280}],
+        [{"tokens": 30_000, "batch": 2}],
+    ]
+    path.write_text(json.dumps({"gpus": 16, "gpus_per_node": 8, "steps": steps}))
+    return path
+
+
+def test_the_case_study_as_json_and_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["plan", "--case", "arachne", "--json", "--plan-out", str(out)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    planners = said["planners"]
+    assert said["lower_bound_s"] == pytest.approx(33.30, abs=0.01)
+    assert planners["static-sp4"]["makespan_s"] == pytest.approx(58.6, abs=0.01)
+    assert planners["flexsp"]["makespan_s"] == pytest.approx(53.3, abs=0.05)
+    assert planners["ours"]["makespan_s"] <= 33.6
+    assert all(set(one) == {"makespan_s", "idle", "plan_ms"} for one in planners.values())
+    schedule = Schedule.from_rows(json.loads(out.read_text()), 16)
+    assert violations(arachne(), schedule) == []
+    assert schedule.makespan_s == said["chosen"]["makespan_s"] == planners["ours"]["makespan_s"]
+
+
+def test_the_table_says_where_the_gain_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--case", "hunyuan-720p:4x16", "--planner", "ours", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    (row,) = (line for line in said.splitlines() if "ours" in line and "│" in line)
+    seconds, work, idle = (float(row.split("│")[place]) for place in (2, 5, 6))
+    assert (
+        main(["plan", "--case", "hunyuan-720p:4x16", "--planner", "static-lpt", "--seed", "3", "--json"]) == 0
+    )
+    baseline = json.loads(capsys.readouterr().out)["planners"]["static-lpt"]["makespan_s"]
+    assert baseline - seconds == pytest.approx(work + idle, abs=0.02)
+
+
+def test_a_trace_is_planned_step_by_step(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["plan", "--trace", str(trace), "--json", "--plan-out", str(out)]) == 0
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert set(said["planners"]) == {"static-lpt", "ours"}
+    assert said["planners"]["ours"]["makespan_s"] <= said["planners"]["static-lpt"]["makespan_s"]
+    rows = json.loads(out.read_text())
+    steps = [Schedule.from_rows([row for row in rows if row["step"] == step], 16) for step in (0, 1)]
+    assert sum(step.makespan_s for step in steps) / 2 == pytest.approx(said["chosen"]["makespan_s"])
+    assert {row["module"] for row in rows if row["step"] == 1} == {"text", "dit"}  # its latents are cached
+
+
+def test_a_cost_model_of_ones_own(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = HUNYUAN_720P.model_copy(update={"vae": None, "text": None})
+    slow = slow.model_copy(update={"dit": slow.dit.model_copy(update={"token_bytes": 2.0**20})})
+    costs = tmp_path / "costs.json"
+    costs.write_text(slow.model_dump_json())
+    call = ["plan", "--trace", str(trace), "--costs", str(costs), "--degrees", "4,8", "--memory-gib", "30"]
+    assert main([*call, "--planner", "static-lpt", "--plan-out", str(tmp_path / "plan.json")]) == 0
+    rows = json.loads((tmp_path / "plan.json").read_text())
+    assert {row["module"] for row in rows} == {"dit"}
+    assert {len(row["gpus"]) for row in rows} <= {4, 8}
+    assert main([*call, "--memory-gib", "1"]) == 2
+    assert "step 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--case", "arachnid"], "there is arachne, and hunyuan-720p"),
+        (["--case", "arachne", "--degrees", "1"], "--degrees goes with --trace"),
+        (["--case", "arachne", "--seed", "-1"], "--seed is -1"),
+        (["--trace", "TRACE", "--degrees", "one"], "--degrees one"),
+        (["--trace", "TRACE", "--costs", "TRACE"], "key dit"),
+        (["--trace", "missing.json"], "missing.json"),
+    ],
+)
+def test_wrong_calls_are_told_in_a_sentence(
+    arguments: list[str], told: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *(str(trace) if one == "TRACE" else one for one in arguments)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_planner_without_a_plan_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert case("hunyuan-720p:2x4", 0).gpus == 4
+    assert main(["plan", "--case", "hunyuan-720p:2x4", "--planner", "static-sp8"]) == 1
+    assert "static-sp8" in capsys.readouterr().err

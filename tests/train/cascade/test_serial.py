@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from tests.train.cascade.problems import random_problem
+from train.cascade.check import violations
+from train.cascade.named import Timed, named
+from train.cascade.problem import Cascade, Module, Problem
+from train.cascade.schedule import Schedule
+from train.cascade.serial import MODULES, Scratch, Shape, lay
+
+GPUS = 16
+
+
+def shaped(problem: Problem, draw: np.random.Generator):
+    """Random degrees, what they take, and a random order in which no DiT comes before what it needs."""
+    chance_SMK = np.where(problem.possible_SMK, draw.random(problem.possible_SMK.shape), -1)
+    degree_SM = np.where(problem.has_SM, chance_SMK.argmax(axis=2), -1)
+    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
+    width_SM = np.where(problem.has_SM, problem.degrees_K[degree_SM], 0)
+    seconds_SM = np.where(problem.has_SM, problem.times_SMK[sample_S1, module_M, degree_SM], 0.0)
+    order_N = draw.permutation(problem.samples * MODULES)
+    dits = order_N % MODULES == Module.DIT
+    return (
+        degree_SM,
+        Shape(width_SM.ravel(), seconds_SM.ravel()),
+        np.concatenate([order_N[~dits], order_N[dits]]),
+    )
+
+
+def laid(problem: Problem, degree_SM, scratch: Scratch) -> Schedule:
+    timed = (
+        Timed(
+            float(scratch.start_N[MODULES * cascade.sample + cascade.module]),
+            cascade,
+            int(degree_SM[cascade]),
+        )
+        for cascade in problem.cascades()
+    )
+    return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_gives_a_valid_schedule(seed):
+    problem, draw = random_problem(seed), np.random.default_rng(seed)
+    degree_SM, shape, order_N = shaped(problem, draw)
+    scratch = Scratch.of(problem.samples)
+    makespan_s = lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
+    schedule = laid(problem, degree_SM, scratch)
+    assert violations(problem, schedule) == []
+    assert schedule.makespan_s == pytest.approx(makespan_s)
+    again_s = lay(order_N, len(order_N), shape, problem.gpus, makespan_s, scratch)
+    assert again_s == makespan_s  # the limit itself is allowed
+    assert lay(order_N, len(order_N), shape, problem.gpus, makespan_s * (1 - 1e-9), scratch) == np.inf
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_order_of_starts_gives_no_later_schedule(seed):
+    problem, draw = random_problem(seed), np.random.default_rng(seed)
+    _, shape, order_N = shaped(problem, draw)
+    scratch = Scratch.of(problem.samples)
+    makespan_s = lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
+    starts_N = np.where(shape.width_N > 0, scratch.start_N, 0.0)
+    by_start_N = np.lexsort((np.arange(len(starts_N)) % MODULES, starts_N))
+    assert lay(by_start_N, len(by_start_N), shape, problem.gpus, np.inf, scratch) <= makespan_s + 1e-9
+
+
+def test_a_dit_before_what_it_needs_is_no_order():
+    seconds = np.array([[[np.inf], [1.0], [2.0]]])
+    problem = Problem(1, np.array([1]), seconds, np.ones_like(seconds), 1.0)
+    shape = Shape(np.array([0, 1, 1]), np.array([0.0, 1.0, 2.0]))
+    scratch = Scratch.of(1)
+    assert lay(np.array([0, 1, 2]), 3, shape, 1, np.inf, scratch) == 3.0
+    assert lay(np.array([2, 1, 0]), 3, shape, 1, np.inf, scratch) == np.inf
+    assert list(problem.cascades()) == [Cascade(0, Module.VAE), Cascade(0, Module.DIT)]
