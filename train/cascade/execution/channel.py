@@ -6,7 +6,7 @@ the stream of the work goes on and the network of the collectives is left alone.
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -56,7 +56,8 @@ class Channel:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group, self._device = group, device
-        self._aside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        make: Any = torch.cuda.Stream
+        self._aside: torch.cuda.Stream | None = make(device) if device.type == "cuda" else None
         # Messages wait there for their copies, not in the thread of the cascades.
         self._sender = ThreadPoolExecutor(1, "handoffs")
 

@@ -88,7 +88,10 @@ class Flow(NamedTuple):
     @property
     def sendings(self) -> list[tuple[Input | Handoff, Sending]]:
         """All messages; the place of each is its tag."""
-        return [(one, one.sending) for one in (*self.inputs, *self.handoffs) if one.sending]
+        found: list[tuple[Input | Handoff, Sending]] = []
+        found += [(one, one.sending) for one in self.inputs if one.sending]
+        found += [(one, one.sending) for one in self.handoffs if one.sending]
+        return found
 
 
 def flow(runs: Iterable[Run], work: Work, ranks_per_node: int) -> Flow:

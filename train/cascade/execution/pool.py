@@ -6,6 +6,7 @@ come back to are kept: the planner's are aligned, and few.
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 
@@ -35,10 +36,11 @@ class Pool:
         self._groups: dict[Group, dist.ProcessGroup] = {}  # the one that was needed last is last
         self.made = 0
         self.channel: dist.ProcessGroup | None = None
+        self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
-            self.channel = dist.new_group(backend="gloo")
-            # Not one after the other over all ranks: nobody but its member need know of it.
-            self._alone = dist.new_group([world.rank], use_local_synchronization=True)
+            self.channel = _made(list(range(world.size)), backend="gloo")
+            # Nobody but its member need know of it.
+            self._alone = _made([world.rank], use_local_synchronization=True)
 
     def prepare_runs(self, runs: Iterable[Run]) -> None:
         """Makes the groups of a step (`prepare`)."""
@@ -51,11 +53,11 @@ class Pool:
         """
         needed = dict.fromkeys(group for group in groups if len(group) > 1)
         for group in needed:
-            kept = self._groups.pop(group, None)
-            if kept is None:
-                kept = dist.new_group(list(group))
+            if group in self._groups:
+                self._groups[group] = self._groups.pop(group)
+            else:
+                self._groups[group] = _made(list(group))
                 self.made += 1
-            self._groups[group] = kept
         counts = [sum(rank in group for group in self._groups) for rank in range(self._world.size)]
         for group in [group for group in self._groups if group not in needed]:
             if all(counts[rank] <= self._capacity for rank in group):
@@ -77,11 +79,19 @@ class Pool:
         near = _near(len(ranks), self._heads)
         rings, ulysses = _rings(ranks, near), _ulysses(ranks, near)
         own = self._world.rank
-        return ContextParallel(*(self._own(groups, own) for groups in (rings, ulysses)), self.group(ranks))
+        return ContextParallel(self._own(rings, own), self._own(ulysses, own), self.group(ranks))
 
     def _own(self, groups: Sequence[Group], rank: int) -> dist.ProcessGroup:
         ranks = next(group for group in groups if rank in group)
-        return self._groups[ranks] if len(ranks) > 1 else self._alone
+        found = self._groups[ranks] if len(ranks) > 1 else self._alone
+        assert found is not None
+        return found
+
+
+def _made(ranks: list[int], **how: Any) -> dist.ProcessGroup:
+    make: Any = dist.new_group
+    group: dist.ProcessGroup = make(ranks, **how)  # for others than its ranks, a number that stands for none
+    return group
 
 
 def groups_of(run: Run, heads: int) -> list[Group]:

@@ -75,8 +75,8 @@ class Step:
         self._events, self._work, self._pool, self._clock = events, work, pool, clock
         self._rank, self._device = world.rank, world.device
         self._inputs: dict[Cascade, list[Input]] = {}
-        for one in moves.inputs:
-            self._inputs.setdefault(one.cascade, []).append(one)
+        for wanted in moves.inputs:
+            self._inputs.setdefault(wanted.cascade, []).append(wanted)
         self._handoffs: Mapping[Cascade, Handoff] = {move.cascade: move for move in moves.handoffs}
         self._tags = {one: tag for tag, (one, _) in enumerate(moves.sendings)}
         self._of_sample: dict[int, list[Input | Handoff]] = {}
