@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.train.cascade.execution.programs import measure_plans
 from tests.train.ranks import Ranks
 
-AT_ONCE = 40  # plans of one world
+AT_ONCE = 25  # plans of one world
 
 
 def main() -> None:

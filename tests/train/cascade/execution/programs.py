@@ -25,7 +25,7 @@ from train.timings import StepClock
 
 
 def check_plans(first: int, count: int, name: str, limit_bytes: int | None = None) -> None:
-    """Each of some random plans gives the gradients of one process, and leaves nothing behind."""
+    """Each of some random plans gives the gradients of one process on every rank, and leaves nothing behind."""
     dtype = getattr(torch, name)
     allowed = {torch.float64: 1e-10, torch.float32: 1e-5}[dtype]
     with join("cpu", lost_after_s=20.0) as world:
@@ -35,6 +35,7 @@ def check_plans(first: int, count: int, name: str, limit_bytes: int | None = Non
             report = runner.gradients(plan)
             assert report.left_bytes == 0, f"plan {seed}: {report.left_bytes} bytes are left"
             assert limit_bytes is None or report.handoff_bytes <= limit_bytes
+            assert runner.same_everywhere()
             error = runner.error(plan)
             assert error <= allowed, f"plan {seed} on {world.size} ranks: relative error {error:.2e}"
 
@@ -49,6 +50,7 @@ def measure_plans(first: int, count: int, name: str, out: str) -> None:
         for seed in range(first, first + count):
             plan = random_plan(seed, world.size)
             assert runner.gradients(plan).left_bytes == 0
+            assert runner.same_everywhere()
             told["errors"].append(runner.error(plan))
             assert told["errors"][-1] <= allowed, f"plan {seed}: relative error {told['errors'][-1]:.2e}"
             runs = plan.schedule.runs
@@ -71,6 +73,7 @@ def check_representatives(first: int, count: int) -> None:
             plan = random_plan(seed, world.size)
             if runner.by_representatives(plan):
                 exact += 1
+                assert runner.same_everywhere()
                 error = runner.error(plan)
                 assert error <= 1e-10, f"plan {seed}: relative error {error:.2e}"
         assert 0 < exact < count
