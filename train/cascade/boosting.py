@@ -8,7 +8,7 @@ from loader.arrays import Floats
 from loader.errors import UsageError
 from train.cascade.trees import LEAF, BoostedTrees, Tree
 
-_TREES, _DEPTH, _RATE = 64, 3, 0.1
+_TREES, _DEPTH, _RATE, _LEAST_ROWS = 64, 3, 0.1, 2
 
 
 def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> BoostedTrees:
@@ -27,7 +27,11 @@ def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> Boosted
     except ImportError as error:
         raise UsageError("cost models need scikit-learn: pip install 'reelweave[cascade]'") from error
     grown = GradientBoostingRegressor(
-        n_estimators=_TREES, max_depth=_DEPTH, learning_rate=_RATE, random_state=0
+        n_estimators=_TREES,
+        max_depth=_DEPTH,
+        learning_rate=_RATE,
+        min_samples_leaf=_LEAST_ROWS,
+        random_state=0,
     ).fit(features_NF, values_N, weights_N)
     return BoostedTrees(
         features=features_NF.shape[1],

@@ -37,7 +37,7 @@ class VAECost(BaseModel, frozen=True, extra="forbid"):
         runs_SK = (degrees_K <= self.most) & (frames_S > 0)[:, None]
         return np.where(runs_SK, seconds_SK, math.inf)
 
-    def bytes_of_a_gpu(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
+    def bytes_of_a_gpu(self, batch_S: Places, _: Places, degrees_K: Places) -> Floats:
         """Float64 [S, K]; arguments as of `seconds`."""
         return np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
 
@@ -52,7 +52,7 @@ class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
     )
     residual: BoostedTrees | None = Field(
         None,
-        description="of frames and of which picture it is: what a unit takes above the line, relative to it; null: nothing",
+        description="what a unit takes above the line, relative to it, by its frames and by which picture it is",
     )
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
 
     def linear(self, size_N3: Places) -> Floats:
         """Without the trees, float64 [N]."""
-        return self.fixed_s + self.volume_s * size_N3.prod(axis=1).astype(np.float64)
+        return np.asarray(self.fixed_s + self.volume_s * size_N3.prod(axis=1), np.float64)
 
     def seconds(self, size_N3: Places) -> Floats:
         """Of units of these frames, heights and widths, float64 [N]."""
@@ -158,7 +158,9 @@ def slowest(of_units_N: Floats, degrees_K: Places) -> Floats:
 
 def _kind(value: object) -> str:
     """Cost models without a kind count tiles."""
-    return str(value.get("kind", "tiles")) if isinstance(value, dict) else str(getattr(value, "kind", "tiles"))
+    return (
+        str(value.get("kind", "tiles")) if isinstance(value, dict) else str(getattr(value, "kind", "tiles"))
+    )
 
 
 AnyVAECost = Annotated[

@@ -142,6 +142,7 @@ def tile_grid_of(vae: Any) -> TileGrid | None:
     """
     if not hasattr(vae, "tiled_encode"):
         return None
+    pixels = vae.config.get("patch_size") or 1  # Wan 2.2 counts in patches
     height, width = vae.tile_sample_min_height, vae.tile_sample_min_width
     if hasattr(vae, "tile_overlap_factor_height"):
         height_step = int(height * (1 - vae.tile_overlap_factor_height))
@@ -150,8 +151,12 @@ def tile_grid_of(vae: Any) -> TileGrid | None:
         height_step, width_step = vae.tile_sample_stride_height, vae.tile_sample_stride_width
     in_time = {}
     if getattr(vae, "use_framewise_encoding", False):
-        in_time = {"frames": vae.tile_sample_min_num_frames + 1, "frames_step": vae.tile_sample_stride_num_frames}
-    return TileGrid(height=height, width=width, height_step=height_step, width_step=width_step, **in_time)
+        in_time = {
+            "frames": vae.tile_sample_min_num_frames + 1,
+            "frames_step": vae.tile_sample_stride_num_frames,
+        }
+    sizes = {"height": height, "width": width, "height_step": height_step, "width_step": width_step}
+    return TileGrid(**{name: pixels * size for name, size in sizes.items()}, **in_time)
 
 
 def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
