@@ -35,12 +35,14 @@ class Footprint(NamedTuple):
     Attributes:
         state: weights, gradients, optimizer state, averages and frozen encoders: there all the time.
         kept: what the forward of a microbatch keeps for its backward.
-        step: most at once in the forward, the backward and the sums over ranks.
+        passes: most at once in the forward and the backward.
+        step: the same with the sums over ranks.
         update: most at once when the optimizer makes its step.
     """
 
     state: int
     kept: int
+    passes: int
     step: int
     update: int
 
@@ -104,10 +106,11 @@ def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory)
     loss = _errors(layout, config, shape).mean()
     kept = memory.live - state
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+    passes = memory.peak
     layout.sum_gradients()
     # On a GPU AdamW takes the roots of all second moments at once (foreach).
     roots = sum(weight.nbytes for weight in layout.weights.values())
-    return Footprint(state, kept, memory.peak, state + roots)
+    return Footprint(state, kept, passes, memory.peak, state + roots)
 
 
 def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:

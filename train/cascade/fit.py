@@ -57,6 +57,9 @@ def fit_costs(
     missing = [module.name.lower() for module in Module if not len(of[module].seconds)]
     if missing:
         raise UsageError(f"{name} has no rows of the {missing[0]}; make it with `reelweave bench cascades`")
+    for module in (Module.VAE, Module.DIT):
+        if not np.isfinite(of[module].peak_gib).any():
+            raise UsageError(f"{name}: no row of the {module.name.lower()} has a peak_gib")
     for module in (Module.TEXT, Module.VAE):
         if (of[module].degree > 1).any():
             raise UsageError(

@@ -1,16 +1,17 @@
 """The DiT's costs from a profile: Arachne's Eq. 9 by least relative squares, with the bandwidths that it implies."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from loader.arrays import Flags, Floats
+from loader.arrays import Floats
 from train.cascade.costs import DiTCost, Links
 from train.cascade.fit_lines import line_above, relative_fit
 from train.cascade.profiled import Profile
 from train.cascade.run_sizes import RunSizes
 
-_MOST_BYTES_PER_S = 1e15
+_LEAST_S_PER_BYTE = 1e-15  # faster than any link: what cannot be told from nothing
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,8 @@ def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
     used = [name for name, column in columns.items() if column.any()]
     found = relative_fit(np.stack([columns[name] for name in used], axis=1), rows.seconds)
     coefficients = dict(zip(used, found, strict=True))
-    rates = {
-        name: min(1 / coefficients.pop(name), _MOST_BYTES_PER_S) if coefficients[name] else _MOST_BYTES_PER_S
-        for name in used
-        if name in Links.model_fields
-    }
+    per_byte = {name: coefficients.pop(name) for name in used if name in Links.model_fields}
+    rates = {name: 1 / max(seconds, _LEAST_S_PER_BYTE) for name, seconds in per_byte.items()}
     start, slope = _activations(rows, tokens_n / degree_n)
     cost = DiTCost(
         **{"fixed_s": 0.0, "linear_s": 0.0, "square_s": 0.0, **coefficients},
@@ -70,7 +68,7 @@ def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
         handed_token_bytes=sizes.handed_token_bytes,
         handed_sample_bytes=sizes.handed_sample_bytes,
     )
-    return DiTFit(cost, links.model_copy(update=rates), tuple(_notes(near_n, far_n, links)))
+    return DiTFit(cost, links.model_copy(update=rates), tuple(_notes(rates, links)))
 
 
 def _activations(rows: Profile, tokens_n: Floats) -> tuple[float, float]:
@@ -78,14 +76,10 @@ def _activations(rows: Profile, tokens_n: Floats) -> tuple[float, float]:
     return line_above(tokens_n[known_n], rows.peak_gib[known_n] * 2**30) if known_n.any() else (0.0, 0.0)
 
 
-def _notes(near_n: Flags, far_n: Flags, links: Links) -> list[str]:
-    notes = []
-    for seen_n, where, rate in (
-        (near_n, "within a node", links.node_bytes_per_s),
-        (far_n, "over several nodes", links.network_bytes_per_s),
-    ):
-        if not seen_n.any():
-            notes.append(
-                f"no DiT was measured on ranks {where}: {rate / 1e9:g} GB/s there are taken as given, not measured"
-            )
-    return notes
+def _notes(measured: Collection[str], links: Links) -> list[str]:
+    places = {"node_bytes_per_s": "within a node", "network_bytes_per_s": "over several nodes"}
+    return [
+        f"no DiT was measured on ranks {where}: {getattr(links, rate) / 1e9:g} GB/s there are taken as given"
+        for rate, where in places.items()
+        if rate not in measured
+    ]

@@ -20,6 +20,7 @@ from train.parallel.config import ParallelConfig
 from train.parallel.denoise import OfParts
 from train.parallel.dit import parallelize
 from train.parallel.mesh import Mesh, Ranks
+from train.parallel.optimizer_sharded import hold_
 from train.parallel.parts import cuttable
 from train.parallel.world import World
 from train.shapes import Shape, noise, shapes
@@ -79,7 +80,8 @@ def profile(
 ) -> Iterator[MeasuredCascade]:
     """Runs every shape, the smallest first; the same rows on every rank.
 
-    A shape that does not fit a GPU's memory has no row for that degree, as it will have no cascade.
+    Weights and gradients are as ZeRO-1 holds them, whole on each rank. A shape that does not fit a GPU's memory has no
+    row for that degree, as it will have no cascade.
 
     Args:
         config: of the run; of its layout, activation checkpointing and compilation count.
@@ -100,6 +102,8 @@ def profile(
     bundle = Bundle(config)
     parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config)
     bundle.to(world.device)
+    for weight in bundle.trained().values():
+        hold_(weight, config)
     runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
     fits = False
     for shape in shapes(buckets):

@@ -91,7 +91,8 @@ def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
         Shape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
     ]
     peaks = {
-        Module.DIT: [one.step - one.state for one in rehearse(config, shapes, encoded=True)],
+        # One rank alone would hold its weights in float32, and copies of them.
+        Module.DIT: [one.passes - one.state for one in rehearse(config, shapes, ranks=2, encoded=True)],
         Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)

@@ -40,7 +40,12 @@ def efficiency(size_N3) -> Floats:
 
 
 def profile(
-    degrees: tuple[int, ...] = (1, 2, 4, 8, 16), noise: float = 0.02, peaks: bool = True, vae=VAE, uneven=True
+    degrees: tuple[int, ...] = (1, 2, 4, 8, 16),
+    noise: float = 0.02,
+    peaks: bool = True,
+    vae=VAE,
+    uneven: bool = True,
+    links=LINKS,
 ) -> Profile:
     """Of the costs above; pictures of one size have another efficiency in the VAE, which a line cannot know."""
     rows, draw = [], np.random.default_rng(0)
@@ -57,7 +62,7 @@ def profile(
             for degree in degrees:
                 where = batch_1, np.array([length]), np.array([degree])
                 gib = (DIT.bytes_of_a_gpu(*where)[0, 0] - DIT.states_bytes) / 2**30 + 0.5
-                rows.append((Module.DIT, *told, degree, float(DIT.seconds(*where, LINKS)[0, 0]), gib))
+                rows.append((Module.DIT, *told, degree, float(DIT.seconds(*where, links)[0, 0]), gib))
     columns = np.array(rows).T
     whole = columns[:7].astype(np.int64)
     seconds = columns[7] * draw.normal(1, noise, len(rows)).clip(1 - 3 * noise, 1 + 3 * noise)

@@ -103,6 +103,13 @@ def test_bandwidths_that_nothing_measured_stay_as_given() -> None:
     assert len(near.notes) == 1
 
 
+def test_exchanges_that_take_no_time_take_none() -> None:
+    fast = LINKS.model_copy(update={"node_bytes_per_s": 1e30})
+    found = fitted(profile(degrees=(1, 2, 4, 8), noise=0.0, links=fast))
+    assert found.costs.links.node_bytes_per_s > 1e12
+    assert found.costs.held_out["dit"].max < 0.001
+
+
 def test_too_few_shapes_are_refused() -> None:
     rows = profile()
     lengths = np.unique(rows.length)
@@ -113,6 +120,8 @@ def test_too_few_shapes_are_refused() -> None:
         fitted(rows.where(rows.module != Module.TEXT))
     with pytest.raises(UsageError, match="the vae is measured on one rank"):
         fitted(replace(rows, degree=np.where(rows.module == Module.VAE, 2, rows.degree)))
+    with pytest.raises(UsageError, match="no row of the vae has a peak_gib"):
+        fitted(profile(peaks=False))
 
 
 def test_costs_are_kept_as_json(found: Fitted) -> None:
