@@ -16,6 +16,8 @@ from train.cascade.problem import Module
 from train.cascade.profiled import Profile
 from train.cascade.run_sizes import RunSizes
 
+_LARGEST_MEAN = 0.10
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -23,7 +25,7 @@ class Fitted:
 
     Attributes:
         costs: fitted to all rows; ``held_out`` is of fits to three of four shapes.
-        notes: what could not be measured, in words.
+        notes: what could not be measured, and what not be trusted, in words.
     """
 
     costs: CostModel
@@ -51,20 +53,11 @@ def fit_costs(
         most: GPUs that a VAE may be spread over.
 
     Raises:
-        UsageError: a module has too few shapes.
+        UsageError: a module has too few shapes, or no peaks.
     """
     of = {module: profile.of(module) for module in Module}
-    missing = [module.name.lower() for module in Module if not len(of[module].seconds)]
-    if missing:
-        raise UsageError(f"{name} has no rows of the {missing[0]}; make it with `reelweave bench cascades`")
-    for module in (Module.VAE, Module.DIT):
-        if not np.isfinite(of[module].peak_gib).any():
-            raise UsageError(f"{name}: no row of the {module.name.lower()} has a peak_gib")
-    for module in (Module.TEXT, Module.VAE):
-        if (of[module].degree > 1).any():
-            raise UsageError(
-                f"{name}: the {module.name.lower()} is measured on one rank; leave out other degrees"
-            )
+    for module, rows in of.items():
+        _check(module, rows, name)
     predicts: dict[Module, Callable[[Profile, Profile], Floats]] = {
         Module.TEXT: lambda seen, unseen: _text(seen, sizes).seconds(unseen.batch),
         Module.VAE: lambda seen, unseen: vae_seconds(fit_vae(seen, sizes, most), unseen),
@@ -86,7 +79,23 @@ def fit_costs(
         text_tokens=text_tokens,
         held_out=errors,
     )
-    return Fitted(costs, dit.notes)
+    doubts = [
+        f"the {which} is off by {error.mean:.0%} with shapes that a fit has not seen: measure more shapes, more"
+        " --rounds, and on devices that do nothing else"
+        for which, error in errors.items()
+        if error.mean > _LARGEST_MEAN
+    ]
+    return Fitted(costs, (*dit.notes, *doubts))
+
+
+def _check(module: Module, rows: Profile, name: str) -> None:
+    which = module.name.lower()
+    if not len(rows.seconds):
+        raise UsageError(f"{name} has no rows of the {which}; make it with `reelweave bench cascades`")
+    if module != Module.DIT and (rows.degree > 1).any():
+        raise UsageError(f"{name}: the {which} is measured on one rank; leave out other degrees")
+    if module != Module.TEXT and not np.isfinite(rows.peak_gib).any():
+        raise UsageError(f"{name}: no row of the {which} has a peak_gib")
 
 
 def _judged(

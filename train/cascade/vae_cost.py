@@ -111,32 +111,38 @@ class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
             UsageError: there are videos of unknown height and width.
         """
         found_SK = np.full((len(batch_S), len(degrees_K)), math.inf)
-        for sample, size_N3 in self._units(batch_S, size_S3):
-            found_SK[sample] = self.call_s + slowest(self.unit.seconds(size_N3), degrees_K)
+        units = self._units(batch_S, size_S3)
+        if units:
+            # Trees are slow, and units of few sizes.
+            distinct, place_N = np.unique(np.concatenate(list(units.values())), axis=0, return_inverse=True)
+            seconds_N = self.unit.seconds(distinct)[place_N.reshape(-1)]
+            ends = np.cumsum([len(size_N3) for size_N3 in units.values()])
+            for sample, own_N in zip(units, np.split(seconds_N, ends[:-1]), strict=True):
+                found_SK[sample] = self.call_s + slowest(own_N, degrees_K)
         found_SK[:, degrees_K > self.most] = math.inf
         return found_SK
 
     def bytes_of_a_gpu(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
         """Float64 [S, K]; arguments as of `seconds`."""
         found_SK = np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
-        for sample, size_N3 in self._units(batch_S, size_S3):
+        for sample, size_N3 in self._units(batch_S, size_S3).items():
             volume_N = size_N3.prod(axis=1).astype(np.float64)
             most_K = slowest(volume_N, degrees_K) if self.at_once else volume_N.max()
             found_SK[sample] += self.volume_bytes * most_K
         return found_SK
 
-    def _units(self, batch_S: Places, size_S3: Places) -> list[tuple[int, Places]]:
-        """Number of each microbatch that has videos, and frames, height and width of its units."""
+    def _units(self, batch_S: Places, size_S3: Places) -> dict[int, Places]:
+        """Frames, height and width of the units of each microbatch that has videos, by its number."""
         unknown = np.flatnonzero((size_S3[:, 0] > 0) & (size_S3[:, 1:] == 0).any(axis=1))
         if len(unknown):
             raise UsageError(
                 f"the VAE's costs are fitted to frames, heights and widths: tell all three of sample {unknown[0]}"
             )
-        return [
-            (sample, units_of(batch, size, self.grid))
+        return {
+            sample: units_of(batch, size, self.grid)
             for sample, (batch, size) in enumerate(zip(batch_S.tolist(), size_S3.tolist(), strict=True))
             if size[0]
-        ]
+        }
 
 
 def units_of(batch: int, size: Sequence[int], grid: TileGrid | None) -> Places:

@@ -110,6 +110,12 @@ def test_exchanges_that_take_no_time_take_none() -> None:
     assert found.costs.held_out["dit"].max < 0.001
 
 
+def test_what_cannot_be_trusted_is_told() -> None:
+    found = fitted(profile(noise=0.3))
+    assert found.costs.held_out["dit"].mean > 0.1
+    assert any("the dit is off by" in note for note in found.notes)
+
+
 def test_too_few_shapes_are_refused() -> None:
     rows = profile()
     lengths = np.unique(rows.length)
