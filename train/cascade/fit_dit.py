@@ -68,7 +68,7 @@ def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
         handed_token_bytes=sizes.handed_token_bytes,
         handed_sample_bytes=sizes.handed_sample_bytes,
     )
-    return DiTFit(cost, links.model_copy(update=rates), tuple(_notes(rates, links)))
+    return DiTFit(cost, links.model_copy(update=rates), tuple(_notes(rates, links, sizes)))
 
 
 def _activations(rows: Profile, tokens_n: Floats) -> tuple[float, float]:
@@ -76,7 +76,9 @@ def _activations(rows: Profile, tokens_n: Floats) -> tuple[float, float]:
     return line_above(tokens_n[known_n], rows.peak_gib[known_n] * 2**30) if known_n.any() else (0.0, 0.0)
 
 
-def _notes(measured: Collection[str], links: Links) -> list[str]:
+def _notes(measured: Collection[str], links: Links, sizes: RunSizes) -> list[str]:
+    if not sizes.exchanged_bytes:
+        return ["sequences of this model cannot be cut: plan with --degrees 1"]
     places = {"node_bytes_per_s": "within a node", "network_bytes_per_s": "over several nodes"}
     return [
         f"no DiT was measured on ranks {where}: {getattr(links, rate) / 1e9:g} GB/s there are taken as given"

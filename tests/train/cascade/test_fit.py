@@ -101,6 +101,8 @@ def test_bandwidths_that_nothing_measured_stay_as_given() -> None:
     assert near.costs.links.node_bytes_per_s == pytest.approx(200e9, rel=0.15)
     assert near.costs.links.network_bytes_per_s == 45e9
     assert len(near.notes) == 1
+    whole = fitted(profile(degrees=(1,)), replace(SIZES, exchanged_bytes=0.0))
+    assert [note for note in whole.notes if "--degrees 1" in note] == list(whole.notes)
 
 
 def test_exchanges_that_take_no_time_take_none() -> None:
