@@ -101,7 +101,7 @@ def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
     tokens = (timings.batch * timings.length).astype(np.float64)
     columns = np.stack([np.ones_like(tokens), tokens, tokens * timings.length], axis=1)
     # Relative errors: what is wanted is the same percentage at 1k and at 60k tokens.
-    fixed, token, square = _not_negative(columns / timings.step_s[:, None], np.ones_like(tokens))
+    fixed, token, square = not_negative(columns / timings.step_s[:, None], np.ones_like(tokens))
     return LinearQuadraticCost(fixed_s=fixed, token_s=token, square_s=square)
 
 
@@ -114,7 +114,7 @@ def _power(timings: Timings) -> Cost:
     best: tuple[float, Cost] | None = None
     for exponent in _EXPONENTS.tolist():
         work = timings.batch * timings.length.astype(np.float64) ** exponent
-        fixed, scale = _not_negative(np.stack([np.ones_like(work), work], axis=1), timings.step_s)
+        fixed, scale = not_negative(np.stack([np.ones_like(work), work], axis=1), timings.step_s)
         cost = PowerCost(fixed_s=fixed, scale_s=scale, exponent=exponent)
         r2 = _r2(cost, timings)
         if best is None or r2 > best[0]:
@@ -123,8 +123,8 @@ def _power(timings: Timings) -> Cost:
     return best[1]
 
 
-def _not_negative(columns: Floats, values: Floats) -> list[float]:
-    """Least squares with no coefficient below 0: with so few, every set of them is tried."""
+def not_negative(columns: Floats, values: Floats) -> list[float]:
+    """Least squares with no coefficient below 0, of a few columns: every set of them is tried."""
     count = columns.shape[1]
     scale = np.abs(columns).max(axis=0)
     best, least = np.zeros(count), float(values @ values)

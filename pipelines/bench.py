@@ -1,4 +1,4 @@
-"""Run a benchmark: shots, curate and loader against floors and peers, kernels against a copy, shapes of a run."""
+"""Run a benchmark: shots, curate, loader against floors and peers, kernels against a copy, a run's shapes, cascades."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ from pipelines.console import print_json, stderr, stdout, table
 if TYPE_CHECKING:
     from pipelines.train_config import TrainRunConfig
 
-BENCHMARKS = ("curate", "kernels", "loader", "shapes", "shots")
+BENCHMARKS = ("cascades", "curate", "kernels", "loader", "shapes", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="curate: videos; shots: videos with a NAME.cuts.json beside them",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="shapes: of `reelweave train`")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="shapes, cascades: of `reelweave train`")
     parser.add_argument(
-        "--out", type=Path, metavar="CSV", help="shapes: for `reelweave fit`; shapes.csv, unless given"
+        "--out",
+        type=Path,
+        metavar="CSV",
+        help="shapes, cascades: for `reelweave fit`; shapes.csv or cascades.csv, unless given",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="cascades: the median of so many is taken (3)"
     )
     parser.add_argument(
         "--predict", action="store_true", help="shapes: predict memory, without a GPU, and measure nothing"
@@ -45,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs it and prints a table, or everything as JSON."""
-    measures = {"kernels": _kernels, "loader": _loader, "shapes": _shapes}
+    measures = {"cascades": _cascades, "kernels": _kernels, "loader": _loader, "shapes": _shapes}
     if options.name in measures:
         return measures[options.name](options)
     if options.videos is None:
@@ -96,11 +102,8 @@ def _kernels(options: argparse.Namespace) -> int:
 
 def _shapes(options: argparse.Namespace) -> int:
     from pipelines.bench_shapes import bench_shapes
-    from pipelines.train_config import TrainRunConfig
 
-    if options.config is None:
-        raise UsageError("the benchmark shapes needs --config FILE, the configuration of a training run")
-    config = resolve(TrainRunConfig, options.config, options.set)
+    config = _run_config(options)
     if options.predict:
         return _predict(config, options)
     out = options.out or Path("shapes.csv")
@@ -115,6 +118,40 @@ def _shapes(options: argparse.Namespace) -> int:
     cells = [["" if cell is None else cell for cell in row] for row in rows]
     stdout().print(table(f"{len(rows)} shapes, in {out}", columns, cells))
     stdout().print(f"next: reelweave fit {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
+    from pipelines.train_config import TrainRunConfig
+
+    if options.config is None:
+        raise UsageError(
+            f"the benchmark {options.name} needs --config FILE, the configuration of a training run"
+        )
+    return resolve(TrainRunConfig, options.config, options.set)
+
+
+def _cascades(options: argparse.Namespace) -> int:
+    from pipelines.bench_cascades import bench_cascades
+
+    if not 0 < options.rounds <= 1000:
+        raise UsageError(f"--rounds is {options.rounds}; give 1 to 1000")
+    config, out = _run_config(options), options.out or Path("cascades.csv")
+    with stderr().status("running text encoder, VAE and DiT of every shape"):
+        rows = bench_cascades(config, out, options.rounds)
+    if rows is None:  # another rank tells
+        return 0
+    if options.json:
+        print_json({"out": str(out), "cascades": [row._asdict() for row in rows]})
+        return 0
+    columns = ["module", "B", "frames", "height", "width", "S", "ranks", "seconds", "peak GiB"]
+    cells = [["" if cell is None else cell for cell in row] for row in rows]
+    stdout().print(table(f"{len(rows)} cascades, in {out}", columns, cells))
+    stdout().print(
+        f"next: reelweave fit --cascades {out} --config {options.config} --gpus N --out costs.json",
+        markup=False,
+        soft_wrap=True,
+    )
     return 0
 
 

@@ -1,6 +1,7 @@
-"""From a shape benchmark to budgets: fit costs and memory to measured microbatches.
+"""From benchmarks to budgets and costs: fit them to measured microbatches, or to measured cascades.
 
-The CSV has the columns batch, length, step_s and, for memory, peak_gib.
+The CSV of microbatches has the columns batch, length, step_s and, for memory, peak_gib; that of cascades is made by
+`reelweave bench cascades`, and what is fitted to it is for `reelweave plan --costs`.
 """
 
 import argparse
@@ -12,19 +13,25 @@ import yaml
 from loader.cost_fit import CostFit, fit_linear_quadratic, fit_power, read_timings
 from loader.errors import UsageError
 from loader.memory_fit import fit_memory
+from pipelines import fit_cascades
 from pipelines.console import print_json, stdout, table
 from pipelines.files import read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("csv", type=Path, metavar="CSV", help="measured microbatches")
+    parser.add_argument("csv", nargs="?", type=Path, metavar="CSV", help="measured microbatches")
     parser.add_argument("--target-step-s", type=float, metavar="S", help="seconds of a microbatch at most")
     parser.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of a GPU that may be used")
+    fit_cascades.add_arguments(parser.add_argument_group("costs of cascades"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Fits, prints what speaks for and against each fit, and the keys for stream.buckets."""
+    if (options.csv is None) == (options.cascades is None):
+        raise UsageError("fit takes a CSV of microbatches, or --cascades CSV")
+    if options.cascades:
+        return fit_cascades.run(options)
     for name in ("target_step_s", "memory_gib"):
         value = getattr(options, name)
         if value is not None and not 0 < value < 1e9:

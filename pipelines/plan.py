@@ -125,7 +125,8 @@ def _problems(options: argparse.Namespace) -> Iterator["Problem"]:
     links = costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
     costs = costs.model_copy(update={"links": links})
     degrees = _degrees(options.degrees) if options.degrees else DEGREES
-    for number, samples in enumerate(trace.samples(COMPRESSIONS["hunyuanvideo"])):
+    compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
+    for number, samples in enumerate(trace.samples(compression, costs.text_tokens)):
         try:
             yield costs.problem(samples, trace.gpus, degrees, memory_bytes)
         except UsageError as error:

@@ -18,6 +18,7 @@ from train.config import HashedTextConfig, TrainConfig
 from train.ema import Ema
 from train.live_memory import LiveMemory
 from train.models.bundle import Bundle
+from train.models.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.layout import Layout, layout_of
 from train.parallel.mesh import CONTEXT, DATA, SUMMED, Mesh, Ranks
@@ -34,12 +35,14 @@ class Footprint(NamedTuple):
     Attributes:
         state: weights, gradients, optimizer state, averages and frozen encoders: there all the time.
         kept: what the forward of a microbatch keeps for its backward.
-        step: most at once in the forward, the backward and the sums over ranks.
+        passes: most at once in the forward and the backward.
+        step: the same with the sums over ranks.
         update: most at once when the optimizer makes its step.
     """
 
     state: int
     kept: int
+    passes: int
     step: int
     update: int
 
@@ -49,7 +52,9 @@ class Footprint(NamedTuple):
         return max(self.step, self.update)
 
 
-def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> list[Footprint]:
+def rehearse(
+    config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1, encoded: bool = False
+) -> list[Footprint]:
     """The memory of a step of one microbatch of each shape on each data-parallel rank, nothing compiled.
 
     Not counted are what kernels use inside, what CUDA and its libraries reserve, and the forward of a published text
@@ -59,6 +64,7 @@ def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> li
         config: of the run.
         shapes: of its microbatches.
         ranks: that it will have.
+        encoded: videos come as latents: the VAE is left out, with its weights.
 
     Raises:
         UsageError: the run cannot be laid out, or not be rehearsed: blocks that the compiler checkpoints, stages, or a
@@ -79,6 +85,8 @@ def rehearse(config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1) -> li
     kind = layout_of(config, mesh)
     with _world(ranks) as world:
         bundle, grid = Bundle(config, meta=True), Ranks(mesh, world)
+        if encoded:
+            bundle.tokenizer = LatentSizes(bundle.tokenizer)
         parallelize(bundle.dit, grid, config)
         _meet(grid)
         with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
@@ -98,10 +106,11 @@ def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory)
     loss = _errors(layout, config, shape).mean()
     kept = memory.live - state
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+    passes = memory.peak
     layout.sum_gradients()
     # On a GPU AdamW takes the roots of all second moments at once (foreach).
     roots = sum(weight.nbytes for weight in layout.weights.values())
-    return Footprint(state, kept, memory.peak, state + roots)
+    return Footprint(state, kept, passes, memory.peak, state + roots)
 
 
 def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:

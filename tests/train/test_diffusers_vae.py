@@ -129,6 +129,21 @@ def test_latents_have_the_size_that_the_loader_counts_with(tmp_path, family):
             assert made.decode(latents).shape == (2, 3, *size)
 
 
+@pytest.mark.parametrize("family", ["wan", "cogvideox", "hunyuan"])
+def test_its_grid_has_the_tiles_that_it_cuts(tmp_path, family):
+    made = tokenizer(tmp_path, family, tiling=True)
+    name, step = ("tile_overlap_factor", 0.25) if family == "cogvideox" else ("tile_sample_stride", 24)
+    sizes = {f"tile_sample_min_{side}": 32 for side in ("height", "width")}
+    made.vae.enable_tiling(**sizes, **{f"{name}_{side}": step for side in ("height", "width")})
+    seen = []
+    made.vae.encoder.register_forward_pre_hook(lambda _, given: seen.append([*given[0].shape[2:]]))
+    frames = 33 if family == "hunyuan" else 1  # others cut frames off one after the other, within a tile
+    made.encode(video(frames, 32, 80, batch=1))
+    assert seen == made.tile_grid.tiles(frames, 32, 80).tolist()
+    assert len(seen) == (3 * 2 if family == "hunyuan" else 2) * 4
+    assert tokenizer(tmp_path, family).tile_grid is None
+
+
 @ALL
 def test_latents_are_those_that_the_familys_pipeline_decodes(tmp_path, family):
     made, vae, x = (

@@ -6,8 +6,9 @@ import numpy as np
 
 from loader.arrays import Places
 from loader.errors import UsageError
-from train.cascade.costs import CostModel, DiTCost, Samples, TextCost, VAECost
+from train.cascade.costs import CostModel, DiTCost, Samples, TextCost
 from train.cascade.problem import Problem
+from train.cascade.vae_cost import VAECost
 
 HUNYUAN_720P = CostModel(
     dit=DiTCost(

@@ -13,7 +13,7 @@ from loader.arrays import Floats
 from loader.buckets import Bucket
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
-from loader.tokens import Compression, visual_tokens
+from loader.tokens import Compression, sequence_length
 from train.cascade.communication import Traffic, communication
 from train.cascade.costs import CostModel, Samples
 from train.cascade.mapper import place
@@ -50,13 +50,14 @@ class Trace(BaseModel, frozen=True, extra="forbid"):
         min_length=1, description="microbatches of each iteration"
     )
 
-    def samples(self, compression: Compression) -> list[Samples]:
+    def samples(self, compression: Compression, text_tokens: int = 0) -> list[Samples]:
         """Of each step.
 
         Args:
             compression: pixels per token, for shapes that come without their tokens.
+            text_tokens: that S counts for a caption there.
         """
-        return [_samples(step, compression) for step in self.steps]
+        return [_samples(step, compression, text_tokens) for step in self.steps]
 
 
 def read_trace(file: Path) -> Trace:
@@ -94,8 +95,9 @@ def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples
         microbatches: of the step, of all ranks.
         buckets: that they name.
     """
-    frames_K = np.array([bucket.frames for bucket in buckets])
-    return Samples(microbatches.batch, frames_K[microbatches.bucket], microbatches.length)
+    sizes_K3 = np.array([(bucket.frames, bucket.height, bucket.width) for bucket in buckets])
+    frames, height, width = sizes_K3[microbatches.bucket].T
+    return Samples(microbatches.batch, frames, microbatches.length, height, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,17 +235,17 @@ def arithmetic(costs: CostModel, samples: Samples) -> Floats:
     found_SM = np.zeros((len(samples.length), len(Module)))
     found_SM[:, Module.DIT] = costs.dit.seconds(samples.batch, samples.length, one, costs.links)[:, 0]
     if costs.vae:
-        seconds_S = costs.vae.seconds(samples.batch, samples.frames, one)[:, 0]
+        seconds_S = costs.vae.seconds(samples.batch, samples.size_S3, one)[:, 0]
         found_SM[:, Module.VAE] = np.where(np.isfinite(seconds_S), seconds_S, 0.0)
     if costs.text:
-        found_SM[:, Module.TEXT] = costs.text.sample_s * samples.batch
+        found_SM[:, Module.TEXT] = costs.text.seconds(samples.batch)
     return found_SM
 
 
-def _samples(step: Sequence[Shape], compression: Compression) -> Samples:
+def _samples(step: Sequence[Shape], compression: Compression, text_tokens: int) -> Samples:
     def column(name: str) -> Any:
         return np.array([getattr(shape, name) for shape in step], np.int64)
 
-    frames, tokens = column("frames"), column("tokens")
-    own = visual_tokens(np.maximum(frames, 1), column("height"), column("width"), compression)
-    return Samples(column("batch"), frames, np.where(tokens > 0, tokens, own))
+    frames, height, width, tokens = map(column, ("frames", "height", "width", "tokens"))
+    own = sequence_length(text_tokens, np.maximum(frames, 1), height, width, compression)
+    return Samples(column("batch"), frames, np.where(tokens > 0, tokens, own), height, width)

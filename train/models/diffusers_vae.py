@@ -7,6 +7,7 @@ import torch
 from loader.errors import UsageError, first_line
 from train.config import DiffusersVAEConfig
 from train.models.diffusers_folder import description, diffusers, part_folder
+from train.models.tile_grid import TileGrid
 from train.models.tokenizer import Tokenizer
 
 SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuanVideo", "AutoencoderKLCosmos")
@@ -48,6 +49,11 @@ class DiffusersVAE(Tokenizer):
     def channels(self) -> int:
         """See `Tokenizer`."""
         return int(self._mean.shape[1])
+
+    @property
+    def tile_grid(self) -> TileGrid | None:
+        """See `Tokenizer`."""
+        return tile_grid_of(self.vae) if self.config.tiling else None
 
     @torch.no_grad()
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -127,6 +133,30 @@ def compression_of(vae: Any) -> tuple[int, int, int]:
         return 2 ** sum(halvings), side, side
     side = theirs.get("spatial_compression_ratio") or 2 ** (len(theirs.block_out_channels) - 1)
     return int(theirs.temporal_compression_ratio), side, side
+
+
+def tile_grid_of(vae: Any) -> TileGrid | None:
+    """The tiles of a VAE's `tiled_encode`; None where it has none (Cosmos).
+
+    HunyuanVideo's reads one frame more than its tiles have; other VAEs cut pictures alone.
+    """
+    if not hasattr(vae, "tiled_encode"):
+        return None
+    pixels = vae.config.get("patch_size") or 1  # Wan 2.2 counts in patches
+    height, width = vae.tile_sample_min_height, vae.tile_sample_min_width
+    if hasattr(vae, "tile_overlap_factor_height"):
+        height_step = int(height * (1 - vae.tile_overlap_factor_height))
+        width_step = int(width * (1 - vae.tile_overlap_factor_width))
+    else:
+        height_step, width_step = vae.tile_sample_stride_height, vae.tile_sample_stride_width
+    in_time = {}
+    if getattr(vae, "use_framewise_encoding", False):
+        in_time = {
+            "frames": vae.tile_sample_min_num_frames + 1,
+            "frames_step": vae.tile_sample_stride_num_frames,
+        }
+    sizes = {"height": height, "width": width, "height_step": height_step, "width_step": width_step}
+    return TileGrid(**{name: pixels * size for name, size in sizes.items()}, **in_time)
 
 
 def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:

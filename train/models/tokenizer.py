@@ -8,6 +8,7 @@ from torch import nn
 from loader.errors import UsageError
 from train.config import PatchTransformConfig
 from train.models.patches import cut, join
+from train.models.tile_grid import TileGrid
 
 COLOURS = 3
 
@@ -36,6 +37,11 @@ class Tokenizer(nn.Module):
     def channels(self) -> int:
         """Channels of a latent."""
         raise NotImplementedError
+
+    @property
+    def tile_grid(self) -> TileGrid | None:
+        """How `encode` cuts a video; None: not at all."""
+        return None
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         """Latents of RGB video.

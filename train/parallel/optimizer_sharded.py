@@ -36,11 +36,9 @@ class OptimizerSharded(Replicated):
         wholes = {}
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
-            exact = torch.promote_types(rows.dtype, torch.float32)
-            narrow = config.dtype == "bfloat16" and parameter.ndim > 1
             whole = DTensor.from_local(
                 # A view would keep all rows as they were.
-                rows.to(exact, copy=narrow),
+                rows.to(_exact(parameter), copy=_is_narrowed(parameter, config)),
                 mesh,
                 (Replicate(), Shard(0)),
                 run_check=False,
@@ -48,11 +46,7 @@ class OptimizerSharded(Replicated):
                 stride=parameter.stride(),
             )
             wholes[name] = nn.Parameter(whole)
-            if narrow:
-                parameter.data = parameter.data.bfloat16()
-            # What is summed over microbatches is summed in the type of the update.
-            parameter.grad_dtype = exact
-            parameter.grad = torch.zeros_like(parameter, dtype=exact)
+            hold_(parameter, config)
         super().__init__(bundle, config, ranks, wholes)
 
     def share(self) -> None:
@@ -124,6 +118,24 @@ class OptimizerSharded(Replicated):
     def _total(parameter: nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
         return parameter.grad
+
+
+def hold_(parameter: nn.Parameter, config: TrainConfig) -> None:
+    """Makes a parameter what all ranks hold of it, with a gradient of zeros."""
+    exact = _exact(parameter)
+    if _is_narrowed(parameter, config):
+        parameter.data = parameter.data.bfloat16()
+    # What is summed over microbatches is summed in the type of the update.
+    parameter.grad_dtype = exact
+    parameter.grad = torch.zeros_like(parameter, dtype=exact)
+
+
+def _exact(parameter: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _is_narrowed(parameter: torch.Tensor, config: TrainConfig) -> bool:
+    return config.dtype == "bfloat16" and parameter.ndim > 1
 
 
 def _chunk(tensor: torch.Tensor, ranks: int) -> int:

@@ -1,0 +1,25 @@
+"""A rank that takes part in a profile."""
+
+from pathlib import Path
+
+from loader.buckets import BucketConfig
+from tests.train.clips import tiny_config
+from train.cascade.profile import profile
+from train.cascade.profiled import profile_csv
+from train.parallel.world import join
+
+CONFIG = tiny_config()
+BUCKETS = BucketConfig(
+    frames=(1, 3, 5),
+    sizes=((16, 16), (16, 24)),
+    max_text_tokens=9,
+    memory_tokens=60,
+    compression=CONFIG.compression,
+)
+
+
+def measure(out: str) -> int:
+    with join("cpu") as world:
+        rows = profile(CONFIG, BUCKETS, world, rounds=1)
+        (Path(out) / f"{world.rank}.csv").write_text(profile_csv(rows))
+    return 0

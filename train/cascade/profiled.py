@@ -1,0 +1,133 @@
+"""The profile of a run's cascades, as the CSV that costs are fitted to."""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.arrays import Flags, Floats, Places
+from loader.errors import UsageError
+from train.cascade.problem import Module
+
+MODULES = tuple(module.name.lower() for module in Module)
+
+_MOST_ROWS = 100_000
+
+
+class MeasuredCascade(NamedTuple):
+    """What one cascade took; the columns of the profile.
+
+    Attributes:
+        module: text, vae or dit.
+        batch: B.
+        frames: of a video.
+        height: in pixels.
+        width: in pixels.
+        length: S, with the longest caption.
+        degree: ranks that the microbatch was spread over.
+        seconds: of the slowest rank, the median.
+        peak_gib: most memory beyond what lay there before, of the rank with most; None on a CPU.
+    """
+
+    module: str
+    batch: int
+    frames: int
+    height: int
+    width: int
+    length: int
+    degree: int
+    seconds: float
+    peak_gib: float | None
+
+
+_WHOLE = ("batch", "frames", "height", "width", "length", "degree")
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Rows of one.
+
+    Attributes:
+        module: `Module` of each, int64 [n].
+        batch: B, int64 [n].
+        size_n3: frames, height and width, int64 [n, 3].
+        length: S, int64 [n].
+        degree: int64 [n].
+        seconds: float64 [n].
+        peak_gib: float64 [n]; NaN where it was not measured.
+    """
+
+    module: Places
+    batch: Places
+    size_n3: Places
+    length: Places
+    degree: Places
+    seconds: Floats
+    peak_gib: Floats
+
+    def where(self, chosen: Flags | NDArray[np.intp]) -> "Profile":
+        """Some of them."""
+        return Profile(*(column[chosen] for column in vars(self).values()))
+
+    def of(self, module: Module) -> "Profile":
+        """Those of a module."""
+        return self.where(self.module == module)
+
+
+def profile_csv(rows: Iterable[MeasuredCascade]) -> str:
+    """The text of a profile."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(MeasuredCascade._fields)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def read_profile(text: str, name: str) -> Profile:
+    """A profile from its text; further columns are passed over.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: a column is missing, a value is wrong, or there are no or too many rows; names row and column.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [column for column in MeasuredCascade._fields if column not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{name} has no column {missing[0]}; make it with `reelweave bench cascades`")
+    rows: list[tuple[list[int], list[float]]] = []
+    for row in reader:
+        if len(rows) == _MOST_ROWS:
+            raise UsageError(f"{name} has more than {_MOST_ROWS} rows; give fewer measurements")
+        rows.append(_row(row, f"{name} line {reader.line_num}"))
+    if not rows:
+        raise UsageError(f"{name} holds no rows; make it with `reelweave bench cascades`")
+    whole_n8, real_n2 = (np.array(columns) for columns in zip(*rows, strict=True))
+    module, batch, frames, height, width, length, degree = whole_n8.astype(np.int64).T
+    return Profile(module, batch, np.stack([frames, height, width], axis=1), length, degree, *real_n2.T)
+
+
+def _row(row: dict[str, str | None], where: str) -> tuple[list[int], list[float]]:
+    if row["module"] not in MODULES:
+        raise UsageError(f"{where}: module is {row['module']!r}; it is one of {', '.join(MODULES)}")
+    whole = [MODULES.index(row["module"]), *(_number(row[column], column, where) for column in _WHOLE)]
+    peak = _number(row["peak_gib"], "peak_gib", where) if row["peak_gib"] != "" else float("nan")
+    return [int(number) for number in whole], [_number(row["seconds"], "seconds", where), peak]
+
+
+def _number(text: str | None, column: str, where: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = float("nan")
+    # Memory that a cascade does not need is none.
+    least = value >= 0 if column == "peak_gib" else value > 0
+    if not (least and value < 1e12 and (column not in _WHOLE or value.is_integer())):
+        raise UsageError(f"{where}: {column} is {text!r}, which is no positive number")
+    return value

@@ -1,0 +1,37 @@
+"""How a VAE cuts a video into tiles that it encodes one by one; importing it loads no torch."""
+
+import itertools
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from loader.arrays import Places
+
+
+class TileGrid(BaseModel, frozen=True, extra="forbid"):
+    """Overlapping tiles, as diffusers has them: one begins at every step, and those at the end are smaller.
+
+    Pictures that fit a tile are not cut, and neither are videos of so few frames.
+    """
+
+    frames: int | None = Field(None, ge=1, description="of a tile; null: tiles have all frames of the video")
+    height: int = Field(ge=1, description="pixels of a tile")
+    width: int = Field(ge=1, description="pixels of a tile")
+    frames_step: int = Field(1, ge=1, description="frames from one tile to the next")
+    height_step: int = Field(ge=1, description="pixels from one tile to the next")
+    width_step: int = Field(ge=1, description="pixels from one tile to the next")
+
+    def tiles(self, frames: int, height: int, width: int) -> Places:
+        """Frames, height and width of each tile of a video, int64 [tiles, 3]."""
+        times = [frames]
+        if self.frames is not None and frames >= self.frames:
+            times = _pieces(frames, self.frames, self.frames_step)
+        rows, columns = [height], [width]
+        if height > self.height or width > self.width:
+            rows = _pieces(height, self.height, self.height_step)
+            columns = _pieces(width, self.width, self.width_step)
+        return np.array(list(itertools.product(times, rows, columns)), np.int64)
+
+
+def _pieces(whole: int, size: int, step: int) -> list[int]:
+    return [min(size, whole - first) for first in range(0, whole, step)]
