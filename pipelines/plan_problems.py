@@ -40,7 +40,8 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
     """
     from train.cascade.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
-    costs, memory_bytes, degrees = HUNYUAN_720P, float(MEMORY_TOKENS), DEGREES
+    costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
+    degrees: tuple[int, ...] = DEGREES
     if options.case:
         for name in ("costs", "degrees"):
             if getattr(options, name):
