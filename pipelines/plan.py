@@ -98,10 +98,7 @@ def run(options: argparse.Namespace) -> int:
     if options.plan_out:
         _write(options.plan_out, shown.planned, options.trace is not None)
     if options.timeline:
-        of_step = f", step {options.step}" if options.trace else ""
-        plan_execution.draw(
-            options.timeline, f"{options.case or options.trace}{of_step}", options.step, shown
-        )
+        plan_execution.draw(options, shown)
     if options.json:
         told = {name: one.told() for name, one in made.items()}
         said = {"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()}

@@ -186,7 +186,7 @@ def on_paper(
     return OnPaper(planned, executed, links.gpus_per_node, posed)
 
 
-def draw(file: Path, title: str, step: int, shown: OnPaper) -> None:
+def draw(options: argparse.Namespace, shown: OnPaper) -> None:
     """Writes the timeline of a step, in the format that the file's name says.
 
     Raises:
@@ -194,10 +194,14 @@ def draw(file: Path, title: str, step: int, shown: OnPaper) -> None:
     """
     from train.cascade import timeline
 
+    file, step, size = options.timeline, options.step, shown.gpus_per_node
     panels = [timeline.Panel("planned", shown.planned[step])]
     if shown.executed:
-        panels.append(timeline.Panel("executed", shown.executed[step]))
-    size = shown.gpus_per_node
+        noise = f"executed, times {100 * options.noise:g} % off"
+        panels.append(timeline.Panel(noise, shown.executed[step]))
+    of_step = f", step {step}" if options.trace else ""
+    where = f" on {options.topology}" if options.topology else ""
+    title = f"{options.case or options.trace}{of_step}{where}"
     if file.suffix.lower() == ".json":
         text = json.dumps(timeline.trace(panels, size))
     elif file.suffix.lower() == ".svg":

@@ -8,7 +8,7 @@ factors from times without what slow GPUs add, then slow GPUs from times without
 Where a slow GPU is in every group of a degree, the factor of the degree takes it up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,8 +30,7 @@ class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
     prior: float = Field(
         2.0,
         ge=0,
-        description="measurements that take the factor of a module half of the way from 1 to what they say, and that"
-        " of a degree half of the way from its module's",
+        description="measurements of a module and degree that take its factor half of the way from 1 to what they say",
     )
     most: float = Field(3.0, gt=1, description="highest factor; its inverse is the lowest")
     slow: float = Field(1.15, gt=1, description="a GPU that takes this many times as long as others is slow")
@@ -43,25 +42,21 @@ class Correction:
     """What is to be believed.
 
     Attributes:
-        modules: by which the cost model's times of a module are multiplied where a degree was never measured.
-        degrees: the same of a module and degree.
+        factors: of a module and degree, by which the cost model's times are multiplied.
         slow: GPUs that take so many times as long as the others.
     """
 
-    modules: Mapping[Module, float] = field(default_factory=dict)
-    degrees: Mapping[tuple[Module, int], float] = field(default_factory=dict)
+    factors: Mapping[tuple[Module, int], float] = field(default_factory=dict)
     slow: Mapping[int, float] = field(default_factory=dict)
 
-    def factors(self, degrees_K: Places) -> Floats:
-        """Of each module and degree, float64 [M, K]; 1 where nothing is known."""
+    def factors_of(self, degrees_K: Places) -> Floats:
+        """Of each module and degree, float64 [M, K].
+
+        1 where none was measured lately: so a degree that may be better than those in use is tried, and its time is
+        known from then on. A factor for the whole module would never try it.
+        """
         return np.array(
-            [
-                [
-                    self.degrees.get((module, degree), self.modules.get(module, 1.0))
-                    for degree in degrees_K.tolist()
-                ]
-                for module in Module
-            ]
+            [[self.factors.get((module, degree), 1.0) for degree in degrees_K.tolist()] for module in Module]
         )
 
     def told(self) -> list[str]:
@@ -69,7 +64,7 @@ class Correction:
         return [
             *(
                 f"{module.name} on {degree} GPUs takes {factor:.2f} times as long as predicted"
-                for (module, degree), factor in sorted(self.degrees.items())
+                for (module, degree), factor in sorted(self.factors.items())
             ),
             *(
                 f"GPU {gpu} takes {factor:.2f} times as long as others"
@@ -95,31 +90,8 @@ def correction(window: Window, config: CorrectionConfig) -> Correction:
         if turn and found == slow:
             break
         slow = found
-    return Correction(
-        *_factors(kinds, kind_n, plain_n, config),
-        {gpu: float(np.exp(level)) for gpu, level in slow.items()},
-    )
-
-
-def _factors(
-    kinds: Sequence[tuple[Module, int]], kind_n: Places, plain_n: Floats, config: CorrectionConfig
-) -> tuple[dict[Module, float], dict[tuple[Module, int], float]]:
-    """Of modules, shrunk toward 1, and of their degrees, shrunk toward their modules'."""
-
-    def shrunk(from_level: float, plain: Floats) -> float:
-        trust = len(plain) / (len(plain) + config.prior)
-        return from_level + (float(np.median(plain)) - from_level) * trust
-
-    def factor(level: float) -> float:
-        return float(np.clip(np.exp(level), 1 / config.most, config.most))
-
-    module_n = np.array([module for module, _ in kinds])[kind_n]
-    general = {module: shrunk(0.0, plain_n[module_n == module]) for module in Module if module in module_n}
-    degrees = {
-        (module, degree): factor(shrunk(general[module], plain_n[kind_n == kind]))
-        for kind, (module, degree) in enumerate(kinds)
-    }
-    return {module: factor(level) for module, level in general.items()}, degrees
+    factors = {kind: _factor(plain_n[kind_n == number], config) for number, kind in enumerate(kinds)}
+    return Correction(factors, {gpu: float(np.exp(level)) for gpu, level in slow.items()})
 
 
 def corrected(problem: Problem, factors_MK: Floats) -> Problem:
@@ -127,7 +99,7 @@ def corrected(problem: Problem, factors_MK: Floats) -> Problem:
 
     Args:
         problem: of the cost model.
-        factors_MK: by which its times are multiplied, float64 [M, K]; see `Correction.factors`.
+        factors_MK: by which its times are multiplied, float64 [M, K]; see `Correction.factors_of`.
     """
     return Problem(
         problem.gpus,
@@ -136,3 +108,9 @@ def corrected(problem: Problem, factors_MK: Floats) -> Problem:
         problem.memory_SMK,
         problem.memory,
     )
+
+
+def _factor(plain: Floats, config: CorrectionConfig) -> float:
+    """The median of logarithms as a factor, shrunk toward 1."""
+    trust = len(plain) / (len(plain) + config.prior)
+    return float(np.clip(np.exp(trust * np.median(plain)), 1 / config.most, config.most))

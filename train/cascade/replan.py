@@ -14,6 +14,7 @@ import numpy as np
 
 from loader.arrays import Floats, Places
 from loader.errors import RunError, UsageError
+from train.cascade.mapper import by_number
 from train.cascade.passes import Lines
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Run, Schedule
@@ -29,12 +30,6 @@ _WORTH = 1e-9  # of the makespan, that a change must gain
 Planner = Callable[[Problem], Schedule]
 Mapper = Callable[[Schedule, Sequence[int]], Schedule]
 """Puts a plan for n GPUs onto n GPUs of these numbers."""
-
-
-def by_number(schedule: Schedule, gpus: Sequence[int]) -> Schedule:
-    """A mapper that takes GPUs in their order."""
-    runs = tuple(run._replace(gpus=tuple(sorted(gpus[gpu] for gpu in run.gpus))) for run in schedule.runs)
-    return Schedule(runs, max(gpus) + 1)
 
 
 def without(problem: Problem, gpus: Collection[int]) -> Problem:

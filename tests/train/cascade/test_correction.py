@@ -44,7 +44,7 @@ def test_nothing_measured_changes_nothing():
     problem = drawn_at_720p(4, 16, 0)
     found = correction(Window(), CONFIG)
     assert found == Correction()
-    assert (corrected(problem, found.factors(problem.degrees_K)).seconds_SMK == problem.seconds_SMK).all()
+    assert (corrected(problem, found.factors_of(problem.degrees_K)).seconds_SMK == problem.seconds_SMK).all()
 
 
 def test_factors_of_modules_and_degrees():
@@ -55,29 +55,24 @@ def test_factors_of_modules_and_degrees():
         window = Window((*window.iterations, *other.iterations[-1:]))
     found = correction(window, CONFIG)
     for kind, factor in truth.items():
-        assert found.degrees[kind] == pytest.approx(factor, rel=0.05)
+        assert found.factors[kind] == pytest.approx(factor, rel=0.05)
     assert not found.slow
-    assert len(found.told()) == len(found.degrees)
+    assert len(found.told()) == len(found.factors)
 
 
-def test_a_degree_without_measurements_follows_its_module():
+def test_factors_multiply_times_and_a_degree_without_measurements_keeps_its_own():
     found = correction(measured(*[1.5] * 20), CONFIG)
     problem = drawn_at_720p(4, 16, 0)
-    factors_MK = found.factors(problem.degrees_K)
-    unknown = problem.degrees_K != 2
-    assert 1.3 < found.modules[Module.DIT] < found.degrees[Module.DIT, 2] < 1.5
-    assert factors_MK[Module.DIT, unknown] == pytest.approx(found.modules[Module.DIT])
-    assert factors_MK[Module.VAE] == pytest.approx(1)
-    better = corrected(problem, factors_MK)
-    assert better.seconds_SMK[:, Module.DIT] == pytest.approx(
-        problem.seconds_SMK[:, Module.DIT] * factors_MK[Module.DIT]
-    )
+    better = corrected(problem, found.factors_of(problem.degrees_K))
     assert (better.possible_SMK == problem.possible_SMK).all()
+    wanted_SMK = problem.seconds_SMK.copy()
+    wanted_SMK[:, Module.DIT, problem.degrees_K == 2] *= found.factors[Module.DIT, 2]
+    assert better.seconds_SMK == pytest.approx(wanted_SMK)
 
 
 def test_few_measurements_move_a_factor_little_and_odd_ones_not_at_all():
     def factor(*ratios: float) -> float:
-        return correction(measured(*ratios), CONFIG).degrees[Module.DIT, 2]
+        return correction(measured(*ratios), CONFIG).factors[Module.DIT, 2]
 
     moved = [factor(*[1.5] * count) for count in (1, 4, 16, 64)]
     assert 1 < moved[0] < 1.3
@@ -94,7 +89,7 @@ def test_slow_gpus_are_named_and_do_not_change_factors(gpus, slow):
     assert found.slow.keys() == slow.keys()
     for gpu, factor in slow.items():
         assert found.slow[gpu] == pytest.approx(factor, rel=0.06)
-    assert found.degrees[Module.DIT, 8] == pytest.approx(1.1, rel=0.04)
+    assert found.factors[Module.DIT, 8] == pytest.approx(1.1, rel=0.04)
 
 
 def test_noise_makes_no_gpu_slow():
@@ -134,7 +129,7 @@ def test_the_window_forgets():
     for _ in range(CONFIG.iterations):
         window = window.with_iteration(measured(*[1.0] * 5).iterations[0], CONFIG.iterations)
     assert len(window.iterations) == CONFIG.iterations
-    assert correction(window, CONFIG).degrees[Module.DIT, 2] == pytest.approx(1)
+    assert correction(window, CONFIG).factors[Module.DIT, 2] == pytest.approx(1)
     odd = [
         Measurement(Module.DIT, (0,), predicted, seconds)
         for predicted, seconds in ((1, 0), (1, np.inf), (0, 1))
@@ -153,12 +148,12 @@ def test_iterations_planned_with_what_the_last_ones_took_become_faster():
         noise_R = Noise(sigma=0.05).factors(schedule, np.random.default_rng(seed))
         return execute(schedule, noise_R * np.array(real_R) / planned_R)
 
-    truth = Correction(degrees={(Module.DIT, degree): 1.6 for degree in (12, 16, 24)})
+    truth = Correction(factors={(Module.DIT, degree): 1.6 for degree in (12, 16, 24)})
     window, seconds = Window(), []
     for seed in range(12):
         problem = drawn_at_720p(16, 64, seed)
-        real = corrected(problem, truth.factors(problem.degrees_K))
-        found = corrected(problem, correction(window, CONFIG).factors(problem.degrees_K))
+        real = corrected(problem, truth.factors_of(problem.degrees_K))
+        found = corrected(problem, correction(window, CONFIG).factors_of(problem.degrees_K))
         ran = [executed(real, believed, seed) for believed in (problem, found, real)]
         window = window.with_iteration(measurements(problem, ran[1]), CONFIG.iterations)
         seconds.append([one.makespan_s for one in ran])

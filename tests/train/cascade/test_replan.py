@@ -5,12 +5,11 @@ from loader.errors import UsageError
 from tests.train.cascade.problems import random_problem
 from train.cascade.cases import arachne, drawn_at_720p
 from train.cascade.check import violations
-from train.cascade.levels import Levels
 from train.cascade.mapper import place, placed_cost
 from train.cascade.passes import Lines
 from train.cascade.plan import plan
 from train.cascade.problem import Problem
-from train.cascade.replan import around, by_number, exchanges, slowed, without
+from train.cascade.replan import around, exchanges, slowed, without
 from train.cascade.schedule import Schedule
 from train.cascade.simulate import Noise, execute
 from train.cascade.static import best_static
@@ -86,13 +85,16 @@ def test_whole_nodes_change_places():
     problem, topology = drawn_at_720p(16, 32, seed=2), PRESETS["dgx-h100"].holding(32)
 
     def onto(schedule: Schedule, gpus) -> Schedule:
-        return place(schedule, topology) if len(gpus) == 32 else by_number(schedule, gpus)
+        return place(schedule, topology, among=gpus)
 
     slow = {7: 1.04}
     before, found = onto(ours(problem), range(32)), around(problem, slow, ours, onto=onto, block=8, tries=0)
     assert slowed(found, slow).makespan_s <= slowed(before, slow).makespan_s
     cost, other = placed_cost(found, topology), placed_cost(before, topology)
-    assert cost._replace(distance=0, hops=0) == Levels(*other)._replace(distance=0, hops=0)
+    assert cost._replace(distance=0, hops=0) == other._replace(distance=0, hops=0)
+    lost = around(problem, slow, ours, lost={9}, onto=onto, block=8)
+    assert violations(problem, lost) == []
+    assert 9 not in {gpu for run in lost.runs for gpu in run.gpus}
 
 
 def test_exchanges_of_names():
