@@ -8,7 +8,7 @@ shortest when it is executed on paper counts; doing nothing is among them.
 - Leaving out: a plan for the GPUs without the slowest ones, as many as pays; lost ones are always left out.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from train.cascade.mapper import by_number
 from train.cascade.passes import Lines
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Run, Schedule
-from train.cascade.simulate import Noise, execute
+from train.cascade.simulate import Noise, execute, orders
 
 TRIES = 2_000
 """Exchanges of samples that are judged, at most: a count and no clock, so that every rank gets the same."""
@@ -133,7 +133,7 @@ class _Search:
 
     def __init__(self, problem: Problem, schedule: Schedule, slow_G: Floats) -> None:
         self._problem, self._planned, self._slow_G = problem, schedule, slow_G
-        self._lines = Lines.of(schedule)
+        self._lines, self._on = Lines.of(schedule), [tuple(own) for own in orders(schedule)]
         place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
         self._module_R = np.array([run.cascade.module for run in schedule.runs])
         self._k_R = np.array([place[len(run.gpus)] for run in schedule.runs])
@@ -148,7 +148,7 @@ class _Search:
             for gpu in slow:
                 found = [
                     (self._judged(renamed_G, self._sample_S), renamed_G)
-                    for taking_G in exchanges(self._planned.gpus, gpu, gone, block)
+                    for taking_G in exchanges(self._planned.gpus, gpu, self._others(gpu), gone, block)
                     for renamed_G in [taking_G[self._gpu_G]]
                 ]
                 energy, renamed_G = min(found, key=lambda one: one[0], default=(np.inf, self._gpu_G))
@@ -189,6 +189,14 @@ class _Search:
             runs.append(Run(cascade, run.start_s, run.start_s + seconds, gpus))
         return execute(Schedule(tuple(runs), self._planned.gpus))
 
+    def _others(self, gpu: int) -> list[int]:
+        """One GPU of all that run the same, but for those that run what this one does."""
+        column_G = np.argsort(self._gpu_G).tolist()
+        alike: dict[tuple[int, ...], int] = {}
+        for other, column in enumerate(column_G):
+            alike.setdefault(self._on[column], other)
+        return [other for own, other in alike.items() if own != self._on[column_G[gpu]]]
+
     def _judged(self, gpu_G: Places, sample_S: Places) -> float:
         if not (self._problem.has_SM[sample_S] == self._problem.has_SM).all():
             return np.inf
@@ -201,22 +209,26 @@ class _Search:
         return np.asarray(slow_R * times_R)
 
 
-def exchanges(gpus: int, gpu: int, gone: Collection[int], block: int) -> Iterator[Places]:
-    """Ways in which a GPU may take another's place: of each GPU, the one that it becomes, int64 [gpus].
+def exchanges(
+    gpus: int, gpu: int, others: Iterable[int], gone: Collection[int], block: int
+) -> Iterator[Places]:
+    """Ways in which a GPU may take the place of others: of each GPU, the one that it becomes, int64 [gpus].
 
     With ``block`` GPUs to a node the two GPUs' nodes change places as wholes, and their numbers within nodes in all
     nodes; so groups stay together, balanced and on their rails. What is gone stays gone.
     """
     whole = gpus // block * block
     node_G, place_G = np.divmod(np.arange(whole), block)
-    for other in range(whole if gpu < whole else 0):
+    for other in others:
+        if max(gpu, other) >= whole:
+            continue
         became_G = np.arange(gpus)
         node, place = (
             _swapped(node_G, gpu // block, other // block),
             _swapped(place_G, gpu % block, other % block),
         )
         became_G[:whole] = node * block + place
-        if other != gpu and set(became_G[list(gone)].tolist()) == set(gone):
+        if set(became_G[list(gone)].tolist()) == set(gone):
             yield became_G
 
 

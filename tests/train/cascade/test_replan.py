@@ -15,6 +15,8 @@ from train.cascade.simulate import Noise, execute
 from train.cascade.static import best_static
 from train.cascade.topology import PRESETS
 
+OTHERS = [gpu for gpu in range(16) if gpu != 3]
+
 
 def ours(problem: Problem) -> Schedule:
     return plan(problem, effort=0.3).schedule
@@ -98,12 +100,15 @@ def test_whole_nodes_change_places():
 
 
 def test_exchanges_of_names():
-    every = [became_G.tolist() for became_G in exchanges(16, 3, (), 8)]
+    every = [became_G.tolist() for became_G in exchanges(16, 3, OTHERS, (), 8)]
     assert len(every) == 15
     assert all(sorted(one) == list(range(16)) for one in every)
     for one in every:
         assert all(len({one[gpu] // 8 for gpu in range(first, first + 8)}) == 1 for first in (0, 8))
         assert [gpu % 8 for gpu in one[:8]] == [gpu % 8 for gpu in one[8:]]
     assert {one.index(3) for one in every} == set(range(16)) - {3}
-    assert all(one[12] == 12 for one in (became_G.tolist() for became_G in exchanges(16, 3, (12,), 8)))
-    assert list(exchanges(12, 9, (), 8)) == []
+    assert all(
+        one[12] == 12 for one in (became_G.tolist() for became_G in exchanges(16, 3, OTHERS, (12,), 8))
+    )
+    assert list(exchanges(12, 9, range(9), (), 8)) == []
+    assert len(list(exchanges(12, 3, range(4, 12), (), 8))) == 4
