@@ -7,18 +7,18 @@ A trace is JSON: {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "hei
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import ValidationError
-
 from loader.errors import RunError, UsageError
+from pipelines import plan_execution
 from pipelines.console import print_json, stderr, stdout, table
-from pipelines.files import read_text, write_whole
+from pipelines.files import write_whole
+from pipelines.plan_execution import OnPaper
+from pipelines.plan_problems import posed
 
 if TYPE_CHECKING:
-    from train.cascade.costs import CostModel
     from train.cascade.problem import Problem
     from train.cascade.schedule import Schedule
 
@@ -58,13 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K,K",
         help="of a trace: degrees that the DiT can have (1,2,3,4,6,8,12,16,24: HunyuanVideo's 24 heads)",
     )
+    plan_execution.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Plans with each planner, and prints what came out."""
     if options.seed < 0:
         raise UsageError(f"--seed is {options.seed}; it must not be negative")
-    problems = list(_problems(options))
+    plan_execution.check(options)
+    topology = plan_execution.topology_of(options.topology) if options.topology else None
+    asked = posed(options, topology.links if topology else None)
+    problems = asked.problems
+    if options.step >= len(problems):
+        raise UsageError(f"--step is {options.step}; the trace has steps 0 to {len(problems) - 1}")
+    if topology:
+        topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
     names = tuple(dict.fromkeys(options.planner or (_OF_A_TRACE if options.trace else _COMPARED)))
     made = {
         name: planned for name in names if (planned := _planned(name, problems, options.seed)) is not None
@@ -82,21 +90,28 @@ def run(options: argparse.Namespace) -> int:
     if baseline:
         schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
     chosen = _Planned(schedules, made[best].plan_ms)
-    if options.plan_out:
-        _write(options.plan_out, schedules, options.trace is not None)
-    if options.json:
-        told = {name: one.told() for name, one in made.items()}
-        print_json({"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()})
-        return 0
     static = sum(1 for one in schedules if baseline and any(one is other for other in baseline.schedules))
+    shown = plan_execution.on_paper(schedules, asked, topology, options.noise, options.seed)
     problem = problems[0]
     steps = f"{len(problems)} steps, " if len(problems) > 1 else ""
     title = f"{options.case or options.trace}: {steps}{problem.samples} samples on {problem.gpus} GPUs"
+    if options.plan_out:
+        _write(options.plan_out, shown.planned, options.trace is not None)
+    if options.timeline:
+        plan_execution.draw(options, shown)
+    if options.json:
+        told = {name: one.told() for name, one in made.items()}
+        said = {"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()}
+        settings = {"topology": options.topology, "noise": options.noise}
+        print_json({**said, "on_paper": {**settings, **shown.told()}})
+        return 0
     sentence = f"chosen: {best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
     if static:
         share = f"in {static} of {len(problems)} steps " if options.trace else ""
         sentence += f"; {share}the best static plan, which is within {WORTH:.0%} of it and needs no handoffs"
     _print(title, bound_s, made, baseline, sentence)
+    if shown.executed:
+        _print_execution(shown, options)
     if options.trace and not options.costs:
         stderr().print(
             "costs: HunyuanVideo's at 720p, calibrated to Arachne's case study; give your own with --costs",
@@ -104,51 +119,6 @@ def run(options: argparse.Namespace) -> int:
             soft_wrap=True,
         )
     return 0
-
-
-def _problems(options: argparse.Namespace) -> Iterator["Problem"]:
-    from train.cascade.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case
-
-    if options.case:
-        for name in ("costs", "degrees"):
-            if getattr(options, name):
-                raise UsageError(f"--{name} goes with --trace: a case has its own")
-        yield case(options.case, options.seed)
-        return
-    from loader.tokens import COMPRESSIONS
-    from train.cascade.trace import read_trace
-
-    trace = read_trace(options.trace)
-    costs, memory_bytes = HUNYUAN_720P, MEMORY_TOKENS
-    if options.costs:
-        costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
-    links = costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
-    costs = costs.model_copy(update={"links": links})
-    degrees = _degrees(options.degrees) if options.degrees else DEGREES
-    compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
-    for number, samples in enumerate(trace.samples(compression, costs.text_tokens)):
-        try:
-            yield costs.problem(samples, trace.gpus, degrees, memory_bytes)
-        except UsageError as error:
-            raise UsageError(f"{options.trace}, step {number}: {error}") from error
-
-
-def _cost_model(file: Path) -> "CostModel":
-    from train.cascade.costs import CostModel
-
-    try:
-        return CostModel.model_validate_json(read_text(file, "--costs"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"--costs {file}{f', key {where}' if where else ''}: {first['msg']}") from error
-
-
-def _degrees(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isdecimal() and 0 < int(part) <= 65_536 for part in parts):
-        raise UsageError(f"--degrees {text}: give whole numbers such as 1,2,4,8")
-    return tuple(sorted({int(part) for part in parts}))
 
 
 class _Planned(NamedTuple):
@@ -220,3 +190,15 @@ def _print(
             markup=False,
             soft_wrap=True,
         )
+
+
+def _print_execution(shown: OnPaper, options: argparse.Namespace) -> None:
+    where = f" on {options.topology}" if options.topology else ""
+    title = f"the chosen plan on paper{where}, times {100 * options.noise:g} % off"
+    out = stdout()
+    out.print(table(title, ("", "seconds", "idle", "CV of TFLOPS"), shown.rows()))
+    out.print(
+        "CV of TFLOPS: of what each GPU computes in an iteration, deviation over mean; noise does not change it.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -8,7 +8,9 @@ import pytest
 from pipelines.cli import main
 from train.cascade.cases import HUNYUAN_720P, arachne, case
 from train.cascade.check import violations
+from train.cascade.mapper import placed_cost
 from train.cascade.schedule import Schedule
+from train.cascade.topology import PRESETS
 
 
 @pytest.fixture
@@ -87,6 +89,13 @@ def test_a_cost_model_of_ones_own(trace: Path, tmp_path: Path, capsys: pytest.Ca
         (["--trace", "TRACE", "--degrees", "one"], "--degrees one"),
         (["--trace", "TRACE", "--costs", "TRACE"], "key dit"),
         (["--trace", "missing.json"], "missing.json"),
+        (["--case", "arachne", "--topology", "dgx-h10"], "did you mean dgx-h100"),
+        (["--case", "arachne", "--topology", "single"], "--topology single: 16 GPUs take 2 nodes"),
+        (["--case", "arachne", "--topology", "TRACE"], "is no known key"),
+        (["--case", "arachne", "--noise", "nan"], "--noise is nan"),
+        (["--case", "arachne", "--timeline", "plan.png"], "--timeline plan.png"),
+        (["--case", "arachne", "--step", "1"], "--step is 1"),
+        (["--trace", "TRACE", "--step", "2"], "steps 0 to 1"),
     ],
 )
 def test_wrong_calls_are_told_in_a_sentence(
@@ -94,6 +103,69 @@ def test_wrong_calls_are_told_in_a_sentence(
 ) -> None:
     assert main(["plan", *(str(trace) if one == "TRACE" else one for one in arguments)]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_chosen_plan_placed_and_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["plan", "--case", "hunyuan-720p:16x64", "--planner", "ours", "--json"]
+    assert main([*call, "--plan-out", str(tmp_path / "plan.json")]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert "executed" not in plain["on_paper"]
+    placing = ["--topology", "dgx-h100", "--noise", "0.05", "--plan-out", str(tmp_path / "placed.json")]
+    assert main([*call, *placing]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["lower_bound_s"], said["chosen"]["makespan_s"]) == (
+        plain["lower_bound_s"],
+        plain["chosen"]["makespan_s"],
+    )
+    planned, executed = said["on_paper"]["planned"], said["on_paper"]["executed"]
+    assert planned["iteration_s"] == said["chosen"]["makespan_s"]
+    assert planned["idle"] < executed["idle"] < 0.2
+    assert planned["flops_cv"] == pytest.approx(
+        executed["flops_cv"], abs=0.05
+    )  # other GPUs, the same cascades
+    topology = PRESETS["dgx-h100"].holding(64)
+    costs = []
+    for name in ("plan.json", "placed.json"):
+        schedule = Schedule.from_rows(json.loads((tmp_path / name).read_text()), 64)
+        assert violations(case("hunyuan-720p:16x64", 0), schedule) == []
+        costs.append(placed_cost(schedule, topology))
+    assert costs[1] < costs[0]
+
+
+def test_a_file_of_a_topology(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its nodes are those of the pictures, and its links what the planner counts with."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("nodes: 4\ngpus_per_node: 4\ndistances: [[PIX], [PIX], [PIX], [PIX]]\n")
+    call = ["plan", "--case", "arachne", "--planner", "static-sp8", "--json"]
+    assert main(call) == 0
+    fast = json.loads(capsys.readouterr().out)
+    assert main([*call, "--topology", str(file), "--timeline", str(tmp_path / "t.json")]) == 0
+    slow = json.loads(capsys.readouterr().out)
+    assert slow["chosen"]["makespan_s"] > fast["chosen"]["makespan_s"]  # a quarter of a card to a GPU
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "GPU 15 (node 3)" in {event["args"].get("name") for event in events if event["ph"] == "M"}
+    file.write_text("nodes: 3\ngpus_per_node: 4\ndistances: [[PIX], [PIX], [PIX], [PIX]]\n")
+    assert main([*call, "--topology", str(file)]) == 2
+    assert "needs nodes: 4" in capsys.readouterr().err
+
+
+def test_a_timeline_shows_a_step_as_planned_and_executed(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["plan", "--trace", str(trace), "--planner", "static-lpt", "--step", "1"]
+    for name in ("t.svg", "t.html", "t.json"):
+        assert main([*call, "--noise", "0.1", "--timeline", str(tmp_path / name)]) == 0
+        assert "executed" in capsys.readouterr().out
+    for name in ("t.svg", "t.html"):
+        drawn = (tmp_path / name).read_text()
+        assert "planned" in drawn
+        assert "executed" in drawn
+        assert "DiT 0 (k=" in drawn
+        assert "VAE 0" not in drawn  # step 1 has cached latents
+    processes = {event["pid"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]}
+    assert processes == {0, 1}
+    assert main([*call, "--timeline", str(tmp_path / "plan.svg")]) == 0
+    assert "executed" not in (tmp_path / "plan.svg").read_text()
 
 
 def test_a_planner_without_a_plan_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,23 +30,22 @@ MEMORY_TOKENS = 30_000
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Those that 24 heads allow, and 16 as a ring of Ulysses groups."""
 
+_ARACHNE_FRAMES, _ARACHNE_GPUS = np.array([13, 37, 105, 113]), 16
+
 
 def arachne() -> Problem:
     """The case study of Arachne's introduction: 13, 37, 105 and 113 frames on 16 GPUs of 2 nodes."""
-    return at_720p(np.array([13, 37, 105, 113]), 16)
+    return at_720p(_ARACHNE_FRAMES, _ARACHNE_GPUS)
 
 
 def at_720p(frames_S: Places, gpus: int) -> Problem:
     """Videos of these many frames, one a microbatch, in HunyuanVideo at 720p."""
-    length_S = 3600 * (1 + (frames_S - 1) // 4)
-    samples = Samples(np.ones_like(frames_S), frames_S, length_S)
-    return HUNYUAN_720P.problem(samples, gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
+    return HUNYUAN_720P.problem(_samples(frames_S), gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
 
 
 def drawn_at_720p(samples: int, gpus: int, seed: int) -> Problem:
     """Videos of 13 to 129 frames in steps of 4, drawn evenly."""
-    frames_S = 13 + 4 * np.random.default_rng(seed).integers(0, 30, samples)
-    return at_720p(frames_S, gpus)
+    return at_720p(_drawn_frames(samples, seed), gpus)
 
 
 def case(name: str, seed: int) -> Problem:
@@ -59,11 +58,25 @@ def case(name: str, seed: int) -> Problem:
     Raises:
         UsageError: there is no such case.
     """
+    samples, gpus = case_samples(name, seed)
+    return HUNYUAN_720P.problem(samples, gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
+
+
+def case_samples(name: str, seed: int) -> tuple[Samples, int]:
+    """What a case is made of: its samples and the number of its GPUs; see `case`."""
     if name == "arachne":
-        return arachne()
+        return _samples(_ARACHNE_FRAMES), _ARACHNE_GPUS
     found = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)
     if not found:
         raise UsageError(
             f"--case {name}: there is arachne, and hunyuan-720p:SAMPLESxGPUS such as hunyuan-720p:64x256"
         )
-    return drawn_at_720p(int(found[1]), int(found[2]), seed)
+    return _samples(_drawn_frames(int(found[1]), seed)), int(found[2])
+
+
+def _drawn_frames(samples: int, seed: int) -> Places:
+    return np.asarray(13 + 4 * np.random.default_rng(seed).integers(0, 30, samples))
+
+
+def _samples(frames_S: Places) -> Samples:
+    return Samples(np.ones_like(frames_S), frames_S, 3600 * (1 + (frames_S - 1) // 4))

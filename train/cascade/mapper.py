@@ -29,6 +29,7 @@ def place(
     topology: Topology,
     priorities: Priorities = BOTH,
     tries: int = TRIES,
+    among: Sequence[int] | None = None,
 ) -> Schedule:
     """The same schedule with other GPUs: times and degrees stay. A pure function.
 
@@ -40,18 +41,31 @@ def place(
         priorities: which count. Without those within cascades, GPUs are taken where the sample's others ran, then in
             the order of their numbers; with `NEITHER` by their numbers alone.
         tries: of the search.
+        among: GPUs of the topology that it may use, rising, as many as the schedule has, such as those that are not
+            lost; None: the first ones.
 
     Raises:
-        ValueError: the schedule has more GPUs than the topology.
+        ValueError: the schedule has more GPUs than the topology, or not as many as it may use.
     """
     if schedule.gpus > topology.gpus:
         raise ValueError(f"a schedule for {schedule.gpus} GPUs on a topology of {topology.gpus}")
+    if among is not None:
+        if len(among) != schedule.gpus:
+            raise ValueError(f"a schedule for {schedule.gpus} GPUs on {len(among)}")
+        schedule = by_number(schedule, among)
+    among = among or range(schedule.gpus)
     own = [list(run.gpus) for run in schedule.runs]
-    starts = (_greedy(schedule, topology, priorities), own)
-    searches = [_Search(schedule, topology, priorities, gpus) for gpus in starts]
+    starts = (_greedy(schedule, topology, priorities, among), own)
+    searches = [_Search(schedule, topology, priorities, gpus, among) for gpus in starts]
     for search in sorted(searches, key=lambda search: search.total):
         tries = search.run(tries)
     return _with(schedule, min(searches, key=lambda search: search.total).board.gpus)
+
+
+def by_number(schedule: Schedule, gpus: Sequence[int]) -> Schedule:
+    """The same schedule on GPUs of these numbers, rising, the first for its GPU 0 and so on."""
+    named = _with(schedule, [[gpus[gpu] for gpu in run.gpus] for run in schedule.runs])
+    return Schedule(named.runs, max(gpus) + 1)
 
 
 def placed_cost(
@@ -60,7 +74,8 @@ def placed_cost(
     priorities: Priorities = BOTH,
 ) -> Levels:
     """The sum of the cascades' levels, each times the microseconds of the cascade."""
-    return _Search(schedule, topology, priorities, [run.gpus for run in schedule.runs]).total
+    own = [run.gpus for run in schedule.runs]
+    return _Search(schedule, topology, priorities, own, range(schedule.gpus)).total
 
 
 def needs(runs: Sequence[Run]) -> list[list[int]]:
@@ -77,13 +92,15 @@ def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]
     return Schedule(tuple(run._replace(gpus=tuple(sorted(own))) for run, own in pairs), schedule.gpus)
 
 
-def _greedy(schedule: Schedule, topology: Topology, priorities: Priorities) -> list[list[int]]:
+def _greedy(
+    schedule: Schedule, topology: Topology, priorities: Priorities, among: Sequence[int]
+) -> list[list[int]]:
     """The best of the proposed GPUs for each cascade, in the order of starts.
 
     What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
     """
     sites = Sites(topology)
-    open_gpus = topology.by_node(range(schedule.gpus))
+    open_gpus = topology.by_node(among)
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
     of_sample: dict[int, list[int]] = {}
@@ -125,8 +142,10 @@ class _Search:
         topology: Topology,
         priorities: Priorities,
         gpus: Sequence[Sequence[int]],
+        among: Sequence[int],
     ) -> None:
         self.board = Board(schedule, gpus)
+        self._among = topology.by_node(among)
         self._topology, self._priorities = topology, priorities
         self._sites, self._alone = Sites(topology), dict[int, Levels]()
         self._before = needs(schedule.runs)
@@ -166,8 +185,7 @@ class _Search:
 
     def _least(self, degree: int) -> Levels:
         if degree not in self._alone:
-            every = self._topology.by_node(range(len(self.board.on)))
-            proposed = self._sites.proposals(degree, every, ())
+            proposed = self._sites.proposals(degree, self._among, ())
             self._alone[degree] = min(levels(self._topology, gpus, (), self._priorities) for gpus in proposed)
         return self._alone[degree]
 
@@ -194,9 +212,7 @@ class _Search:
             around = {gpu // size for gpu in own | related}
             load_N = np.bincount(np.array([*busy, most - 1]) // size)
             around.update(np.argsort(load_N, kind="stable")[:_QUIETEST].tolist())
-            near = [
-                gpu for node in sorted(around) for gpu in range(node * size, min(most, (node + 1) * size))
-            ]
+            near = [node * size + gpu for node in sorted(around) for gpu in self._among.get(node, ())]
             quiet = [gpu for gpu in near if gpu not in busy]
             seen = [sorted(own)]
             for allowed, liked in ((quiet, related), (near, related), (near, own | related)):

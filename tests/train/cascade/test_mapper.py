@@ -5,8 +5,9 @@ from tests.train.cascade.placements import best_cost, cost, drawn
 from train.cascade.cases import DEGREES, arachne
 from train.cascade.check import violations
 from train.cascade.levels import BOTH, NEITHER, Priorities
-from train.cascade.mapper import place, placed_cost
+from train.cascade.mapper import by_number, place, placed_cost
 from train.cascade.plan import plan
+from train.cascade.schedule import Schedule
 from train.cascade.sites import even_shares
 from train.cascade.swaps import Board
 from train.cascade.topology import PRESETS, Topology
@@ -60,6 +61,24 @@ def test_random_schedules_stay_valid_and_never_get_worse(seed):
         assert violations(problem, placed) == []
         assert untouched(placed) == untouched(schedule)
         assert placed_cost(placed, topology, priorities) <= placed_cost(schedule, topology, priorities)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_some_gpus_of_a_cluster(seed):
+    draw = np.random.default_rng(seed)
+    gpus = int(draw.integers(4, 33))
+    among = sorted(draw.choice(40, gpus, replace=False).tolist())
+    problem, schedule = drawn(6, gpus, DEGREES, seed)
+    topology = PRESETS["dgx-h100"].holding(40)
+    placed = place(schedule, topology, tries=40, among=among)
+    assert {gpu for run in placed.runs for gpu in run.gpus} <= set(among)
+    assert untouched(placed) == untouched(schedule)
+    back = {gpu: number for number, gpu in enumerate(among)}
+    runs = [run._replace(gpus=tuple(back[gpu] for gpu in run.gpus)) for run in placed.runs]
+    assert violations(problem, Schedule(tuple(runs), gpus)) == []
+    assert placed_cost(placed, topology) <= placed_cost(by_number(schedule, among), topology)
+    with pytest.raises(ValueError, match="GPUs on 1"):
+        place(schedule, topology, among=[0])
 
 
 def test_without_priorities_gpus_are_taken_by_number():
