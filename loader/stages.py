@@ -66,10 +66,15 @@ class Stages:
 
     def plan(self, position: Position) -> EpochPlan:
         """The part of the epoch that goes on."""
-        begun = replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))
+        begun = _begun(position)
         if self._made is None or self._made[0] != begun:
             self._made = begun, self._planned(begun)
         return self._made[1]
+
+    def made(self, position: Position) -> EpochPlan | None:
+        """The same plan where it is the last that was made; None where it would have to be made."""
+        made = self._made
+        return made[1] if made is not None and made[0] == _begun(position) else None
 
     def _planned(self, position: Position) -> EpochPlan:
         *done, part = (
@@ -125,3 +130,8 @@ class Stages:
         if place not in self._assignments:
             self._assignments[place] = assign(self._source.plan_index, self._buckets[place])
         return self._assignments[place]
+
+
+def _begun(position: Position) -> Position:
+    """Where the part of the epoch that goes on began; the step plays no part in its plan."""
+    return replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))
