@@ -28,6 +28,38 @@ def untimed(part: Part) -> AbstractContextManager[None]:  # noqa: ARG001 - as `T
     return nullcontext()
 
 
+class Moment(Protocol):
+    """A point in a device's work (`torch.cuda.Event`)."""
+
+    def synchronize(self) -> None:
+        """Returns when the device has come there."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds up to a later one, which has been waited for."""
+
+
+def moment(device: torch.device) -> Moment:
+    """The point up to which the device's work is now queued; on a CPU, now."""
+    if device.type != "cuda":
+        return _HostMoment()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+    event.record()
+    return event
+
+
+class _HostMoment:
+    """For work that is done when it is asked for."""
+
+    def __init__(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end_event: "_HostMoment") -> float:
+        return (end_event._at_s - self._at_s) * 1000
+
+
 class StepClock:
     """Notes when this rank turns from one part of a step to another; at any moment it is at exactly one.
 
@@ -41,9 +73,8 @@ class StepClock:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._cuda = world.device.type == "cuda"
         self._at: Part = "pause"
-        self._marks: list[tuple[Part, _Event]] = []
+        self._marks: list[tuple[Part, Moment]] = []
         self._batches: list[tuple[int, int, int, int]] = []
         self._timings: list[tuple[int, int, float, int]] = []
         self._turn(self._at)
@@ -97,37 +128,10 @@ class StepClock:
 
     def _turn(self, part: Part) -> None:
         self._at = part
-        self._marks.append((part, self._now()))
-
-    def _now(self) -> "_Event":
-        if not self._cuda:
-            return _HostEvent()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
-        event.record()
-        return event
+        self._marks.append((part, moment(self._world.device)))
 
     def _seconds(self) -> Floats:
         """When the marks were made, from the first one on; the last one is waited for."""
         first, last = self._marks[0][1], self._marks[-1][1]
         last.synchronize()
         return np.array([first.elapsed_time(event) for _, event in self._marks]) / 1000
-
-
-class _Event(Protocol):
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end_event: Any) -> float: ...
-
-
-class _HostEvent:
-    """What `torch.cuda.Event` is, for work that is done when it is asked for."""
-
-    def __init__(self) -> None:
-        self._at_s = time.perf_counter()
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end_event: "_HostEvent") -> float:
-        """Milliseconds."""
-        return (end_event._at_s - self._at_s) * 1000

@@ -66,7 +66,11 @@ class Work(Protocol):
         """
 
     def train(
-        self, sample: int, given: Mapping[Module, list[torch.Tensor]], context: ContextParallel | None, first: bool
+        self,
+        sample: int,
+        given: Mapping[Module, list[torch.Tensor]],
+        context: ContextParallel | None,
+        first: bool,
     ) -> None:
         """Runs the DiT forward and backward on this rank's part of a sample's tokens.
 

@@ -1,0 +1,105 @@
+"""What the executor takes of a step by itself: cascades that compute nothing, with handoffs of real size.
+
+    python -m tests.bench.cascade_bookkeeping [--ranks 8] [--rounds 5]
+
+HunyuanVideo's latents (float32, 16 x T x 90 x 160) and contexts (256 x 4096 bfloat16) of drawn 720p videos go where the
+plan wants them; every rank is a process, and all share this machine's processors and memory, so a step takes as long as
+the work of all ranks together. Prints rows of docs/benchmarks/cascade_bookkeeping.md.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.train.cascade.execution.plans import Sample, TinyWork
+from tests.train.ranks import Ranks
+from train.cascade.cases import at_720p
+from train.cascade.execution.executor import Executor
+from train.cascade.execution.pool import Pool
+from train.cascade.execution.work import Part
+from train.cascade.plan import plan
+from train.cascade.problem import Module
+from train.parallel.world import join
+from train.timings import StepClock
+
+
+class Nothing(TinyWork):
+    """Makes tensors of the right size."""
+
+    frames: list[int]
+
+    def wants(self, cascade):
+        return []
+
+    def gives(self, cascade):
+        if cascade.module == Module.TEXT:
+            return [Part((256, 4096), torch.bfloat16)]
+        return [Part((16, 1 + (self.frames[cascade.sample] - 1) // 4, 90, 160), torch.float32)]
+
+    def make(self, cascade, numbers, taken):
+        parts = self.gives(cascade)
+        return [torch.empty(parts[number].shape, dtype=parts[number].dtype) for number in numbers]
+
+    def train(self, sample, given, context, first):
+        pass
+
+
+def steps(per_rank: float, rounds: int, out: str) -> None:
+    """A rank's program."""
+    with join("cpu") as world:
+        frames_S = 13 + 4 * np.random.default_rng(7).integers(0, 30, round(per_rank * world.size))
+        problem = at_720p(frames_S, world.size)
+        made = plan(problem).best
+        sample = Sample(0, 1, 13, 8, owner=0, stored=False, text="cascade")
+        work = Nothing(None, [sample] * len(frames_S), world.rank, torch.float32)
+        work.frames = frames_S.tolist()
+        executor = Executor(world, Pool(world, heads=24))
+        taken = []
+        for _ in range(rounds + 1):
+            world.barrier()
+            began = time.perf_counter()
+            executor.run(made, work, StepClock(world))
+            world.barrier()
+            taken.append(time.perf_counter() - began)
+        told = {
+            "samples": len(frames_S),
+            "cascades": len(made.runs),
+            "makespan_s": made.makespan_s,
+            "first_s": taken[0],
+            "step_s": statistics.median(taken[1:]),
+        }
+        if world.rank == 0:
+            Path(out).write_text(json.dumps(told))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print("| ranks | samples | cascades | planned s | first step s | later steps s | share |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, Ranks() as ranks:
+        for per_rank in (0.25, 1, 4):
+            out = Path(folder) / "told.json"
+            ended = ranks.run(steps, options.ranks, per_rank, options.rounds, str(out))
+            if any(ended.codes):
+                raise SystemExit("\n".join(ended.errors))
+            told = json.loads(out.read_text())
+            share = told["step_s"] / told["makespan_s"]
+            print(
+                f"| {options.ranks} | {told['samples']} | {told['cascades']} | {told['makespan_s']:.1f} |"
+                f" {told['first_s']:.2f} | {told['step_s']:.3f} | {share:.2%} |"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Plans on real process groups: gradients, handoffs, room, and what happens when ranks disagree or die."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.train.cascade.execution import programs
+from tests.train.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks() as started:
+        yield started
+
+
+def run(ranks: Ranks, program, size: int, *arguments) -> None:
+    ended = ranks.run(program, size, *arguments)
+    assert ended.codes == [0] * size, "\n".join(ended.errors)
+
+
+@pytest.mark.parametrize(("size", "first", "count", "dtype"), [(4, 0, 12, "float64"), (8, 50, 4, "float32")])
+def test_random_plans_give_the_gradients_of_one_process(ranks, size, first, count, dtype):
+    run(ranks, programs.check_plans, size, first, count, dtype)
+
+
+def test_they_do_with_little_room_for_handoffs(ranks):
+    run(ranks, programs.check_plans, 4, 20, 6, "float64", 46_300)
+
+
+def test_one_process_needs_no_groups(ranks):
+    run(ranks, programs.check_plans, 1, 0, 4, "float64")
+
+
+def test_representatives_give_them_too_where_there_are_any(ranks):
+    run(ranks, programs.check_representatives, 4, 10, 8)
+
+
+def test_weights_do_not_depend_on_the_plan(ranks):
+    run(ranks, programs.train_by, 4, 1, 2, 20)
+
+
+def test_what_a_module_gives_comes_to_the_last_bit(ranks):
+    run(ranks, programs.check_handoffs, 4)
+
+
+@pytest.mark.parametrize(("limit_mib", "most_mib"), [(None, 12), (2, 2)])
+def test_handoffs_keep_to_their_room_and_leave_nothing_behind(ranks, limit_mib, most_mib):
+    run(ranks, programs.check_room, 4, limit_mib, most_mib)
+
+
+def test_another_order_on_one_rank_is_told_before_anything_runs(ranks):
+    ended = ranks.run(programs.shuffled_on, 4, 2)
+    assert all(ended.codes)
+    for error in ended.errors:
+        assert "RunError: rank 2 would not run the others' plan" in error
+
+
+def test_when_a_rank_dies_the_others_end_and_name_it(ranks):
+    ended = ranks.run(programs.killed_in_a_step, 4, 2)
+    assert ended.codes[2] == -9
+    for rank in (0, 1, 3):
+        assert ended.codes[rank] not in (0, -9)
+        assert "rank 2 was lost" in ended.errors[rank]

@@ -1,0 +1,95 @@
+"""Messages between ranks beside their collectives: sent and forgotten, expected before they are needed.
+
+Arachne, section IV-D: results leave the GPU on a stream of their own and travel through host memory over Gloo, while
+the stream of the work goes on and the network of the collectives is left alone.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.distributed as dist
+
+from train.cascade.execution.packing import empty, packed, unpacked
+from train.cascade.execution.work import Part
+
+
+class Sent(NamedTuple):
+    """A message on its way.
+
+    Attributes:
+        posted: its transfer, once it has left the device.
+    """
+
+    posted: "Future[dist.Work]"
+
+    def done(self) -> bool:
+        """Whether it has arrived."""
+        return self.posted.done() and self.posted.result().is_completed()
+
+    def wait(self) -> None:
+        """Returns when it has arrived."""
+        self.posted.result().wait()
+
+
+class Expected(NamedTuple):
+    """A message that comes, or has come."""
+
+    message: torch.Tensor
+    parts: Sequence[Part]
+    transfer: dist.Work
+
+    def wait(self, device: torch.device) -> list[torch.Tensor]:
+        """What it holds, on the device."""
+        self.transfer.wait()
+        return unpacked(self.message.to(device, non_blocking=True), self.parts)
+
+
+class Channel:
+    """One rank's end.
+
+    Args:
+        group: all ranks, over Gloo.
+        device: where this rank computes.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._group, self._device = group, device
+        make: Any = torch.cuda.Stream
+        self._aside: torch.cuda.Stream | None = make(device) if device.type == "cuda" else None
+        # Messages wait there for their copies, not in the thread of the cascades.
+        self._sender = ThreadPoolExecutor(1, "handoffs")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._sender.shutdown()
+
+    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int) -> Sent:
+        """Sends tensors, which must not change until they have arrived."""
+        message, copied = packed(tensors), None
+        if self._aside is not None and message.is_cuda:
+            host = torch.empty(message.shape, dtype=message.dtype, pin_memory=True)
+            self._aside.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._aside):
+                host.copy_(message, non_blocking=True)
+                copied = self._aside.record_event()
+            message.record_stream(self._aside)
+            message = host
+        return Sent(self._sender.submit(self._post, message, to, tag, copied))
+
+    def expect(self, parts: Sequence[Part], source: int, tag: int) -> Expected:
+        """Makes room for a message and lets it come."""
+        message = empty(parts, torch.device("cpu"), pinned=self._aside is not None)
+        transfer = dist.irecv(message, group=self._group, group_src=source, tag=tag)
+        assert transfer is not None
+        return Expected(message, parts, transfer)
+
+    def _post(self, message: torch.Tensor, to: int, tag: int, copied: torch.cuda.Event | None) -> dist.Work:
+        if copied is not None:
+            copied.synchronize()
+        transfer = dist.isend(message, group=self._group, group_dst=to, tag=tag)
+        assert transfer is not None
+        return transfer

@@ -1,0 +1,135 @@
+"""The one order in which all ranks run their cascades, and how it keeps handoffs within their room."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from loader.errors import UsageError
+from train.cascade.execution.handoffs import Flow
+from train.cascade.problem import Module
+from train.cascade.schedule import Run
+
+Lying = Mapping[int, Mapping[int, int]]
+"""Bytes of a sample's handoffs on each rank, {sample: {rank: bytes}}."""
+
+
+class Open(NamedTuple):
+    """From here on handoffs of a sample may lie on its ranks: what is stored of it is sent, what comes is expected."""
+
+    sample: int
+
+
+Event = Run | Open
+
+
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Runs as they are planned, and no DiT before what it needs where modules take no time."""
+    return sorted(runs, key=lambda run: (run.start_s, run.cascade.module == Module.DIT, run.cascade))
+
+
+def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Event]:
+    """Opens each sample before its first run, or earlier where its owner sends something.
+
+    That is then expected so many cascades of its taker ahead of its use.
+    """
+    first_of: dict[int, int] = {}
+    queues: dict[int, list[int]] = {}
+    place_of = {}
+    for place, run in enumerate(order):
+        first_of.setdefault(run.cascade.sample, place)
+        place_of[run.cascade] = place
+        for rank in run.gpus:
+            queues.setdefault(rank, []).append(place)
+    sent = [one.sending for one in moves.inputs if one.sending]
+    sent += [move.sending for move in moves.handoffs if move.sending and move.stored]
+    for sending in sent:
+        queue, place = queues[sending.target], place_of[sending.run]
+        ahead = queue[max(0, queue.index(place) - lookahead)]
+        sample = sending.run.sample
+        first_of[sample] = min(first_of[sample], ahead)
+    events: list[Event] = []
+    opened = sorted(first_of, key=lambda sample: (first_of[sample], sample))[::-1]
+    for place, run in enumerate(order):
+        while opened and first_of[opened[-1]] <= place:
+            events.append(Open(opened.pop()))
+        events.append(run)
+    return events
+
+
+def bounded(events: Sequence[Event], lying: Lying, limit: int | None) -> tuple[Event, ...]:
+    """An order in which samples that are open never need more than a limit on any rank.
+
+    A sample takes its room on all of its ranks when it is opened and leaves it with its DiT. Where there is none, it is
+    opened no earlier than before its first run, and the open sample whose DiT comes first is finished before; so, at
+    worst, one sample runs after the other.
+
+    Args:
+        events: every sample is opened before its first run; no DiT comes before what it needs.
+        lying: what each sample takes.
+        limit: bytes of a rank; None: no limit, and the order stays.
+
+    Raises:
+        UsageError: a sample alone needs more.
+    """
+    if limit is None:
+        return tuple(events)
+    for sample, ranks in lying.items():
+        if max(ranks.values()) > limit:
+            most = max(ranks.values()) / 2**20
+            raise UsageError(
+                f"cascade.handoff_mib is {limit / 2**20:g}, and microbatch {sample} alone hands over {most:.2f} MiB:"
+                " allow so much, or make microbatches smaller"
+            )
+    return tuple(_Bounded(events, lying, limit).events())
+
+
+class _Bounded:
+    def __init__(self, events: Sequence[Event], lying: Lying, limit: int) -> None:
+        self._given, self._lying, self._limit = events, lying, limit
+        self._left: dict[int, list[Run]] = {}
+        self._ends: dict[int, int] = {}
+        for place, event in enumerate(events):
+            if isinstance(event, Run):
+                self._left.setdefault(event.cascade.sample, []).append(event)
+                self._ends[event.cascade.sample] = place
+        self._open: set[int] = set()
+        self._held: dict[int, int] = {}
+        self._found: list[Event] = []
+
+    def events(self) -> list[Event]:
+        for event in self._given:
+            if isinstance(event, Open):
+                if (
+                    self._left[event.sample]
+                    and event.sample not in self._open
+                    and not self._full(event.sample)
+                ):
+                    self._take_room(event.sample)
+            elif event in self._left[event.cascade.sample]:
+                self._run(event)
+        return self._found
+
+    def _run(self, run: Run) -> None:
+        sample = run.cascade.sample
+        if sample not in self._open:
+            while full := self._full(sample):
+                holders = [one for one in self._open if full & self._lying[one].keys()]
+                for earlier in tuple(self._left[min(holders, key=self._ends.__getitem__)]):
+                    self._run(earlier)
+            self._take_room(sample)
+        self._found.append(run)
+        self._left[sample].remove(run)
+        if run.cascade.module == Module.DIT:
+            self._open.remove(sample)
+            for rank, size in self._lying.get(sample, {}).items():
+                self._held[rank] -= size
+
+    def _full(self, sample: int) -> set[int]:
+        """Ranks that have no room for it."""
+        own = self._lying.get(sample, {})
+        return {rank for rank, size in own.items() if self._held.get(rank, 0) + size > self._limit}
+
+    def _take_room(self, sample: int) -> None:
+        self._open.add(sample)
+        self._found.append(Open(sample))
+        for rank, size in self._lying.get(sample, {}).items():
+            self._held[rank] = self._held.get(rank, 0) + size

@@ -1,0 +1,40 @@
+"""Several tensors as one message."""
+
+from collections.abc import Sequence
+
+import torch
+
+from train.cascade.execution.work import Part
+
+_ALIGNED = 16  # bytes: where a tensor of any type may begin
+
+
+def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The bytes of all tensors, uint8 [bytes]; a single one's own, where they lie together."""
+    flats = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+    if len(flats) == 1:
+        return flats[0]
+    return torch.cat([_filled(flat) for flat in flats])
+
+
+def empty(parts: Sequence[Part], device: torch.device, pinned: bool = False) -> torch.Tensor:
+    """Room for the message of these parts."""
+    size = parts[0].bytes if len(parts) == 1 else sum(map(_room, parts))
+    return torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
+
+
+def unpacked(message: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
+    """The tensors of a message; they share its memory."""
+    found, at = [], 0
+    for part in parts:
+        found.append(message[at : at + part.bytes].view(part.dtype).view(part.shape))
+        at += _room(part)
+    return found
+
+
+def _room(part: Part) -> int:
+    return -(-part.bytes // _ALIGNED) * _ALIGNED
+
+
+def _filled(flat: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNED))

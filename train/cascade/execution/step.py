@@ -1,0 +1,220 @@
+"""One step on one rank: event after event of the order."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from train.cascade.execution.channel import Channel, Expected
+from train.cascade.execution.handoffs import Flow, Handoff, Input, share
+from train.cascade.execution.order import Event, Lying, Open
+from train.cascade.execution.packing import empty, packed, unpacked
+from train.cascade.execution.pool import Pool
+from train.cascade.execution.room import Room
+from train.cascade.execution.work import Work
+from train.cascade.problem import Cascade, Module
+from train.cascade.schedule import Run
+from train.parallel.world import World
+from train.timings import Moment, StepClock, moment
+
+
+class Executed(NamedTuple):
+    """A cascade that this rank has run its part of.
+
+    Attributes:
+        run: as it was planned.
+        start_s: when all that it takes was here, from the beginning of the step, which is one on all ranks.
+        end_s: when this rank was through with it.
+    """
+
+    run: Run
+    start_s: float
+    end_s: float
+
+
+class Report(NamedTuple):
+    """What a step came to on this rank.
+
+    Attributes:
+        runs: its cascades, in order.
+        handoff_bytes: that handoffs had here at once, at most.
+        left_bytes: that they still have: none.
+    """
+
+    runs: list[Executed]
+    handoff_bytes: int
+    left_bytes: int
+
+
+class Step:
+    """A step that the ranks have agreed upon.
+
+    Args:
+        events: the order.
+        moves: what changes hands.
+        sizes: bytes of it on each rank.
+        limit: of these bytes.
+        work: what the cascades compute.
+        pool: of the groups, which are there.
+        world: all ranks.
+        clock: is told what this rank is at.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        moves: Flow,
+        sizes: Lying,
+        limit: int | None,
+        work: Work,
+        pool: Pool,
+        world: World,
+        clock: StepClock,
+    ) -> None:
+        self._events, self._work, self._pool, self._clock = events, work, pool, clock
+        self._rank, self._device = world.rank, world.device
+        self._inputs: dict[Cascade, list[Input]] = {}
+        for wanted in moves.inputs:
+            self._inputs.setdefault(wanted.cascade, []).append(wanted)
+        self._handoffs: Mapping[Cascade, Handoff] = {move.cascade: move for move in moves.handoffs}
+        self._tags = {one: tag for tag, (one, _) in enumerate(moves.sendings)}
+        self._of_sample: dict[int, list[Input | Handoff]] = {}
+        for one, _ in moves.sendings:
+            self._of_sample.setdefault(one.cascade.sample, []).append(one)
+        self._last: dict[int, int] = {}
+        ends = {}
+        for place, event in enumerate(events):
+            if isinstance(event, Open):
+                self._last[event.sample] = place
+            else:
+                ends[event.cascade.sample] = place  # the DiT is last
+                if self._rank in event.gpus:
+                    self._last[event.cascade.sample] = place
+        own = {sample: ranks[self._rank] for sample, ranks in sizes.items() if self._rank in ranks}
+        self._room = Room(own, ends, limit)
+        self._expected: dict[Input | Handoff, Expected] = {}
+        self._kept: dict[Cascade, list[torch.Tensor]] = {}
+
+    def run(self, channel: Channel | None) -> Report:
+        """Runs it.
+
+        Args:
+            channel: to the other ranks; None where there are none.
+        """
+        self._channel = channel
+        marks: list[tuple[Run, Moment, Moment]] = []
+        began = moment(self._device)
+        for place, event in enumerate(self._events):
+            if isinstance(event, Open):
+                with self._clock.part("sync"):
+                    self._open(event.sample)
+                sample = event.sample
+            else:
+                sample = event.cascade.sample
+                if self._rank in event.gpus:
+                    act = self._train if event.cascade.module == Module.DIT else self._make
+                    start = act(event)
+                    marks.append((event, start, moment(self._device)))
+            if self._last[sample] == place:
+                self._room.ends(sample)
+        with self._clock.part("sync"):
+            self._room.clear()
+        if marks:
+            marks[-1][2].synchronize()
+        runs = [
+            Executed(run, began.elapsed_time(start) / 1000, began.elapsed_time(end) / 1000)
+            for run, start, end in marks
+        ]
+        return Report(runs, self._room.peak, self._room.used)
+
+    def _open(self, sample: int) -> None:
+        """Expects what comes of a sample, and sends what is stored of it."""
+        self._room.take(sample)
+        for one in self._of_sample.get(sample, []):
+            sending = one.sending
+            assert sending
+            assert self._channel
+            if sending.target == self._rank:
+                self._expected[one] = self._channel.expect(sending.parts, sending.source, self._tags[one])
+            elif sending.source == self._rank:
+                if isinstance(one, Input):
+                    self._send(one, [self._work.source(one.cascade)[one.number]])
+                elif one.stored:
+                    self._send(one, self._work.source(one.cascade))
+
+    def _send(self, one: Input | Handoff, tensors: Sequence[torch.Tensor]) -> None:
+        assert one.sending
+        assert self._channel
+        sent = self._channel.send(tensors, one.sending.target, self._tags[one])
+        self._room.sends(one.cascade.sample, sent)
+
+    def _make(self, run: Run) -> Moment:
+        """A text or VAE cascade; when it began."""
+        cascade, degree = run.cascade, len(run.gpus)
+        handoff = self._handoffs[cascade]
+        parts = handoff.parts
+        own = share(len(parts), degree, run.gpus.index(self._rank))
+        with self._clock.part("sync"):
+            taken = [
+                self._expected.pop(one).wait(self._device)[0]
+                if one.sending
+                else self._work.source(cascade)[one.number].to(self._device)
+                for one in self._inputs.get(cascade, [])
+                if one.number in own
+            ]
+        began = moment(self._device)
+        with self._clock.part("vae" if cascade.module == Module.VAE else "text"):
+            made = self._work.make(cascade, own, taken) if own else []
+        del taken
+        if degree > 1:
+            with self._clock.part("sync"):
+                made = self._gathered(handoff, made, run)
+        if self._rank in handoff.takers:
+            self._kept[cascade] = made
+        if handoff.sending and handoff.sending.source == self._rank:
+            self._send(handoff, made)
+        return began
+
+    def _gathered(self, handoff: Handoff, own: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor]:
+        """All parts of a cascade on all ranks of its group."""
+        group, degree = self._pool.group(run.gpus), len(run.gpus)
+        found: dict[int, torch.Tensor] = {}
+        for number in range(min(degree, len(handoff.parts))):
+            places = share(len(handoff.parts), degree, number)
+            parts = [handoff.parts[place] for place in places]
+            here = run.gpus[number] == self._rank
+            message = packed(own) if here else empty(parts, self._device)
+            dist.broadcast(message, group=group, group_src=number)
+            found.update(zip(places, own if here else unpacked(message, parts), strict=True))
+        return [found[place] for place in range(len(handoff.parts))]
+
+    def _train(self, run: Run) -> Moment:
+        """A DiT's cascade; when it began."""
+        with self._clock.part("sync"):
+            given = {
+                module: self._taken(handoff)
+                for module in (Module.TEXT, Module.VAE)
+                if (handoff := self._handoffs.get(Cascade(run.cascade.sample, module)))
+            }
+        began = moment(self._device)
+        context = self._pool.context(run.gpus)
+        self._work.train(run.cascade.sample, given, context, run.gpus[0] == self._rank)
+        return began
+
+    def _taken(self, handoff: Handoff) -> list[torch.Tensor]:
+        """What a module has given, on this rank of the DiT."""
+        here = None
+        if self._rank in handoff.givers:
+            here = self._kept.pop(handoff.cascade, None)
+            if handoff.stored:
+                here = [tensor.to(self._device) for tensor in self._work.source(handoff.cascade)]
+        elif self._rank == handoff.first:
+            here = self._expected.pop(handoff).wait(self._device)
+        if handoff.spreads:
+            message = empty(handoff.parts, self._device) if here is None else packed(here)
+            first = handoff.takers.index(handoff.first)
+            dist.broadcast(message, group=self._pool.group(handoff.takers), group_src=first)
+            here = unpacked(message, handoff.parts) if here is None else here
+        assert here is not None
+        return here
