@@ -46,6 +46,7 @@ def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None =
     own["parallel"] = own["parallel"] | {"schedule": schedule}
     base = tiny_config(STEPS, every_steps=3).model_dump(exclude={"model", "parallel"})
     base["optimizer"]["grad_clip"] = 0.1
+    base["checkpoint"]["background"] = False  # it is there when a run breaks off
     if text:
         own["text"] = text
     return TrainConfig.model_validate(base | own)
