@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -229,7 +230,10 @@ def check_room(limit_mib: int | None, most_mib: int) -> None:
         for _ in range(2):
             with LiveMemory() as memory:
                 report = executor.run(Schedule.of(runs, world.size), work, StepClock(world))
-                assert memory.live < 1 << 19, f"{memory.live} bytes live on"
+                deadline = time.monotonic() + 10  # a thread of Gloo may still let go of its last tensor
+                while memory.live > 1 << 19:
+                    assert time.monotonic() < deadline, f"{memory.live} bytes live on"
+                    time.sleep(0.01)
                 # A tensor that is just used up may meet one that comes.
                 assert memory.peak <= (most_mib + 1) << 20, f"{memory.peak / 2**20:.1f} MiB"
             assert report.left_bytes == 0
