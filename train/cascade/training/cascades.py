@@ -14,6 +14,7 @@ from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, Whole
 from train.cascade.execution.step import Executed
+from train.cascade.execution.work import Part
 from train.cascade.mapper import place
 from train.cascade.plan import Plan, plan
 from train.cascade.schedule import Schedule
@@ -149,7 +150,7 @@ class Cascades:
             drawn.write(out / FOLDER, self.topology.gpus_per_node)
         return f"{drawn.told}; {self.ahead.told()}; {FOLDER}/{drawn.name}.html"
 
-    def _contexts(self, batch: Microbatch | Pack) -> Sequence[object]:
+    def _contexts(self, batch: Microbatch | Pack) -> Sequence[Part]:
         return contexts_of(self._bundle, self._config, batch)
 
     def _look_ahead(self, step: int) -> None:

@@ -144,7 +144,8 @@ class Counted:
         size = (1, COLOURS, 1 + frames, _PATCHES * rows, _PATCHES * columns)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             self.bundle.tokenizer.encode(torch.zeros(size, dtype=torch.uint8, device=self.device))
-        return counter.get_total_flops() / math.prod(size[2:])
+        operations: int = counter.get_total_flops()
+        return operations / math.prod(size[2:])
 
 
 def read_costs(path: Path) -> Measured:

@@ -73,13 +73,12 @@ def part_of(tensor: torch.Tensor) -> Part:
 def _said(
     batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[Part]]
 ) -> dict[str, Any]:
-    packed = isinstance(batch, Pack)
     made = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))
     return {name: getattr(batch, name) for name in _SAID} | {
         "bad": list(map(asdict, batch.bad)),
-        "packed": packed,
-        "buckets": list(map(asdict, batch.buckets if packed else [batch.bucket])),
-        "lengths": batch.lengths if packed else [batch.length],
+        "packed": isinstance(batch, Pack),
+        "buckets": list(map(asdict, batch.buckets if isinstance(batch, Pack) else [batch.bucket])),
+        "lengths": batch.lengths if isinstance(batch, Pack) else [batch.length],
         "videos": [_part_said(part_of(clip)) for clip in clips_of(batch)],
         "contexts": list(map(_part_said, made)),
         "text_stored": batch.contexts is not None,

@@ -1,6 +1,6 @@
 """What the cascades of a training step compute."""
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -97,7 +97,7 @@ class StepWork:
     def train(
         self,
         sample: int,
-        given: dict[Module, list[torch.Tensor]],
+        given: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:
@@ -130,7 +130,7 @@ class StepWork:
         rows = [entry.contexts[number].shape[0] for number in numbers]
         return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
 
-    def _inputs(self, sample: int, given: dict[Module, list[torch.Tensor]]) -> Given:
+    def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> Given:
         """What is taken out is held by nobody else, so that it lives no longer than in training without cascades."""
         entry = self._entries[sample]
         bundle, packed = self._bundle, isinstance(entry.batch, Pack)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,37 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         stream.__class__ = whole
         config = config_of(case, "static")
     Trainer(config, stream, out).run()
+
+
+def command(config: str, *changes: str) -> int:
+    """``reelweave train``."""
+    from pipelines.cli import main
+
+    return main(["train", "--config", config, *(word for change in changes for word in ("--set", change))])
+
+
+def killed(out: str, victim: int, at_step: int) -> None:
+    """Trains by cascades; one rank kills itself when it reads a step, counted from 0; -1: none does."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    class Stream(ClipStream):
+        """Ends its process."""
+
+        def microbatch(self, step: int, slot: int = 0) -> Batch:
+            if rank == victim and step == at_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().microbatch(step, slot)
+
+    config = config_of(CASES["all degrees"], "cascade").model_copy(update={"lost_after_s": 4.0})
+    Trainer(config, Stream(rank, world_size), Path(out)).run()
+
+
+def by_representatives(out: str) -> None:
+    """Trains by Arachne's sum of gradients."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_default_dtype(torch.float64)
+    case = CASES["all degrees"] | {"cascade": {"gradient_sum": "representatives"}}
+    split = SPLITS[world_size]
+    stream = ClipStream(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
+    stream.mean_samples = SAMPLES / 2
+    Trainer(config_of(case, "cascade"), stream, Path(out)).run()
