@@ -181,11 +181,15 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def coming(self) -> list[Coming] | None:
         """What all ranks are about to read in the step behind the state, rank after rank; opens no file.
 
-        None where that would take another plan than the one at hand, as at the end of an epoch, or nothing comes.
+        None where nothing comes, or a plan would have to be made that reading has not come to yet.
         """
         position = self._stages.entered(self._position)
         plan = self._stages.made(position)
         if plan is None or position.part.steps == len(plan):
+            # All of an epoch was read where its plan is gone.
+            position = self._stages.entered(position.next_epoch())
+            plan = self._stages.made(position)
+        if plan is None or (self.config.epochs is not None and position.epoch >= self.config.epochs):
             return None
         assignment, packed = plan.assignment, position.part.setting.regime == "pack"
         lengths_of = assignment.own_lengths if packed else assignment.padded_lengths

@@ -5,9 +5,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from train.cascade.plan import Plan
+from train.cascade.schedule import Schedule
 from train.cascade.training.problem_of import Shape
 
-Planner = Callable[[Sequence[Shape], int], Plan]
+
+class Planned(NamedTuple):
+    """What a step is to be.
+
+    Attributes:
+        plan: with GPUs as the planner counts them.
+        placed: the schedule that is executed.
+    """
+
+    plan: Plan
+    placed: Schedule
+
+
+Planner = Callable[[Sequence[Shape], int], Planned]
 """The plan of a step's microbatches, given the step's number: a pure function, the same on every rank."""
 
 
@@ -30,7 +44,7 @@ class Ahead:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._thread = ThreadPoolExecutor(1, "plans")
-        self._coming: tuple[_Wanted, Future[Plan]] | None = None
+        self._coming: tuple[_Wanted, Future[Planned]] | None = None
         self.steps = self.ahead = 0
 
     def begin(self, shapes: Sequence[Shape], step: int) -> None:
@@ -38,7 +52,7 @@ class Ahead:
         wanted = _Wanted(tuple(shapes), step)
         self._coming = wanted, self._thread.submit(self._planner, *wanted)
 
-    def take(self, shapes: Sequence[Shape], step: int) -> Plan:
+    def take(self, shapes: Sequence[Shape], step: int) -> Planned:
         """The plan of a step that is here, on the spot where nobody foresaw it."""
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None

@@ -16,10 +16,9 @@ from train.cascade.execution.representatives import Representatives, Whole
 from train.cascade.execution.step import Executed
 from train.cascade.execution.work import Part
 from train.cascade.mapper import place
-from train.cascade.plan import Plan, plan
-from train.cascade.schedule import Schedule
+from train.cascade.plan import plan
 from train.cascade.topology import PRESETS, Topology
-from train.cascade.training.ahead import Ahead
+from train.cascade.training.ahead import Ahead, Planned
 from train.cascade.training.clip_costs import Counted, read_costs
 from train.cascade.training.manifest import exchange
 from train.cascade.training.problem_of import ClipCosts, Shape, problem_of, shape_coming, shape_of
@@ -35,19 +34,19 @@ from train.parallel.pipeline import Weigh
 from train.parallel.world import World
 from train.timings import StepClock
 
+_SEEDS = 2**31  # of a search; a run's may be negative
+
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
     """A step that was executed.
 
     Attributes:
-        plan: of it, with GPUs as the planner counts them.
-        placed: the schedule that was executed.
+        planned: what it was to be.
         runs: this rank's part of it.
     """
 
-    plan: Plan
-    placed: Schedule
+    planned: Planned
     runs: Sequence[Executed]
 
 
@@ -109,18 +108,17 @@ class Cascades:
             entries = exchange(own, self._contexts, self._world)
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
-            found = self.ahead.take(shapes, step)
-            placed = place(found.schedule, self.topology) if self._known else found.schedule
+            planned = self.ahead.take(shapes, step)
             self._look_ahead(step + 1)
         work = StepWork(
             *(self._bundle, self._config, entries, own),
             *(self._world.rank, self._world.device, weigh, clock),
         )
         if self._config.cascade.gradient_sum == "representatives":
-            self._chosen = Representatives.of(placed)
+            self._chosen = Representatives.of(planned.placed)
         whole = work if self._chosen is None else Whole(work, list(self._bundle.trained().values()))
-        report = self._executor.run(placed, whole, clock)
-        self.last = Iteration(found, placed, report.runs)
+        report = self._executor.run(planned.placed, whole, clock)
+        self.last = Iteration(planned, report.runs)
         yield from work.reported
 
     def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -145,7 +143,7 @@ class Cascades:
         if last is None or every is None or step % every:
             return None
         runs = all_runs(last.runs, self._world)
-        drawn = Timeline(step, last.plan, last.placed, runs, self._config.cascade.costs is not None)
+        drawn = Timeline(step, *last.planned, runs, self._config.cascade.costs is not None)
         if self._world.rank == 0:
             drawn.write(out / FOLDER, self.topology.gpus_per_node)
         return f"{drawn.told}; {self.ahead.told()}; {FOLDER}/{drawn.name}.html"
@@ -159,12 +157,13 @@ class Cascades:
             encoded = not isinstance(self._config.text, HashedTextConfig)
             self.ahead.begin([shape_coming(one, encoded) for one in coming], step)
 
-    def _planned(self, shapes: Sequence[Shape], step: int) -> Plan:
+    def _planned(self, shapes: Sequence[Shape], step: int) -> Planned:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places),
         )
-        return plan(problem, self._config.seed + step)
+        found = plan(problem, (self._config.seed + step) % _SEEDS)
+        return Planned(found, place(found.schedule, self.topology) if self._known else found.schedule)
 
 
 def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:

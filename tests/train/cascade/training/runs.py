@@ -161,8 +161,7 @@ def killed(out: str, victim: int, at_step: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().microbatch(step, slot)
 
-    config = config_of(CASES["all degrees"], "cascade").model_copy(update={"lost_after_s": 4.0})
-    Trainer(config, Stream(rank, world_size), Path(out)).run()
+    Trainer(config_of(CASES["all degrees"], "cascade"), Stream(rank, world_size), Path(out)).run()
 
 
 def by_representatives(out: str) -> None:

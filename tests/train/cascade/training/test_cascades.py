@@ -77,9 +77,10 @@ def test_representatives_sum_up_to_the_same_steps(alone, ranks, tmp_path):
 
 
 def test_a_lost_rank_ends_the_others_and_the_run_goes_on(ranks, tmp_path):
-    assert ranks.run(killed, 2, str(tmp_path / "whole"), -1, 0).codes == [0, 0]
+    ended = ranks.run(killed, 2, str(tmp_path / "whole"), -1, 0)
+    assert ended.codes == [0, 0], ended.errors
     ended = ranks.run(killed, 2, str(tmp_path / "broken"), 1, 4, grace_s=40.0)
-    assert ended.codes == [1, -signal.SIGKILL]
+    assert ended.codes == [1, -signal.SIGKILL], ended.errors
     assert "rank 1 was lost" in ended.errors[0]
     ended = ranks.run(killed, 2, str(tmp_path / "broken"), -1, 0)
     assert ended.codes == [0, 0], ended.errors
