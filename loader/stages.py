@@ -34,7 +34,7 @@ class Stages:
         self._curriculum = config.curriculum or Curriculum((Stage(),))
         self._assignments: dict[int, Assignment] = {}
         self._made: tuple[Position, EpochPlan] | None = None
-        self._before: tuple[Position, weakref.ref[EpochPlan]] | None = None
+        self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
         budgets = budgets_of(config.policy, config.buckets)
         self._buckets: list[BucketConfig] = []
         for place, stage in enumerate(self._curriculum.root):
@@ -47,7 +47,7 @@ class Stages:
                 raise UsageError(f"stream.curriculum.{place}: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_assignments": {}, "_made": None, "_before": None}
+        return {**self.__dict__, "_assignments": {}, "_made": None, "_all": []}
 
     @property
     def count(self) -> int:
@@ -70,18 +70,15 @@ class Stages:
         """The part of the epoch that goes on."""
         begun = _begun(position)
         if self._made is None or self._made[0] != begun:
-            if self._made is not None:
-                # Microbatches that were planned, and not read yet, keep it.
-                self._before = self._made[0], weakref.ref(self._made[1])
             self._made = begun, self._planned(begun)
+            kept = [(known, plan) for known, plan in self._all if plan() is not None]
+            self._all = [*kept, (begun, weakref.ref(self._made[1]))]
         return self._made[1]
 
     def made(self, position: Position) -> EpochPlan | None:
-        """The same plan where it is at hand: the last that was made, or the one before while somebody keeps it."""
-        begun, made, before = _begun(position), self._made, self._before
-        if made is not None and made[0] == begun:
-            return made[1]
-        return before[1]() if before is not None and before[0] == begun else None
+        """The same plan where it is at hand: the last that was made, or one whose microbatches are not all read."""
+        begun = _begun(position)
+        return next((plan() for known, plan in self._all if known == begun), None)
 
     def _planned(self, position: Position) -> EpochPlan:
         *done, part = (

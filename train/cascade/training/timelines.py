@@ -85,9 +85,11 @@ class Timeline:
     def told(self) -> str:
         """In words."""
         planned = f"{self.placed.makespan_s:.2f} s planned, " if self.measured else ""
+        # Sums leave a little of nothing.
+        idle = f"{abs(self.placed.idle):.1%} idle planned, {self.idle:.1%} executed"
         return (
             f"step {self.step}: {len(self.placed.runs)} cascades: {planned}{self.executed.makespan_s:.2f} s executed;"
-            f" {self.placed.idle:.1%} idle planned, {self.idle:.1%} executed; plan {self.plan.gap:.1%} above the bound"
+            f" {idle}; plan {self.plan.gap:.1%} above the bound"
         )
 
     def write(self, folder: Path, gpus_per_node: int) -> None:

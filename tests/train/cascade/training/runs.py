@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stored latents": {"model": DIT, "cascade": {"degrees": [2], "handoff_mib": 0.5}},
     "frozen text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
+    "representatives": {"model": DIT, "cascade": {"gradient_sum": "representatives"}},
     "resumed": {"model": DIT, "stops": True},
 }
 """What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""
@@ -43,8 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
 def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None = None) -> TrainConfig:
     """The configuration of a case."""
     own = {name: value for name, value in case.items() if name != "stops"}
-    own["parallel"] = own.get("parallel", {}) if schedule == "cascade" else {}
-    own["parallel"] = own["parallel"] | {"schedule": schedule}
+    if schedule == "static":
+        own.pop("parallel", None)
+        own.pop("cascade", None)
+    own["parallel"] = own.get("parallel", {}) | {"schedule": schedule}
     base = tiny_config(STEPS, every_steps=3).model_dump(exclude={"model", "parallel"})
     base["optimizer"]["grad_clip"] = 0.1
     base["checkpoint"]["background"] = False  # it is there when a run breaks off
@@ -162,14 +165,3 @@ def killed(out: str, victim: int, at_step: int) -> None:
             return super().microbatch(step, slot)
 
     Trainer(config_of(CASES["all degrees"], "cascade"), Stream(rank, world_size), Path(out)).run()
-
-
-def by_representatives(out: str) -> None:
-    """Trains by Arachne's sum of gradients."""
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_default_dtype(torch.float64)
-    case = CASES["all degrees"] | {"cascade": {"gradient_sum": "representatives"}}
-    split = SPLITS[world_size]
-    stream = ClipStream(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
-    stream.mean_samples = SAMPLES / 2
-    Trainer(config_of(case, "cascade"), stream, Path(out)).run()
