@@ -1,6 +1,7 @@
 """What a stream hands out."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -127,3 +128,19 @@ class Pack(Batch):
     buckets: tuple[Bucket, ...]
     lengths: tuple[int, ...]
     videos: tuple[torch.Tensor, ...]
+
+
+class Coming(NamedTuple):
+    """A microbatch or a pack that some rank is about to read, as the plan has it.
+
+    Attributes:
+        buckets: the shape of each sample.
+        lengths: S of each.
+        pixels: whether each comes as pixels; else as latents.
+        contexts: whether what the text encoder made of captions is stored.
+    """
+
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
+    pixels: tuple[bool, ...]
+    contexts: bool

@@ -1,5 +1,6 @@
 """What a stream draws and how it is bucketed, stage by stage of a curriculum."""
 
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -33,6 +34,7 @@ class Stages:
         self._curriculum = config.curriculum or Curriculum((Stage(),))
         self._assignments: dict[int, Assignment] = {}
         self._made: tuple[Position, EpochPlan] | None = None
+        self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
         budgets = budgets_of(config.policy, config.buckets)
         self._buckets: list[BucketConfig] = []
         for place, stage in enumerate(self._curriculum.root):
@@ -45,7 +47,7 @@ class Stages:
                 raise UsageError(f"stream.curriculum.{place}: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_assignments": {}, "_made": None}
+        return {**self.__dict__, "_assignments": {}, "_made": None, "_all": []}
 
     @property
     def count(self) -> int:
@@ -66,10 +68,17 @@ class Stages:
 
     def plan(self, position: Position) -> EpochPlan:
         """The part of the epoch that goes on."""
-        begun = replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))
+        begun = _begun(position)
         if self._made is None or self._made[0] != begun:
             self._made = begun, self._planned(begun)
+            kept = [(known, plan) for known, plan in self._all if plan() is not None]
+            self._all = [*kept, (begun, weakref.ref(self._made[1]))]
         return self._made[1]
+
+    def made(self, position: Position) -> EpochPlan | None:
+        """The same plan where it is at hand: the last that was made, or one whose microbatches are not all read."""
+        begun = _begun(position)
+        return next((plan() for known, plan in self._all if known == begun), None)
 
     def _planned(self, position: Position) -> EpochPlan:
         *done, part = (
@@ -125,3 +134,8 @@ class Stages:
         if place not in self._assignments:
             self._assignments[place] = assign(self._source.plan_index, self._buckets[place])
         return self._assignments[place]
+
+
+def _begun(position: Position) -> Position:
+    """Where the part of the epoch that goes on began; the step plays no part in its plan."""
+    return replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))

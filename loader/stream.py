@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.batch import Batch, Microbatch, Pack
+from loader.batch import Batch, Coming, Microbatch, Pack
 from loader.buckets import Assignment, BucketConfig, shapes_of
 from loader.cache import DiskCache
+from loader.contents import kind_of
 from loader.cost import Cost
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
@@ -176,6 +177,29 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             over_D[draws] = True  # twice, where fillers repeat what their step holds
         left = len(plan.order) - int(over_D.sum())
         return EpochProgress(drawn - left, left, len(plan) - steps)
+
+    def coming(self) -> list[Coming] | None:
+        """What all ranks are about to read in the step behind the state, rank after rank; opens no file.
+
+        None where nothing comes, or a plan would have to be made that reading has not come to yet.
+        """
+        position = self._stages.entered(self._position)
+        plan = self._stages.made(position)
+        if plan is None or position.part.steps == len(plan):
+            # All of an epoch was read where its plan is gone.
+            position = self._stages.entered(position.next_epoch())
+            plan = self._stages.made(position)
+        if plan is None or (self.config.epochs is not None and position.epoch >= self.config.epochs):
+            return None
+        assignment, packed = plan.assignment, position.part.setting.regime == "pack"
+        lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
+        latents, found = self.latents, []
+        for micro in plan.step(position.part.steps).microbatches:
+            buckets = tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows])
+            pixels = tuple(kind_of(bucket, latents)[0] == np.uint8 for bucket in buckets)
+            contexts = latents is not None and latents.text is not None
+            found.append(Coming(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts))
+        return found
 
     def _agree(self, share: Share, in_worker: bool) -> None:
         if in_worker:

@@ -1,9 +1,9 @@
 """Where a rank's microbatches come from, and which of them make a step."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from loader.batch import Microbatch, Pack
+from loader.batch import Coming, Microbatch, Pack
 from loader.cost import Cost
 from loader.errors import RunError
 from train.timings import StepClock
@@ -27,6 +27,14 @@ class Stream(Protocol):
 
     def recalibrate(self, cost: Cost) -> bool:
         """Plans what a new iterator yields with another cost; False where that is not possible now."""
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A stream that knows what comes."""
+
+    def coming(self) -> list[Coming] | None:
+        """What all ranks are about to read in the next step, rank after rank, the same on every rank; None: unknown."""
 
 
 def batches_of_step(

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loader.recalibrate import RecalibrateConfig
 from loader.tokens import Compression
+from train.cascade.config import CascadeConfig
 from train.log_config import LogConfig
 from train.models.config import DiffusersConfig, DiTConfig, ModelConfig
 from train.models.presets import PRESETS
@@ -200,6 +201,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     parallel: ParallelConfig = ParallelConfig()
+    cascade: CascadeConfig = CascadeConfig()
     fp8: Fp8Config | None = Field(
         None,
         description="matrix products of blocks in FP8; null has them in dtype. A run may go on with or without",
@@ -260,6 +262,26 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         if self.lora and self.parallel.tp > 1:
             raise ValueError(
                 "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cascades_are_samples_own(self) -> "TrainConfig":
+        if self.parallel.schedule == "static":
+            return self
+        if self.recalibrate:
+            raise ValueError(
+                "recalibrate times a microbatch on one rank, and with parallel.schedule cascade it has several: leave"
+                " recalibrate out"
+            )
+        if self.cascade.gradient_sum == "representatives" and self.parallel.dp_shard != 1:
+            raise ValueError(
+                "cascade.gradient_sum representatives leaves the sum on every rank, and parallel.shard optimizer wants"
+                " pieces of it: take all, or set parallel.dp_shard to 1"
+            )
+        if self.lora and self.lora.dropout:
+            raise ValueError(
+                "lora.dropout would drop by rank, and parallel.schedule cascade decides which rank: set it to 0"
             )
         return self
 

@@ -1,7 +1,9 @@
 """The loss of each sample of a microbatch or a pack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -33,6 +35,18 @@ class Losses:
     work: Work
 
 
+class Given(NamedTuple):
+    """Where the inputs of a batch come from, asked for one after the other, once each, when they are needed.
+
+    Attributes:
+        clean: of a place in `alike`: clean latents of those samples, float32 [B, C, T, H, W].
+        told: context [B, M, D] and mask [B, M] of the text, given which samples lose their caption.
+    """
+
+    clean: Callable[[int], torch.Tensor]
+    told: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
+
+
 def losses(
     bundle: Bundle,
     config: TrainConfig,
@@ -55,32 +69,33 @@ def losses(
         errors: runs the model.
         part: times the encoders.
     """
-    if isinstance(batch, Pack):
-        # Of a pack, numbers are latents.
-        parts = [
-            (slice(i, i + 1), video_CTHW[None], video_CTHW.is_floating_point())
-            for i, video_CTHW in enumerate(batch.videos)
-        ]
-    elif batch.latents_BCTHW is not None:
-        parts = [(slice(None), batch.latents_BCTHW, True)]
-    else:
-        parts = [(slice(None), batch.video_BCTHW, False)]
+    given = Given(
+        partial(_latents, bundle, batch, device, part), partial(_told, bundle, batch, device=device)
+    )
+    return losses_of(bundle, config, batch, given, device, quantile, errors, part)
+
+
+def losses_of(
+    bundle: Bundle,
+    config: TrainConfig,
+    batch: Microbatch | Pack,
+    given: Given,
+    device: torch.device,
+    quantile: float | None = None,
+    errors: SquaredErrors = of_whole,
+    part: Timed = untimed,
+) -> Losses:
+    """`losses` of a batch whose latents and text come from elsewhere; of its own it needs keys and passes alone."""
+    # Nothing here may hold clean latents: they would live through the forward.
     posed = [
-        _pose(
-            bundle,
-            config,
-            batch.keys[own],
-            batch.passes[own],
-            _latents(bundle, given, stored, device, part),
-            quantile,
-        )
-        for own, given, stored in parts
+        _pose(bundle, config, batch.keys[own], batch.passes[own], given.clean(place), quantile)
+        for place, own in enumerate(alike(batch))
     ]
     dropped = [drop for one in posed for drop in one.dropped]
     told_B = torch.cat([one.level.told for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         with part("text"):
-            context_BMD, mask_BM = _told(bundle, batch, dropped, device)
+            context_BMD, mask_BM = given.told(dropped)
         inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
         asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
         errors_B = errors(bundle.dit, asked)
@@ -89,6 +104,39 @@ def losses(
     normals_B = torch.cat([one.normals for one in posed])
     work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
     return Losses(each, normals_B, video_tokens, work)
+
+
+def alike(batch: Microbatch | Pack) -> list[slice]:
+    """The samples that go through the encoder together, as they are of one shape: all of them, or of a pack each."""
+    if isinstance(batch, Pack):
+        return [slice(place, place + 1) for place in range(len(batch.keys))]
+    return [slice(None)]
+
+
+def padded(contexts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contexts [tokens, D] of B captions as one, [B, M, D], and which of its tokens count, [B, M]."""
+    device = contexts[0].device
+    lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
+    context_BMD = pad_sequence(list(contexts), batch_first=True)
+    return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+
+
+def stored_text(
+    bundle: Bundle, contexts: Sequence[torch.Tensor], dropped: Sequence[bool], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`padded` contexts as a dataset holds them; of a dropped caption, the empty one's."""
+    empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
+    return padded(
+        [
+            own.to(device).float() if empty_MD is None or not drop else empty_MD
+            for drop, own in zip(dropped, contexts, strict=True)
+        ]
+    )
+
+
+def captions_of(captions: Sequence[str], dropped: Sequence[bool]) -> list[str]:
+    """What the text encoder reads: of a dropped caption nothing."""
+    return ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,23 +156,22 @@ def _told(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The text of each sample: its context, and which of its tokens count; of a dropped caption, the empty one's."""
     if batch.contexts is None:
-        captions = ["" if drop else text for drop, text in zip(dropped, batch.captions, strict=True)]
-        context_BMD, mask_BM = bundle.text(captions)
+        context_BMD, mask_BM = bundle.text(captions_of(batch.captions, dropped))
         return context_BMD, mask_BM
-    empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
-    contexts = [
-        own.to(device).float() if empty_MD is None or not drop else empty_MD
-        for drop, own in zip(dropped, batch.contexts, strict=True)
-    ]
-    lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
-    context_BMD = pad_sequence(contexts, batch_first=True)
-    return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+    return stored_text(bundle, batch.contexts, dropped, device)
 
 
 def _latents(
-    bundle: Bundle, given: torch.Tensor, stored: bool, device: torch.device, part: Timed
+    bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
 ) -> torch.Tensor:
     """Clean latents, float32 [B, C, T, H, W], of pixels or of latents that a dataset holds."""
+    if isinstance(batch, Pack):
+        given = batch.videos[place][None]
+        stored = given.is_floating_point()  # of a pack, numbers are latents
+    elif batch.latents_BCTHW is not None:
+        given, stored = batch.latents_BCTHW, True
+    else:
+        given, stored = batch.video_BCTHW, False
     with torch.no_grad(), part("vae"):
         given = given.to(device)
         return given.float() if stored else bundle.tokenizer.encode(given)

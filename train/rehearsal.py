@@ -79,7 +79,7 @@ def rehearse(
         raise UsageError(
             "parallel.pp=1 alone is predicted: how many microbatches a stage keeps depends on the step"
         )
-    parallel = config.parallel.model_copy(update={"compile": False})
+    parallel = config.parallel.model_copy(update={"compile": False, "schedule": "static"})
     config = config.model_copy(update={"parallel": parallel, "device": "cpu"})
     mesh = Mesh.of(config.parallel, ranks)
     kind = layout_of(config, mesh)

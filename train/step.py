@@ -1,9 +1,9 @@
 """What a rank's microbatches add to a step: gradients to sum, losses to report, and what both are divided by."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
@@ -13,6 +13,7 @@ from train.models.denoiser import Work
 from train.parallel.world import World
 
 Denominator = Literal["step", "epoch", "step_tokens"]
+B = TypeVar("B", bound=Batch)
 
 
 class SampleLosses(Protocol):
@@ -50,12 +51,19 @@ class StepLosses:
     def __init__(self, denominator: Denominator) -> None:
         self._denominator = denominator
         self._done: list[_Done] = []
+        self._any: Batch | None = None
         self._unit = 1.0
 
     @property
     def step_samples(self) -> int:
         """Samples of the step on all ranks."""
-        return self._done[0].batch.step_samples
+        return self._one.step_samples
+
+    def seen(self, batches: Iterable[B]) -> Iterator[B]:
+        """The same batches: a rank that reads some of a step may be asked to run others, or none."""
+        for batch in batches:
+            self._any = batch
+            yield batch
 
     def add(self, batch: Batch, losses: SampleLosses) -> torch.Tensor:
         """Takes a microbatch that went through the model; the scalar whose gradient it adds."""
@@ -64,6 +72,7 @@ class StepLosses:
             counted_B = counted_B * torch.tensor(losses.video_tokens, device=counted_B.device)
             unit = statistics.fmean(losses.video_tokens)
         mean = counted_B.mean()
+        self._any = batch
         self._done.append(_Done(batch, losses, mean.detach(), unit))
         return batch.weight * mean
 
@@ -109,16 +118,20 @@ class StepLosses:
     def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """With ``epoch``, makes means over the step's samples sums over them, in units of a mean step."""
         if self._denominator == "epoch":
-            batch = self._done[0].batch
-            _scale_(weights, batch.step_samples / batch.mean_samples)
+            _scale_(weights, self._one.step_samples / self._one.mean_samples)
 
     def nonfinite(self, step: int, count: int, rank: int) -> str:
         """What to tell a person after so many steps in a row that were not finite, up to this one."""
         return (
             f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
-            f"(samples on rank {rank}: {', '.join(self._suspects()[:8])}); "
+            f"(samples on rank {rank}: {', '.join(self._suspects()[:8]) or 'none'}); "
             "lower optimizer.lr, or look at these clips"
         )
+
+    @property
+    def _one(self) -> Batch:
+        assert self._any is not None, "a step of no batch"
+        return self._any
 
     def _suspects(self) -> list[str]:
         """Keys of the samples whose loss is not finite; of all, where every loss is."""

@@ -113,6 +113,8 @@ class Trainer:
         checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
         last = done = resume(checkpoints, self.stream, config)
         layout.share()
+        if layout.cascades is not None:
+            layout.cascades.foresee(self.stream)
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
@@ -136,7 +138,7 @@ class Trainer:
                 layout.zero_gradients()
                 own = StepLosses(config.denominator)
                 for batch, found in layout.passes(
-                    batches_of_step(batches, step, total_steps, clock), own.add, clock
+                    own.seen(batches_of_step(batches, step, total_steps, clock)), own.add, clock
                 ):
                     rows.add(batch, found)
                     log.bad_samples(batch.bad)
@@ -170,6 +172,8 @@ class Trainer:
                         mfu=utilisation(step_work.flops, times.step_s, peak) if peak else None,
                     )
                 )
+                if layout.cascades is not None and (line := layout.cascades.shown(step, self.out)):
+                    log.say(line)
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:
                     raise RunError(own.nonfinite(step, nonfinite_steps, world.rank))

@@ -24,6 +24,7 @@ from typing import Any, Self
 PRELOADED = (
     "train.trainer",
     "loader.stream",
+    "train.cascade.training.cascades",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",

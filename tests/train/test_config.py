@@ -47,3 +47,37 @@ def test_the_kind_decides_the_text_encoder():
     assert config.text.kind == "transformers"
     with pytest.raises(ValidationError):
         TrainConfig.model_validate({"text": {"kind": "hashed", "name": "google/t5-small"}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"parallel": {"dp_shard": 2}}, "shard"),
+        ({"parallel": {"dp_replicate": 1, "dp_shard": "rest"}}, "optimizer"),
+        ({"parallel": {"ulysses": 2}}, "ulysses"),
+        ({"parallel": {"ring": 2}}, "ring"),
+        ({"parallel": {"tp": 2}}, "tp"),
+        ({"parallel": {"pp": 2}}, "pp"),
+        ({"parallel": {"compile": True}}, "compile"),
+        ({"recalibrate": {"every_steps": 10}}, "recalibrate"),
+        ({"lora": {"dropout": 0.1, "checkpoint": "run"}}, "lora.dropout"),
+        (
+            {
+                "parallel": {"dp_shard": 2, "shard": "optimizer"},
+                "cascade": {"gradient_sum": "representatives"},
+            },
+            "gradient_sum",
+        ),
+        ({"cascade": {"degrees": [0, 1]}}, "degrees"),
+    ],
+)
+def test_what_cannot_go_with_cascades_is_refused_by_name(changes, named):
+    parallel = changes.get("parallel", {}) | {"schedule": "cascade"}
+    with pytest.raises(ValidationError, match=named):
+        TrainConfig.model_validate(changes | {"parallel": parallel})
+
+
+def test_cascades_go_with_replicas_and_zero():
+    for parallel in ({}, {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"}):
+        config = TrainConfig.model_validate({"parallel": parallel | {"schedule": "cascade"}})
+        assert config.parallel.schedule == "cascade"

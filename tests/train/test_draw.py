@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from train.objectives.draw import draw
+from train.objectives.draw import draw, draw_dropped
 
 SHAPE = (2, 3, 4, 4)
 
@@ -27,3 +27,8 @@ def test_draws_follow_their_distributions():
         assert abs(numbers.mean()) < 0.05
         assert abs(numbers.std() - 1) < 0.05
     assert abs(sum(drawn.dropped) / 4000 - 0.3) < 0.03
+
+
+def test_dropped_captions_are_known_without_the_noise():
+    drawn = [str(i) for i in range(100)], [2] * 100
+    assert draw_dropped(0.3, 5, *drawn) == draw(0.3, 5, *drawn, (4,)).dropped

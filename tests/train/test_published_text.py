@@ -82,3 +82,24 @@ def test_empty_captions_have_a_token_even_among_themselves(tmp_path):
     assert context_BMD.shape[:2] == mask_BM.shape == (2, 1)
     assert mask_BM.all()
     assert context_BMD.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("UMT5", {"max_text_tokens": 4}),
+        ("T5", {"padding": "text", "max_text_tokens": 5}),
+        ("Bert", {"template": "a cat {} the dog", "template_tokens": 2, "max_text_tokens": 3}),
+    ],
+)
+def test_lengths_are_known_without_encoding(tmp_path, kind, settings):
+    text = encoder(tmp_path, kind, **settings)
+    for captions in ([*CAPTIONS, ""], [""]):
+        _, mask_BM = text(captions)
+        assert text.lengths(captions) == mask_BM.sum(dim=1).tolist()
+
+
+def test_lengths_count_the_vector_for_all(tmp_path):
+    place, pooled = publish_text(tmp_path), publish_text(tmp_path, "_2", kind="CLIP", width=6)
+    text = TransformersTextEncoder(TransformersTextConfig(**place, pooled=pooled, max_text_tokens=4))
+    assert text.lengths(CAPTIONS) == text(CAPTIONS)[1].sum(dim=1).tolist()

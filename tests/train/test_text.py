@@ -20,6 +20,12 @@ def test_hashed_contexts_are_padded_to_the_longest_caption():
     assert mask_BL.sum(dim=1).tolist() == [7, 1, 3]
 
 
+def test_hashed_lengths_are_known_without_encoding():
+    text = HashedTextEncoder(HashedTextConfig(vocabulary=64, width=16, max_text_tokens=3))
+    captions = ["a dog runs over the hill", "a", ""]
+    assert text.lengths(captions) == text(captions)[1].sum(dim=1).tolist() == [4, 2, 1]
+
+
 def test_hashed_words_ignore_case_and_punctuation():
     encoder = hashed()
     assert torch.equal(encoder(["A dog, running!"])[0], encoder(["a DOG running"])[0])

@@ -27,8 +27,13 @@ class TextEncoder(nn.Module):
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """The context, float [B, L, D], and which of its tokens count, bool [B, L].
 
-        L fits the longest caption. Every caption has at least one token that counts, the empty one too.
+        L fits the longest caption. Every caption has at least one token that counts, the empty one too. Padding lies
+        behind them.
         """
+        raise NotImplementedError
+
+    def lengths(self, captions: Sequence[str]) -> list[int]:
+        """How many tokens of each caption count, without encoding it."""
         raise NotImplementedError
 
 
@@ -53,6 +58,10 @@ class HashedTextEncoder(TextEncoder):
         mask_BL = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
         device = self.table.weight.device
         return self.table(padded_BL.to(device)), mask_BL.to(device)
+
+    def lengths(self, captions: Sequence[str]) -> list[int]:
+        """See ``TextEncoder``."""
+        return [len(self._rows(caption)) for caption in captions]
 
     def _rows(self, caption: str) -> list[int]:
         return [0, *(1 + self._hash(word) for word in words(caption, self.config.max_text_tokens))]
@@ -90,6 +99,24 @@ class TransformersTextEncoder(TextEncoder):
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``TextEncoder``; the longest context is ``max_text_tokens``, and one row with ``pooled``."""
         config = self.config
+        tokens = self._tokens(captions).to(self.model.device)
+        mask_BL = self._counting(tokens["attention_mask"])
+        output = self.model(**tokens, output_hidden_states=config.skipped_layers > 0)
+        layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
+        context_BLD = layers[-1 - config.skipped_layers][:, config.template_tokens :].float()
+        if self.pooled is not None:
+            row_B1D = F.pad(self.pooled(captions), (0, self.width - self.pooled_width))[:, None]
+            context_BLD = torch.cat([row_B1D, context_BLD], dim=1)
+        return context_BLD, mask_BL
+
+    def lengths(self, captions: Sequence[str]) -> list[int]:
+        """See ``TextEncoder``."""
+        counts: list[int] = self._counting(self._tokens(captions)["attention_mask"]).sum(dim=1).tolist()
+        return counts
+
+    def _tokens(self, captions: Sequence[str]) -> Any:
+        """What the encoder reads, and which of it."""
+        config = self.config
         tokens = self.tokenizer(
             [config.template.replace("{}", caption) for caption in captions],
             padding=True if config.padding == "mask" else "max_length",
@@ -100,24 +127,17 @@ class TransformersTextEncoder(TextEncoder):
         if tokens["input_ids"].shape[1] <= config.template_tokens:
             # Without special tokens, captions that are all empty are of no length.
             tokens = self.tokenizer.pad(tokens, padding="max_length", max_length=config.template_tokens + 1)
-        tokens = tokens.to(self.model.device)
-        mask_BL = tokens["attention_mask"].bool()
         if config.padding == "text":
-            mask_BL = torch.ones_like(mask_BL)
-        tokens["attention_mask"] = mask_BL.long()
-        output = self.model(**tokens, output_hidden_states=config.skipped_layers > 0)
-        layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
-        context_BLD = layers[-1 - config.skipped_layers][:, config.template_tokens :].float()
-        mask_BL = mask_BL[:, config.template_tokens :]
+            tokens["attention_mask"] = torch.ones_like(tokens["attention_mask"])
+        tokens["attention_mask"] = tokens["attention_mask"].long()
+        return tokens
+
+    def _counting(self, read_BL: torch.Tensor) -> torch.Tensor:
+        """Which tokens of the context count, bool, of what was read."""
+        mask_BL = read_BL[:, self.config.template_tokens :].bool()
         # A tokenizer without special tokens leaves an empty caption nothing to attend to.
         mask_BL[:, 0] |= ~mask_BL.any(dim=1)
-        if self.pooled is not None:
-            row_B1D = F.pad(self.pooled(captions), (0, self.width - self.pooled_width))[:, None]
-            context_BLD, mask_BL = (
-                torch.cat([row_B1D, context_BLD], dim=1),
-                F.pad(mask_BL, (1, 0), value=True),
-            )
-        return context_BLD, mask_BL
+        return mask_BL if self.pooled is None else F.pad(mask_BL, (1, 0), value=True)
 
 
 class _Pooled(nn.Module):

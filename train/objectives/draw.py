@@ -38,9 +38,26 @@ def draw(
     """
     dropped, normals, noise = [], [], []
     for key, passed in zip(keys, passes, strict=True):
-        digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-        dropped.append(torch.rand((), generator=generator).item() < caption_dropout)
+        generator = _generator(seed, key, passed)
+        dropped.append(_drops(caption_dropout, generator))
         normals.append(torch.randn((), generator=generator))
         noise.append(torch.randn(tuple(latent_shape), generator=generator))
     return Draw(torch.stack(normals), torch.stack(noise), dropped)
+
+
+def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int]) -> list[bool]:
+    """Which samples lose their caption, as `draw` has it; arguments as there."""
+    return [
+        _drops(caption_dropout, _generator(seed, key, passed))
+        for key, passed in zip(keys, passes, strict=True)
+    ]
+
+
+def _generator(seed: int, key: str, passed: int) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+def _drops(caption_dropout: float, generator: torch.Generator) -> bool:
+    """The first number that a sample draws."""
+    return torch.rand((), generator=generator).item() < caption_dropout

@@ -43,11 +43,37 @@ class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
         description="share of a compiled block's activations that is kept, with memory_budget",
     )
     compile: bool = Field(False, description="compile each block with torch.compile")
+    schedule: Literal["static", "cascade"] = Field(
+        "static",
+        description="what runs where: static, each rank the microbatches that it reads; cascade, each step by a plan of"
+        " its own (docs/cascade-execution.md)",
+    )
 
     @property
     def memory_budget(self) -> float:
         """Share of a compiled block's activations that is kept."""
         return self.activation_memory_budget if self.activation_checkpointing == "memory_budget" else 1.0
+
+    @model_validator(mode="after")
+    def _plans_are_free(self) -> "ParallelConfig":
+        if self.schedule == "static":
+            return self
+        if self.shard == "weights" and self.dp_shard != 1:
+            raise ValueError(
+                "schedule cascade lets ranks run apart, and with shard weights they gather in step: set shard to"
+                " optimizer, or dp_shard to 1"
+            )
+        for name in ("ring", "ulysses", "tp", "pp"):
+            if getattr(self, name) > 1:
+                raise ValueError(
+                    f"schedule cascade gives every microbatch ranks by its plan: leave {name} at 1 (degrees of"
+                    " sequences: train.cascade.degrees)"
+                )
+        if self.compile:
+            raise ValueError(
+                "schedule cascade would compile blocks anew for every group: leave compile false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> "ParallelConfig":

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from loader.batch import Microbatch, Pack
+from loader.errors import UsageError
 from train.config import TrainConfig
 from train.losses import Losses, losses
 from train.models.bundle import Bundle
@@ -20,6 +22,9 @@ from train.parallel.mesh import CONTEXT, SUMMED, Ranks
 from train.parallel.pipeline import OfStages, Pipeline, Weigh
 from train.squared_errors import SquaredErrors, of_whole
 from train.timings import StepClock
+
+if TYPE_CHECKING:
+    from train.cascade.training.cascades import Cascades
 
 
 class Replicated:
@@ -38,6 +43,7 @@ class Replicated:
         optimizer: of them.
         errors: runs the model on this rank's part of a batch's tokens; without gradients where there are stages.
         count: of the values that are trained, on all ranks.
+        cascades: what runs the steps, where each has a plan of its own.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Replicated:
         held = [line.split() for said in ranks.along("pp").gather_text(own) for line in said.splitlines()]
         self._holders = Counter(name for name, _ in held)
         self.count = sum(int(values) for values in dict(held).values())
+        self.cascades = self._planned() if config.parallel.schedule == "cascade" else None
 
     def share(self) -> None:
         """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
@@ -81,6 +88,8 @@ class Replicated:
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Runs the microbatches of a step forward and backward; each with its losses, in order.
 
+        Under a plan of cascades these are the microbatches that this rank reports, whoever has read and run them.
+
         Args:
             batches: this rank's, as they come.
             weigh: what each of them adds to the step.
@@ -91,6 +100,9 @@ class Replicated:
             with clock.part("sync"):
                 idle_rounds = self.lacking(len(batches))
             yield from self._pipeline.passes(batches, weigh, idle_rounds, clock)
+            return
+        if self.cascades is not None:
+            yield from self.cascades.passes(batches, weigh, clock)
             return
         device = self.ranks.world.device
         for batch in batches:
@@ -117,9 +129,8 @@ class Replicated:
 
     def sum_gradients(self) -> None:
         """Sums gradients over the ranks, once all microbatches are through."""
-        self.ranks.along(*SUMMED).sum_(
-            [weight.grad for weight in self.weights.values() if weight.grad is not None]
-        )
+        everywhere = self.cascades or self.ranks.along(*SUMMED)
+        everywhere.sum_([weight.grad for weight in self.weights.values() if weight.grad is not None])
         self._sum_over_model_ranks()
 
     def clip(self, largest: float) -> float:
@@ -159,6 +170,19 @@ class Replicated:
             for key, weight in self.weights.items()
             for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
         }
+
+    def _planned(self) -> "Cascades":
+        try:
+            from train.cascade.training.cascades import Cascades
+        except ImportError as error:
+            raise UsageError(
+                f"parallel.schedule=cascade needs {error.name}: pip install reelweave[cascade]"
+            ) from error
+        # A rank without a DiT in a step has its part in the sum as well.
+        for parameter in self.bundle.trained().values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return Cascades(self.bundle, self._config, self.ranks.world)
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.weights[name].grad

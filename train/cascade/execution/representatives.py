@@ -7,7 +7,7 @@ an exact cover, ranks that have every sample once. Cascades by themselves need n
 gradients, of their own tokens, which are summed once over all ranks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -122,7 +122,7 @@ class Whole:
     def train(
         self,
         sample: int,
-        given: Mapping[Module, list[torch.Tensor]],
+        given: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:

@@ -1,7 +1,7 @@
 """What the cascades of a step compute: the executor's view of a model and its data."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -68,7 +68,7 @@ class Work(Protocol):
     def train(
         self,
         sample: int,
-        given: Mapping[Module, list[torch.Tensor]],
+        given: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:

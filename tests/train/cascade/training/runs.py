@@ -1,0 +1,167 @@
+"""Rank functions: short runs by cascades, and what their streams hold."""
+
+import itertools
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loader.batch import Batch, Pack
+from loader.errors import RunError
+from tests.train.clips import ClipStream, tiny_config
+from tests.train.layouts import SAMPLES, SPLITS
+from train.config import TrainConfig
+from train.models.text import build_text_encoder
+from train.models.tokenizer import PatchTransform
+from train.parallel.world import join
+from train.trainer import Trainer
+
+STEPS = 5
+DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}
+MMDIT = {"kind": "mmdit", "hidden": 24, "heads": 4, "layers": 2, "adaln_rank": 8}
+ST_DIT = {"kind": "st_dit", "hidden": 24, "heads": 4, "layers": 2, "full_attention": True}
+ZERO = {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"}
+
+CASES: dict[str, dict[str, Any]] = {
+    "replicated": {"model": DIT},
+    "all degrees": {"model": DIT, "cascade": {"degrees": [1, 2, 3, 4]}},
+    "a rank without a DiT": {"model": DIT, "cascade": {"degrees": [3]}, "denominator": "epoch"},
+    "zero": {"model": MMDIT, "parallel": ZERO, "cascade": {"degrees": [2, 4]}, "denominator": "step_tokens"},
+    "st_dit": {"model": ST_DIT, "cascade": {"degrees": [2]}},
+    "packs": {"model": DIT, "cascade": {"degrees": [1, 2]}},
+    "stored latents": {"model": DIT, "cascade": {"degrees": [2], "handoff_mib": 0.5}},
+    "frozen text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
+    "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
+    "representatives": {"model": DIT, "cascade": {"gradient_sum": "representatives"}},
+    "resumed": {"model": DIT, "stops": True},
+}
+"""What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""
+
+
+def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None = None) -> TrainConfig:
+    """The configuration of a case."""
+    own = {name: value for name, value in case.items() if name != "stops"}
+    if schedule == "static":
+        own.pop("parallel", None)
+        own.pop("cascade", None)
+    own["parallel"] = own.get("parallel", {}) | {"schedule": schedule}
+    base = tiny_config(STEPS, every_steps=3).model_dump(exclude={"model", "parallel"})
+    base["optimizer"]["grad_clip"] = 0.1
+    base["checkpoint"]["background"] = False  # it is there when a run breaks off
+    if text:
+        own["text"] = text
+    return TrainConfig.model_validate(base | own)
+
+
+class Packed(ClipStream):
+    """The same samples as packs."""
+
+    def microbatch(self, step: int, slot: int = 0) -> Batch:
+        return packed(super().microbatch(step, slot))
+
+
+def packed(batch: Any) -> Pack:
+    """The samples of a microbatch as a pack."""
+    common = {
+        name: getattr(batch, name)
+        for name in (
+            *("keys", "captions", "passes", "step", "epoch", "weight", "step_samples", "mean_samples"),
+            *("slot", "slots", "after"),
+        )
+    }
+    count = len(batch.keys)
+    return Pack(
+        buckets=(batch.bucket,) * count,
+        lengths=(batch.length,) * count,
+        videos=tuple(batch.video_BCTHW),
+        **common,
+    )
+
+
+class Latents(ClipStream):
+    """The same samples as latents."""
+
+    def microbatch(self, step: int, slot: int = 0) -> Batch:
+        batch = super().microbatch(step, slot)
+        latents_BCTHW = PatchTransform(tiny_config().tokenizer).encode(batch.video_BCTHW)
+        nothing = torch.empty(len(batch.keys), 3, 0, 0, 0, dtype=torch.uint8)
+        return replace(batch, latents_BCTHW=latents_BCTHW, video_BCTHW=nothing)
+
+
+class Contexts(Latents):
+    """The same samples as latents and contexts."""
+
+    text: Any
+
+    def microbatch(self, step: int, slot: int = 0) -> Batch:
+        batch = super().microbatch(step, slot)
+        context_BMD, mask_BM = self.text(batch.captions)
+        pairs = zip(context_BMD, mask_BM, strict=True)
+        return replace(batch, contexts=tuple(context_MD[mask_M] for context_MD, mask_M in pairs))
+
+
+STREAMS = {"packs": Packed, "stored latents": Latents, "stored text": Contexts}
+
+
+def train_cases(out: str, text: dict[str, Any], names: list[str]) -> None:
+    """Trains all cases, one after the other, on the ranks of a world."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with join("cpu"):
+        for name in names:
+            train_case(Path(out) / name, name, text, rank, world_size)
+
+
+def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_size: int = 1) -> None:
+    """Trains a case: by cascades on several ranks, statically on one."""
+    case, reads = CASES[name], "text" in name
+    torch.set_default_dtype(torch.float32 if reads else torch.float64)
+    config = config_of(case, "cascade" if world_size > 1 else "static", text if reads else None)
+    kind = STREAMS.get(name, ClipStream) if world_size > 1 else ClipStream
+    if kind is Contexts:
+        Contexts.text = build_text_encoder(config.text)
+    stream = kind(samples=SAMPLES)
+    if world_size > 1:
+        split = SPLITS[world_size]
+        stream = kind(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
+    stream.mean_samples = SAMPLES / 2
+    if case.get("stops") and world_size > 1:
+
+        class Cut(kind):
+            """Ends behind three steps."""
+
+            def __iter__(self):
+                return itertools.takewhile(lambda batch: batch.step < 3, super().__iter__())
+
+        whole, stream.__class__ = stream.__class__, Cut
+        try:
+            Trainer(config, stream, out).run()
+        except RunError as error:
+            print(error)
+        stream.__class__ = whole
+        config = config_of(case, "static")
+    Trainer(config, stream, out).run()
+
+
+def command(config: str, *changes: str) -> int:
+    """``reelweave train``."""
+    from pipelines.cli import main
+
+    return main(["train", "--config", config, *(word for change in changes for word in ("--set", change))])
+
+
+def killed(out: str, victim: int, at_step: int) -> None:
+    """Trains by cascades; one rank kills itself when it reads a step, counted from 0; -1: none does."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    class Stream(ClipStream):
+        """Ends its process."""
+
+        def microbatch(self, step: int, slot: int = 0) -> Batch:
+            if rank == victim and step == at_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().microbatch(step, slot)
+
+    Trainer(config_of(CASES["all degrees"], "cascade"), Stream(rank, world_size), Path(out)).run()

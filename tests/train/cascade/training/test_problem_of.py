@@ -1,0 +1,106 @@
+"""From the shapes of a step to its planning problem, and what decides its numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from loader.buckets import Bucket
+from loader.errors import UsageError
+from tests.train.clips import tiny_config
+from train.cascade.check import violations
+from train.cascade.config import CascadeConfig
+from train.cascade.costs import CostModel, DiTCost, TextCost, VAECost
+from train.cascade.plan import plan
+from train.cascade.problem import Module
+from train.cascade.training.clip_costs import Counted, Measured, read_costs
+from train.cascade.training.problem_of import Clip, Shape, problem_of
+from train.models.bundle import Bundle
+
+COSTS = CostModel(
+    dit=DiTCost(linear_s=1e-3, square_s=1e-6, exchanged_bytes=0, states_bytes=100, token_bytes=1),
+    vae=VAECost(tile_s=0.5, tile_frames=4, tiles_per_picture=1, memory_bytes=7),
+    text=TextCost(sample_s=0.25),
+)
+SHORT, LONG = Clip(Bucket(5, 16, 16), 100, True), Clip(Bucket(9, 16, 16), 300, True)
+STORED = LONG._replace(pixels=False)
+DEGREES = (1, 2, 4)
+
+
+def problem(*shapes, costs=None, degrees=DEGREES, memory=math.inf):
+    return problem_of(shapes, costs or Measured(COSTS), 4, degrees, memory, 16)
+
+
+def test_samples_of_a_pack_add_up():
+    found = problem(Shape((SHORT, LONG), False), Shape((SHORT, SHORT), False))
+    dit_SK = found.seconds_SMK[:, Module.DIT]
+    assert dit_SK[0, 0] == pytest.approx(0.4 + 1e-6 * (100**2 + 300**2))
+    assert dit_SK[1, 0] == pytest.approx(0.2 + 1e-6 * 2 * 100**2)
+    assert dit_SK[0] == pytest.approx(dit_SK[0, 0] / np.array(DEGREES))
+    assert found.memory_SMK[0, Module.DIT].tolist() == [500, 300, 200]
+
+
+def test_clips_of_a_vae_are_dealt_out_to_no_more_gpus_than_there_are():
+    found = problem(Shape((SHORT, LONG, SHORT), False), degrees=(1, 2, 3, 4))
+    # Two tiles of a short clip, three of a long one.
+    assert found.seconds_SMK[0, Module.VAE].tolist() == [3.5, 2.0, 1.5, math.inf]
+    assert found.memory_SMK[0, Module.VAE, 0] == 107
+
+
+def test_what_is_stored_has_no_cascade():
+    found = problem(Shape((STORED,), False), Shape((SHORT,), True))
+    assert found.has_SM.tolist() == [[False, False, True], [True, True, True]]
+    assert found.seconds_SMK[1, Module.TEXT].tolist() == [0.25, math.inf, math.inf]
+
+
+def test_a_dit_has_no_more_gpus_than_tokens_in_a_frame():
+    tiny = Clip(Bucket(5, 4, 8), 30, False)
+    assert problem(Shape((tiny,), False)).possible_SMK[0, Module.DIT].tolist() == [True, True, False]
+    assert problem(Shape((tiny, tiny), False)).possible_SMK[0, Module.DIT].all()
+
+
+def test_other_modules_run_alone_where_the_dit_must_not():
+    found = problem(Shape((SHORT,), True), degrees=(2, 4))
+    assert found.degrees_K.tolist() == [1, 2, 4]
+    assert found.possible_SMK[0, Module.DIT].tolist() == [False, True, True]
+    assert found.has_SM.all()
+
+
+def test_memory_forces_a_degree():
+    found = problem(Shape((LONG,), False), memory=200)
+    assert found.possible_SMK[0, Module.DIT].tolist() == [False, False, True]
+    with pytest.raises(UsageError, match="fits with no degree"):
+        problem(Shape((LONG,), False), memory=120)
+
+
+def test_without_measurements_operations_decide():
+    config = tiny_config()
+    costs = Counted(Bundle(config), config, torch.device("cpu"))
+    found = problem(Shape((SHORT,), False), Shape((LONG, LONG), True), Shape((STORED,), False), costs=costs)
+    dit_SK = found.seconds_SMK[:, Module.DIT]
+    assert dit_SK[1] == pytest.approx(2 * dit_SK[2])
+    assert (dit_SK[2] > dit_SK[0]).all()
+    # Two GPUs are faster than one, and less than twice as fast.
+    assert (dit_SK[:, 0] > dit_SK[:, 1]).all()
+    assert (dit_SK[:, 1] > dit_SK[:, 0] / 2).all()
+    vae_SK = found.seconds_SMK[:, Module.VAE]
+    assert vae_SK[1, 0] == pytest.approx(2 * vae_SK[1, 1]) == pytest.approx(2 * 9 / 5 * vae_SK[0, 0])
+    made = plan(found)
+    assert violations(found, made.schedule) == []
+
+
+def test_costs_are_read_from_a_file(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(COSTS.model_dump_json())
+    assert read_costs(path) == Measured(COSTS)
+    path.write_text('{"dit": {"linear_s": -1}}')
+    with pytest.raises(UsageError, match=r"costs\.json is no cost model, at dit\.linear_s"):
+        read_costs(path)
+    with pytest.raises(UsageError, match="cannot read train"):
+        read_costs(tmp_path / "none.json")
+
+
+def test_degrees_are_at_least_one():
+    with pytest.raises(ValueError, match="degrees"):
+        CascadeConfig(degrees=(0,))

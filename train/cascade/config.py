@@ -1,0 +1,48 @@
+"""How a run is trained by cascades; importing it loads no torch."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+Degree = Annotated[int, Field(ge=1)]
+
+
+class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
+    """Plans and their execution (docs/cascade-execution.md)."""
+
+    degrees: Annotated[tuple[Degree, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="numbers of ranks that a DiT may run on; null: 1, 2, 4, 8 and so on up to all ranks, or 1 alone"
+        " where the model cannot be cut",
+    )
+    costs: Path | None = Field(
+        None,
+        description="measured costs, JSON of train.cascade.costs.CostModel; null: the modules' operations at a nominal"
+        " rate, and no memory",
+    )
+    memory_gib: float | None = Field(
+        None,
+        gt=0,
+        description="memory of a GPU that plans keep to, by the costs; null: all that it has, on a CPU any",
+    )
+    topology: str | None = Field(
+        None,
+        description="of the cluster: dgx-h100, dgx-h200, pcie, single, or a file, JSON of"
+        " train.cascade.topology.Topology; null: one node, and GPUs as the planner counts them",
+    )
+    handoff_mib: float | None = Field(
+        None, gt=0, description="bytes of a rank for handoffs at once, in MiB; null: what the plan needs"
+    )
+    lookahead: int = Field(
+        2, ge=0, description="cascades ahead of its own that a rank already receives the inputs of"
+    )
+    groups: int = Field(64, ge=1, description="process groups that a rank keeps from step to step")
+    gradient_sum: Literal["all", "representatives"] = Field(
+        "all",
+        description="how gradients become those of all samples: partial ones summed once over all ranks, or Arachne's"
+        " representatives (replicas alone; in steps where they would count a sample twice, as all)",
+    )
+    timeline_every_steps: int | None = Field(
+        None, ge=1, description="steps between pictures of plan and execution in OUT/timeline; null: none"
+    )

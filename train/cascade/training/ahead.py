@@ -1,0 +1,69 @@
+"""Plans of steps, made while the step before runs."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from train.cascade.plan import Plan
+from train.cascade.schedule import Schedule
+from train.cascade.training.problem_of import Shape
+
+
+class Planned(NamedTuple):
+    """What a step is to be.
+
+    Attributes:
+        plan: with GPUs as the planner counts them.
+        placed: the schedule that is executed.
+    """
+
+    plan: Plan
+    placed: Schedule
+
+
+Planner = Callable[[Sequence[Shape], int], Planned]
+"""The plan of a step's microbatches, given the step's number: a pure function, the same on every rank."""
+
+
+class _Wanted(NamedTuple):
+    shapes: tuple[Shape, ...]
+    step: int
+
+
+class Ahead:
+    """Plans in a thread. A plan depends on shapes alone, so it does not matter whether it was made ahead.
+
+    Args:
+        planner: of a step.
+
+    Attributes:
+        steps: planned since `told`.
+        ahead: of them, those whose plan was begun before the step.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._thread = ThreadPoolExecutor(1, "plans")
+        self._coming: tuple[_Wanted, Future[Planned]] | None = None
+        self.steps = self.ahead = 0
+
+    def begin(self, shapes: Sequence[Shape], step: int) -> None:
+        """Begins to plan a step that comes."""
+        wanted = _Wanted(tuple(shapes), step)
+        self._coming = wanted, self._thread.submit(self._planner, *wanted)
+
+    def take(self, shapes: Sequence[Shape], step: int) -> Planned:
+        """The plan of a step that is here, on the spot where nobody foresaw it."""
+        wanted, coming = _Wanted(tuple(shapes), step), self._coming
+        self._coming = None
+        self.steps += 1
+        if coming is not None and coming[0] == wanted:
+            self.ahead += 1
+            return coming[1].result()
+        return self._planner(*wanted)
+
+    def told(self) -> str:
+        """How many plans were ready in time since the last call, in words."""
+        steps, ahead = self.steps, self.ahead
+        self.steps = self.ahead = 0
+        return f"{ahead} of {steps} steps planned ahead"

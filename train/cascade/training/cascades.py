@@ -1,0 +1,218 @@
+"""A training step by cascades: told, planned, executed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from loader.batch import Microbatch, Pack
+from loader.errors import UsageError
+from train.batches import Foreseeing
+from train.cascade.execution.executor import Executor
+from train.cascade.execution.pool import Pool
+from train.cascade.execution.representatives import Representatives, Whole
+from train.cascade.execution.step import Executed
+from train.cascade.execution.work import Part
+from train.cascade.mapper import place
+from train.cascade.plan import plan
+from train.cascade.topology import PRESETS, Topology
+from train.cascade.training.ahead import Ahead, Planned
+from train.cascade.training.clip_costs import Counted, read_costs
+from train.cascade.training.manifest import exchange
+from train.cascade.training.problem_of import ClipCosts, Shape, problem_of, shape_coming, shape_of
+from train.cascade.training.step_work import StepWork, contexts_of
+from train.cascade.training.timelines import FOLDER, Timeline, all_runs
+from train.config import HashedTextConfig, TrainConfig
+from train.losses import Losses
+from train.models.bundle import Bundle
+from train.models.diffusers_wan import Wan
+from train.models.dit import DiT
+from train.parallel.parts import cuttable
+from train.parallel.pipeline import Weigh
+from train.parallel.world import World
+from train.timings import StepClock
+
+_SEEDS = 2**31  # of a search; a run's may be negative
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """A step that was executed.
+
+    Attributes:
+        planned: what it was to be.
+        runs: this rank's part of it.
+    """
+
+    planned: Planned
+    runs: Sequence[Executed]
+
+
+class Cascades:
+    """Runs the steps of a model whose weights are whole on every rank, which may each run any part of a step.
+
+    Args:
+        bundle: the modules.
+        config: of the run.
+        world: its ranks; GPU k of a plan is rank k.
+
+    Attributes:
+        last: the step that was executed last, until the next begins.
+        ahead: plans of steps that come.
+        topology: of the cluster.
+
+    Raises:
+        UsageError: the model cannot be cut as the degrees want it, there are no such degrees, or a file is not there.
+    """
+
+    def __init__(self, bundle: Bundle, config: TrainConfig, world: World) -> None:
+        self.last: Iteration | None = None
+        self._bundle, self._config, self._world = bundle, config, world
+        cascade = config.cascade
+        self._degrees = degrees_of(config, bundle, world.size)
+        self._known = cascade.topology is not None
+        self.topology = topology_of(cascade.topology, world.size)
+        self._costs: ClipCosts = (
+            read_costs(cascade.costs) if cascade.costs else Counted(bundle, config, world.device)
+        )
+        self._memory_bytes = _memory_bytes(cascade.memory_gib, world.device)
+        self._places = config.compression.height * config.compression.width
+        heads = cuttable(bundle.dit).full_heads if max(self._degrees) > 1 else 1
+        limit = None if cascade.handoff_mib is None else int(cascade.handoff_mib * 2**20)
+        self._pool = Pool(world, heads, cascade.groups)
+        self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
+        self._chosen: Representatives | None = None
+        self.ahead = Ahead(self._planned)
+        self._stream: Foreseeing | None = None
+
+    def foresee(self, stream: object) -> None:
+        """Plans steps ahead from here on, where the stream knows what comes."""
+        self._stream = stream if isinstance(stream, Foreseeing) else None
+
+    def passes(
+        self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock
+    ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
+        """Runs a step forward and backward; the microbatches that this rank reports, with their losses.
+
+        Each is reported by one rank, which need not be the one that has read it, and comes without its pixels.
+
+        Args:
+            batches: those of the step that this rank has read.
+            weigh: what a microbatch adds to the step; called on the rank that reports it.
+            clock: is told what this rank is at.
+        """
+        own = list(batches)
+        with clock.part("sync"):
+            entries = exchange(own, self._contexts, self._world)
+        shapes, step = list(map(shape_of, entries)), own[0].step
+        with clock.part("other"):
+            planned = self.ahead.take(shapes, step)
+            self._look_ahead(step + 1)
+        work = StepWork(
+            *(self._bundle, self._config, entries, own),
+            *(self._world.rank, self._world.device, weigh, clock),
+        )
+        if self._config.cascade.gradient_sum == "representatives":
+            self._chosen = Representatives.of(planned.placed)
+        whole = work if self._chosen is None else Whole(work, list(self._bundle.trained().values()))
+        report = self._executor.run(planned.placed, whole, clock)
+        self.last = Iteration(planned, report.runs)
+        yield from work.reported
+
+    def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Replaces what the step has left on each rank by the gradients of all its samples."""
+        if self._chosen is None:
+            self._world.sum_(gradients)
+            return
+        self._chosen.prepare(self._pool)
+        self._chosen.sum_(self._world, self._pool, gradients)
+
+    def shown(self, step: int, out: Path) -> str | None:
+        """Draws the step that was executed last where it is due; a collective.
+
+        Args:
+            step: its number, from 1.
+            out: folder of the run.
+
+        Returns:
+            What to tell a person; None where it is not due.
+        """
+        every, last = self._config.cascade.timeline_every_steps, self.last
+        if last is None or every is None or step % every:
+            return None
+        runs = all_runs(last.runs, self._world)
+        drawn = Timeline(step, *last.planned, runs, self._config.cascade.costs is not None)
+        if self._world.rank == 0:
+            drawn.write(out / FOLDER, self.topology.gpus_per_node)
+        return f"{drawn.told}; {self.ahead.told()}; {FOLDER}/{drawn.name}.html"
+
+    def _contexts(self, batch: Microbatch | Pack) -> Sequence[Part]:
+        return contexts_of(self._bundle, self._config, batch)
+
+    def _look_ahead(self, step: int) -> None:
+        coming = self._stream.coming() if self._stream else None
+        if coming is not None:
+            encoded = not isinstance(self._config.text, HashedTextConfig)
+            self.ahead.begin([shape_coming(one, encoded) for one in coming], step)
+
+    def _planned(self, shapes: Sequence[Shape], step: int) -> Planned:
+        problem = problem_of(
+            *(shapes, self._costs, self._world.size, self._degrees),
+            *(self._memory_bytes, self._places),
+        )
+        found = plan(problem, (self._config.seed + step) % _SEEDS)
+        return Planned(found, place(found.schedule, self.topology) if self._known else found.schedule)
+
+
+def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:
+    """The degrees that a DiT may have.
+
+    Raises:
+        UsageError: there are none, or the model cannot be cut.
+    """
+    asked = config.cascade.degrees
+    if asked is None:
+        if not isinstance(bundle.dit, DiT | Wan):
+            return (1,)
+        return tuple(2**power for power in range(ranks.bit_length()))
+    found = tuple(sorted({degree for degree in asked if degree <= ranks}))
+    if not found:
+        raise UsageError(f"train.cascade.degrees={asked}: all are above the {ranks} ranks of this run")
+    if max(found) > 1:
+        cuttable(bundle.dit)
+    return found
+
+
+def topology_of(name: str | None, ranks: int) -> Topology:
+    """A preset, or what a file says; by default one node of all ranks.
+
+    Raises:
+        UsageError: there is no such preset or file, it holds something else, or the ranks do not fit it.
+    """
+    if name is None:
+        return Topology(gpus_per_node=ranks)
+    if name in PRESETS:
+        return PRESETS[name].holding(ranks)
+    try:
+        return Topology.model_validate_json(Path(name).read_bytes()).holding(ranks)
+    except OSError as error:
+        raise UsageError(
+            f"train.cascade.topology={name} is none of {', '.join(PRESETS)}, and no file that can be read:"
+            f" {error.strerror}"
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "its beginning"
+        raise UsageError(
+            f"train.cascade.topology={name} is no topology, at {where}: {first['msg']}"
+        ) from error
+
+
+def _memory_bytes(gib: float | None, device: torch.device) -> float:
+    if gib is not None:
+        return gib * 2**30
+    if device.type == "cpu":
+        return float("inf")
+    return float(torch.cuda.get_device_properties(device).total_memory)

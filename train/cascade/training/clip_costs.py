@@ -1,0 +1,191 @@
+"""What clips cost: measured, or counted where nothing was measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+
+from loader.arrays import Floats, Places
+from loader.errors import UsageError
+from train.cascade.costs import CostModel, Links
+from train.cascade.problem import Module
+from train.cascade.training.problem_of import Clip
+from train.cascade.vae_cost import FittedVAECost
+from train.config import TrainConfig
+from train.models.bundle import Bundle
+from train.models.tokenizer import COLOURS
+
+_NOMINAL = {
+    "cuda": (4e14, Links()),
+    "cpu": (2e10, Links(node_bytes_per_s=1e9, network_bytes_per_s=1e9)),
+}
+"""Operations per second of a device, and what it sends: half of what an H100 can, and a few cores."""
+_PATCHES = 8  # latent rows and columns of the clip on which a VAE's operations are counted
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`ClipCosts` of a cost model.
+
+    Attributes:
+        costs: of the modules.
+    """
+
+    costs: CostModel
+
+    def call_s(self, module: Module) -> float:
+        """See `ClipCosts`."""
+        if module == Module.DIT:
+            return self.costs.dit.fixed_s
+        if module == Module.TEXT:
+            return self.costs.text.fixed_s if self.costs.text else 0.0
+        return self.costs.vae.call_s if isinstance(self.costs.vae, FittedVAECost) else 0.0
+
+    def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+        """See `ClipCosts`."""
+        one_n, length_n = _lengths(clips)
+        seconds_nK = self.costs.dit.seconds(one_n, length_n, degrees_K, self.costs.links)
+        return seconds_nK - self.costs.dit.fixed_s
+
+    def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+        """See `ClipCosts`."""
+        one_n, length_n = _lengths(clips)
+        return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.resident_bytes
+
+    def vae_s(self, clips: Sequence[Clip]) -> Floats:
+        """See `ClipCosts`."""
+        if self.costs.vae is None:
+            return np.zeros(len(clips))
+        return self.costs.vae.seconds(*_videos(clips))[:, 0] - self.call_s(Module.VAE)
+
+    def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
+        """See `ClipCosts`."""
+        if self.costs.vae is None:
+            return np.zeros(len(clips))
+        bytes_n = self.costs.vae.bytes_of_a_gpu(*_videos(clips))[:, 0]
+        return np.maximum(bytes_n - self.resident_bytes, 0.0)
+
+    @property
+    def caption_s(self) -> float:
+        """See `ClipCosts`."""
+        return self.costs.text.sample_s if self.costs.text else 0.0
+
+    @property
+    def resident_bytes(self) -> float:
+        """See `ClipCosts`."""
+        return self.costs.dit.states_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """`ClipCosts` of the modules' operations at a nominal rate, all at the same; what a DiT sends as Ulysses does.
+
+    Good enough to compare cascades with each other; bytes are unknown, so none are told.
+
+    Attributes:
+        bundle: the modules.
+        config: of the run.
+        device: where they run.
+    """
+
+    bundle: Bundle
+    config: TrainConfig
+    device: torch.device
+
+    def call_s(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
+        """See `ClipCosts`."""
+        return 0.0
+
+    def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+        """See `ClipCosts`."""
+        rate, links = _NOMINAL[self.device.type]
+        computed_n1 = np.array([[self._flops(clip) / rate] for clip in clips])
+        length_n1 = _lengths(clips)[1][:, None]
+        sent_nK = length_n1 * self._exchanged_bytes * (degrees_K - 1) / degrees_K**2
+        return np.asarray(computed_n1 / degrees_K + sent_nK / links.bytes_per_s(degrees_K))
+
+    def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+        """See `ClipCosts`."""
+        return np.zeros((len(clips), len(degrees_K)))
+
+    def vae_s(self, clips: Sequence[Clip]) -> Floats:
+        """See `ClipCosts`."""
+        if not any(clip.pixels for clip in clips):
+            return np.zeros(len(clips))
+        rate, _ = _NOMINAL[self.device.type]
+        pixels_n = np.array(
+            [clip.bucket.frames * clip.bucket.height * clip.bucket.width for clip in clips], float
+        )
+        return pixels_n * self._flops_of_a_pixel / rate
+
+    def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
+        """See `ClipCosts`."""
+        return np.zeros(len(clips))
+
+    @property
+    def caption_s(self) -> float:
+        """See `ClipCosts`: each weight is a multiplication and an addition of a token."""
+        weights = sum(parameter.numel() for parameter in self.bundle.text.parameters())
+        return 2 * weights * self.config.text.max_text_tokens / _NOMINAL[self.device.type][0]
+
+    @property
+    def resident_bytes(self) -> float:
+        """See `ClipCosts`."""
+        return 0.0
+
+    def _flops(self, clip: Clip) -> int:
+        bucket, dit = clip.bucket, self.bundle.dit
+        size = self.bundle.tokenizer.latent_size((bucket.frames, bucket.height, bucket.width))
+        counted = dit.flops(size, self.config.text.max_text_tokens)
+        return counted.adapting if dit.adapted else counted.training
+
+    @cached_property
+    def _exchanged_bytes(self) -> float:
+        """docs/parallel.md: 4 activations forward and 4 backward in every layer."""
+        dit, bytes_of_a_value = self.bundle.dit, 2 if self.config.dtype == "bfloat16" else 4
+        return 8 * len(dit.repeated()) * dit.token_layers()[0].in_features * bytes_of_a_value
+
+    @cached_property
+    def _flops_of_a_pixel(self) -> float:
+        frames, rows, columns = self.bundle.tokenizer.compression
+        size = (1, COLOURS, 1 + frames, _PATCHES * rows, _PATCHES * columns)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self.bundle.tokenizer.encode(torch.zeros(size, dtype=torch.uint8, device=self.device))
+        operations: int = counter.get_total_flops()
+        return operations / math.prod(size[2:])
+
+
+def read_costs(path: Path) -> Measured:
+    """Measured costs.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else; names the key that is wrong.
+    """
+    try:
+        return Measured(CostModel.model_validate_json(path.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"cannot read train.cascade.costs={path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "its beginning"
+        raise UsageError(
+            f"train.cascade.costs={path} is no cost model, at {where}: {first['msg']}"
+        ) from error
+
+
+def _lengths(clips: Sequence[Clip]) -> tuple[Places, Places]:
+    """B, which is 1, and S of each clip."""
+    length_n = np.array([clip.length for clip in clips], np.int64)
+    return np.ones_like(length_n), length_n
+
+
+def _videos(clips: Sequence[Clip]) -> tuple[Places, Places, Places]:
+    """B, which is 1, frames, height and width of each clip; on one GPU."""
+    size_n3 = np.array([(one.bucket.frames, one.bucket.height, one.bucket.width) for one in clips], np.int64)
+    return np.ones(len(clips), np.int64), size_n3, np.array([1])

@@ -1,0 +1,108 @@
+"""What a step holds, told to all ranks by those that have read it: all but pixels, latents and contexts."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import torch
+
+from loader.batch import BadSample, Microbatch, Pack
+from loader.buckets import Bucket
+from loader.position import Position
+from train.cascade.execution.work import Part
+from train.parallel.world import World
+
+_SAID = (
+    *("keys", "captions", "passes", "step", "epoch", "weight"),
+    *("step_samples", "mean_samples", "slot", "slots"),
+)
+
+
+class Entry(NamedTuple):
+    """A microbatch or a pack of a step.
+
+    Attributes:
+        owner: the rank that has read it.
+        batch: without pixels, latents and contexts.
+        videos: of each clip: pixels, or latents where numbers are floating point.
+        contexts: of each caption; empty where the DiT's ranks look words up themselves.
+        text_stored: whether the owner has these contexts.
+    """
+
+    owner: int
+    batch: Microbatch | Pack
+    videos: tuple[Part, ...]
+    contexts: tuple[Part, ...]
+    text_stored: bool
+
+    @property
+    def encodes(self) -> bool:
+        """Whether a clip of it comes as pixels."""
+        return any(not video.dtype.is_floating_point for video in self.videos)
+
+
+def exchange(
+    own: Sequence[Microbatch | Pack], contexts: Callable[[Microbatch | Pack], Sequence[Part]], world: World
+) -> list[Entry]:
+    """All microbatches of a step, rank after rank, the same on every rank; a collective.
+
+    Args:
+        own: this rank's.
+        contexts: what the text encoder makes of each caption, where they are not stored; nothing where the DiT's ranks
+            look words up themselves.
+        world: all ranks.
+    """
+    said = world.gather_text(json.dumps([_said(batch, contexts) for batch in own]))
+    after = own[-1].after
+    return [_entry(row, owner, after) for owner, rows in enumerate(said) for row in json.loads(rows)]
+
+
+def clips_of(batch: Microbatch | Pack) -> Sequence[torch.Tensor]:
+    """Pixels or latents of each clip."""
+    if isinstance(batch, Pack):
+        return batch.videos
+    return (batch.video_BCTHW if batch.latents_BCTHW is None else batch.latents_BCTHW).unbind()
+
+
+def part_of(tensor: torch.Tensor) -> Part:
+    """Shape and type."""
+    return Part(tuple(tensor.shape), tensor.dtype)
+
+
+def _said(
+    batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[Part]]
+) -> dict[str, Any]:
+    made = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))
+    return {name: getattr(batch, name) for name in _SAID} | {
+        "bad": list(map(asdict, batch.bad)),
+        "packed": isinstance(batch, Pack),
+        "buckets": list(map(asdict, batch.buckets if isinstance(batch, Pack) else [batch.bucket])),
+        "lengths": batch.lengths if isinstance(batch, Pack) else [batch.length],
+        "videos": [_part_said(part_of(clip)) for clip in clips_of(batch)],
+        "contexts": list(map(_part_said, made)),
+        "text_stored": batch.contexts is not None,
+    }
+
+
+def _entry(row: dict[str, Any], owner: int, after: Position) -> Entry:
+    common = {name: row[name] for name in _SAID}
+    common |= {name: tuple(row[name]) for name in ("keys", "captions", "passes")}
+    common |= {"bad": tuple(BadSample(**one) for one in row["bad"]), "after": after}
+    buckets, nothing = [Bucket(**one) for one in row["buckets"]], torch.empty(0, dtype=torch.uint8)
+    batch: Microbatch | Pack
+    if row["packed"]:
+        batch = Pack(buckets=tuple(buckets), lengths=tuple(row["lengths"]), videos=(), **common)
+    else:
+        batch = Microbatch(bucket=buckets[0], length=row["lengths"][0], video_BCTHW=nothing, **common)
+    videos, contexts = (tuple(map(_part, row[name])) for name in ("videos", "contexts"))
+    return Entry(owner, batch, videos, contexts, row["text_stored"])
+
+
+def _part_said(part: Part) -> list[Any]:
+    return [list(part.shape), str(part.dtype).removeprefix("torch.")]
+
+
+def _part(said: list[Any]) -> Part:
+    shape, dtype = said
+    return Part(tuple(shape), getattr(torch, dtype))

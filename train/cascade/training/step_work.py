@@ -1,0 +1,161 @@
+"""What the cascades of a training step compute."""
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from train.cascade.execution.work import Part
+from train.cascade.problem import Cascade, Module
+from train.cascade.training.manifest import Entry, clips_of
+from train.config import HashedTextConfig, TrainConfig
+from train.losses import Given, Losses, captions_of, losses_of, padded, stored_text
+from train.models.bundle import Bundle
+from train.objectives.draw import draw_dropped
+from train.parallel.context import ContextParallel
+from train.parallel.denoise import OfParts
+from train.parallel.pipeline import Weigh
+from train.squared_errors import of_whole
+from train.step import StepLosses
+from train.timings import StepClock
+
+
+class StepWork:
+    """`train.cascade.execution.work.Work` of one step.
+
+    Args:
+        bundle: the modules.
+        config: of the run.
+        entries: of the step; a sample's number is its place.
+        own: this rank's batches, in their order.
+        rank: of this process.
+        device: where it computes.
+        weigh: takes what is reported here; what it adds to the step.
+        clock: is told what this rank is at.
+
+    Attributes:
+        reported: microbatches that this rank reports, without their pixels, and their losses.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        config: TrainConfig,
+        entries: Sequence[Entry],
+        own: Sequence[Microbatch | Pack],
+        rank: int,
+        device: torch.device,
+        weigh: Weigh,
+        clock: StepClock,
+    ) -> None:
+        self.reported: list[tuple[Microbatch | Pack, Losses]] = []
+        self._bundle, self._config, self._entries = bundle, config, entries
+        places = [place for place, entry in enumerate(entries) if entry.owner == rank]
+        self._own = dict(zip(places, own, strict=True))
+        self._device, self._weigh, self._clock = device, weigh, clock
+        # Weighs what another rank reports.
+        self._aside = StepLosses(config.denominator)
+
+    def owner(self, sample: int) -> int:
+        """See `Work`."""
+        return self._entries[sample].owner
+
+    def wants(self, cascade: Cascade) -> Sequence[Part]:
+        """See `Work`: a VAE wants all clips; captions are known to all ranks."""
+        return self._entries[cascade.sample].videos if cascade.module == Module.VAE else ()
+
+    def gives(self, cascade: Cascade) -> Sequence[Part]:
+        """See `Work`: latents of each clip, the context of each caption without padding."""
+        entry = self._entries[cascade.sample]
+        if cascade.module == Module.TEXT:
+            return entry.contexts
+        return [self._latents(video) for video in entry.videos] if entry.encodes else entry.videos
+
+    def source(self, cascade: Cascade) -> Sequence[torch.Tensor]:
+        """See `Work`."""
+        batch = self._own[cascade.sample]
+        if cascade.module == Module.TEXT:
+            return batch.contexts or ()
+        return clips_of(batch)
+
+    @torch.no_grad()
+    def make(
+        self, cascade: Cascade, numbers: Sequence[int], taken: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """See `Work`."""
+        if not numbers:
+            return []
+        entry = self._entries[cascade.sample]
+        if cascade.module == Module.TEXT:
+            return self._contexts(entry, numbers)
+        encode = self._bundle.tokenizer.encode
+        if isinstance(entry.batch, Pack):
+            return [clip.float() if clip.is_floating_point() else encode(clip[None])[0] for clip in taken]
+        return list(encode(torch.stack(list(taken))).unbind())
+
+    def train(
+        self,
+        sample: int,
+        given: MutableMapping[Module, list[torch.Tensor]],
+        context: ContextParallel | None,
+        first: bool,
+    ) -> None:
+        """See `Work`."""
+        batch, clock = self._entries[sample].batch, self._clock
+        errors = of_whole if context is None else OfParts(context)
+        with clock.part("forward"):
+            inputs = self._inputs(sample, given)
+            found = losses_of(
+                self._bundle, self._config, batch, inputs, self._device, None, errors, clock.part
+            )
+            loss = (self._weigh if first else self._aside.add)(batch, found)
+            with clock.part("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        if first:
+            self.reported.append((batch, replace(found, each=found.each.detach())))
+
+    def _latents(self, video: Part) -> Part:
+        if video.dtype.is_floating_point:
+            return Part(video.shape, torch.float32)
+        tokenizer = self._bundle.tokenizer
+        return Part((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
+
+    def _contexts(self, entry: Entry, numbers: Sequence[int]) -> list[torch.Tensor]:
+        batch, config = entry.batch, self._config
+        dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
+        captions = captions_of(batch.captions, dropped)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+            context_BMD, _ = self._bundle.text([captions[number] for number in numbers])
+        rows = [entry.contexts[number].shape[0] for number in numbers]
+        return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
+
+    def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> Given:
+        """What is taken out is held by nobody else, so that it lives no longer than in training without cascades."""
+        entry = self._entries[sample]
+        bundle, packed = self._bundle, isinstance(entry.batch, Pack)
+
+        def clean(_place: int) -> torch.Tensor:
+            if packed:
+                return given[Module.VAE].pop(0)[None].float()
+            return torch.stack(given.pop(Module.VAE)).float()
+
+        def told(dropped: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+            if not entry.contexts:
+                context_BMD, mask_BM = bundle.text(captions_of(entry.batch.captions, dropped))
+                return context_BMD, mask_BM
+            contexts = given.pop(Module.TEXT)
+            if entry.text_stored:
+                return stored_text(bundle, contexts, dropped, self._device)
+            return padded(contexts)
+
+        return Given(clean, told)
+
+
+def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[Part]:
+    """What the text encoder makes of each caption; nothing where words are looked up, as the DiT's ranks do."""
+    if isinstance(config.text, HashedTextConfig):
+        return []
+    dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
+    lengths = bundle.text.lengths(captions_of(batch.captions, dropped))
+    return [Part((length, bundle.text.width), torch.float32) for length in lengths]
