@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from train.cascade.correction import CorrectionConfig
+
 Degree = Annotated[int, Field(ge=1)]
 
 
@@ -42,6 +44,11 @@ class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
         "all",
         description="how gradients become those of all samples: partial ones summed once over all ranks, or Arachne's"
         " representatives (replicas alone; in steps where they would count a sample twice, as all)",
+    )
+    correction: CorrectionConfig | None = Field(
+        None,
+        description="plan with what cascades have taken, and around ranks that are slow; null: with the costs alone, so"
+        " that a run's plans are the same every time",
     )
     timeline_every_steps: int | None = Field(
         None, ge=1, description="steps between pictures of plan and execution in OUT/timeline; null: none"

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from train.cascade.correction import Correction
 from train.cascade.plan import Plan
+from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.training.problem_of import Shape
 
@@ -15,14 +17,17 @@ class Planned(NamedTuple):
     Attributes:
         plan: with GPUs as the planner counts them.
         placed: the schedule that is executed.
+        problem: by the cost model, without what was measured since.
     """
 
     plan: Plan
     placed: Schedule
+    problem: Problem
 
 
-Planner = Callable[[Sequence[Shape], int], Planned]
-"""The plan of a step's microbatches, given the step's number: a pure function, the same on every rank."""
+Planner = Callable[[Sequence[Shape], int, Correction], Planned]
+"""The plan of a step's microbatches, given the step's number and what measured times say: a pure function, the same on
+every rank."""
 
 
 class _Wanted(NamedTuple):
@@ -31,7 +36,7 @@ class _Wanted(NamedTuple):
 
 
 class Ahead:
-    """Plans in a thread. A plan depends on shapes alone, so it does not matter whether it was made ahead.
+    """Plans in a thread. Whether a step was foreseen is the same on all ranks, and so is its plan.
 
     Args:
         planner: of a step.
@@ -47,12 +52,12 @@ class Ahead:
         self._coming: tuple[_Wanted, Future[Planned]] | None = None
         self.steps = self.ahead = 0
 
-    def begin(self, shapes: Sequence[Shape], step: int) -> None:
-        """Begins to plan a step that comes."""
+    def begin(self, shapes: Sequence[Shape], step: int, found: Correction) -> None:
+        """Begins to plan a step that comes, with what is known now."""
         wanted = _Wanted(tuple(shapes), step)
-        self._coming = wanted, self._thread.submit(self._planner, *wanted)
+        self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
 
-    def take(self, shapes: Sequence[Shape], step: int) -> Planned:
+    def take(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
         """The plan of a step that is here, on the spot where nobody foresaw it."""
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None
@@ -60,7 +65,7 @@ class Ahead:
         if coming is not None and coming[0] == wanted:
             self.ahead += 1
             return coming[1].result()
-        return self._planner(*wanted)
+        return self._planner(*wanted, found)
 
     def told(self) -> str:
         """How many plans were ready in time since the last call, in words."""

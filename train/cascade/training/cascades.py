@@ -10,17 +10,17 @@ from pydantic import ValidationError
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from train.batches import Foreseeing
+from train.cascade.correction import Correction
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, Whole
 from train.cascade.execution.step import Executed
 from train.cascade.execution.work import Part
-from train.cascade.mapper import place
-from train.cascade.plan import plan
 from train.cascade.topology import PRESETS, Topology
 from train.cascade.training.ahead import Ahead, Planned
 from train.cascade.training.clip_costs import Counted, read_costs
 from train.cascade.training.manifest import exchange
+from train.cascade.training.online import Online
 from train.cascade.training.problem_of import ClipCosts, Shape, problem_of, shape_coming, shape_of
 from train.cascade.training.step_work import StepWork, contexts_of
 from train.cascade.training.timelines import FOLDER, Timeline, all_runs
@@ -72,7 +72,6 @@ class Cascades:
         self._bundle, self._config, self._world = bundle, config, world
         cascade = config.cascade
         self._degrees = degrees_of(config, bundle, world.size)
-        self._known = cascade.topology is not None
         self.topology = topology_of(cascade.topology, world.size)
         self._costs: ClipCosts = (
             read_costs(cascade.costs) if cascade.costs else Counted(bundle, config, world.device)
@@ -84,6 +83,8 @@ class Cascades:
         self._pool = Pool(world, heads, cascade.groups)
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
+        known = self.topology if cascade.topology else None
+        self._online = Online(cascade.correction, known, self.topology.gpus_per_node)
         self.ahead = Ahead(self._planned)
         self._stream: Foreseeing | None = None
 
@@ -106,9 +107,11 @@ class Cascades:
         own = list(batches)
         with clock.part("sync"):
             entries = exchange(own, self._contexts, self._world)
+            if self.last and self._config.cascade.correction:
+                self._online.heard(self.last.planned, all_runs(self.last.runs, self._world))
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
-            planned = self.ahead.take(shapes, step)
+            planned = self.ahead.take(shapes, step, self._online.found)
             self._look_ahead(step + 1)
         work = StepWork(
             *(self._bundle, self._config, entries, own),
@@ -143,10 +146,13 @@ class Cascades:
         if last is None or every is None or step % every:
             return None
         runs = all_runs(last.runs, self._world)
-        drawn = Timeline(step, *last.planned, runs, self._config.cascade.costs is not None)
+        planned, measured = last.planned, self._config.cascade.costs is not None
+        drawn = Timeline(step, planned.plan, planned.placed, runs, measured)
         if self._world.rank == 0:
             drawn.write(out / FOLDER, self.topology.gpus_per_node)
-        return f"{drawn.told}; {self.ahead.told()}; {FOLDER}/{drawn.name}.html"
+        return "; ".join(
+            [drawn.told, self.ahead.told(), *self._online.found.told(), f"{FOLDER}/{drawn.name}.html"]
+        )
 
     def _contexts(self, batch: Microbatch | Pack) -> Sequence[Part]:
         return contexts_of(self._bundle, self._config, batch)
@@ -155,15 +161,14 @@ class Cascades:
         coming = self._stream.coming() if self._stream else None
         if coming is not None:
             encoded = not isinstance(self._config.text, HashedTextConfig)
-            self.ahead.begin([shape_coming(one, encoded) for one in coming], step)
+            self.ahead.begin([shape_coming(one, encoded) for one in coming], step, self._online.found)
 
-    def _planned(self, shapes: Sequence[Shape], step: int) -> Planned:
+    def _planned(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places),
         )
-        found = plan(problem, (self._config.seed + step) % _SEEDS)
-        return Planned(found, place(found.schedule, self.topology) if self._known else found.schedule)
+        return self._online.planned(problem, (self._config.seed + step) % _SEEDS, found)
 
 
 def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:

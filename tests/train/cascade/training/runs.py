@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "representatives": {"model": DIT, "cascade": {"gradient_sum": "representatives"}},
+    "corrected": {"model": DIT, "cascade": {"correction": {"evidence": 1, "slow": 1.01}}},
     "resumed": {"model": DIT, "stops": True},
 }
 """What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""

@@ -11,11 +11,12 @@ from loader.errors import UsageError
 from tests.train.clips import tiny_config
 from train.cascade.check import violations
 from train.cascade.config import CascadeConfig
-from train.cascade.costs import CostModel, DiTCost, TextCost, VAECost
+from train.cascade.costs import CostModel, DiTCost, TextCost
 from train.cascade.plan import plan
 from train.cascade.problem import Module
 from train.cascade.training.clip_costs import Counted, Measured, read_costs
 from train.cascade.training.problem_of import Clip, Shape, problem_of
+from train.cascade.vae_cost import VAECost
 from train.models.bundle import Bundle
 
 COSTS = CostModel(

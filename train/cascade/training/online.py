@@ -1,0 +1,76 @@
+"""What executed steps say of the next ones: costs that were off, and GPUs that are slow."""
+
+from collections.abc import Sequence
+
+from train.cascade.correction import Correction, CorrectionConfig, corrected, correction
+from train.cascade.mapper import by_number, place
+from train.cascade.measured import Window, measurements
+from train.cascade.plan import plan
+from train.cascade.problem import Cascade, Problem
+from train.cascade.replan import around
+from train.cascade.schedule import Schedule
+from train.cascade.topology import Topology
+from train.cascade.training.ahead import Planned
+from train.cascade.training.timelines import RankRun
+
+
+class Online:
+    """Believes what the ranks have measured; the same on all of them, since they tell each other.
+
+    Args:
+        config: how far; None: costs stay what they are.
+        topology: of the cluster, which plans are placed on; None: GPUs stay as the planner counts them.
+        gpus_per_node: of the cluster.
+    """
+
+    def __init__(
+        self, config: CorrectionConfig | None, topology: Topology | None, gpus_per_node: int
+    ) -> None:
+        self._config, self._topology, self._gpus_per_node = config, topology, gpus_per_node
+        self._window = Window()
+        self.found = Correction()
+
+    def heard(self, planned: Planned, runs: Sequence[Sequence[RankRun]]) -> None:
+        """Takes what all ranks did in a step, rank by rank."""
+        if self._config:
+            took = measurements(planned.problem, computed(planned.placed, runs))
+            self._window = self._window.with_iteration(took, self._config.iterations)
+            self.found = correction(self._window, self._config)
+
+    def planned(self, problem: Problem, seed: int, found: Correction) -> Planned:
+        """The plan of a step; a pure function.
+
+        Args:
+            problem: by the cost model alone.
+            seed: of the search.
+            found: what is to be believed.
+        """
+        believed = corrected(problem, found.factors_of(problem.degrees_K)) if found.factors else problem
+        made = plan(believed, seed)
+        if found.slow:
+            schedule = around(
+                *(believed, found.slow, lambda fewer: plan(fewer, seed).schedule),
+                onto=self._onto,
+                block=self._gpus_per_node,
+            )
+        else:
+            schedule = self._onto(made.schedule, range(problem.gpus))
+        return Planned(made, schedule, problem)
+
+    def _onto(self, schedule: Schedule, gpus: Sequence[int]) -> Schedule:
+        if self._topology is None:
+            return by_number(schedule, gpus)
+        return place(schedule, self._topology, among=gpus)
+
+
+def computed(placed: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
+    """What cascades took without waiting: from when the last of a cascade's ranks began until the last was done."""
+    starts: dict[Cascade, float] = {}
+    ends: dict[Cascade, float] = {}
+    for cascade, start_s, end_s in (run for own in runs for run in own):
+        starts[cascade] = max(starts.get(cascade, start_s), start_s)
+        ends[cascade] = max(ends.get(cascade, end_s), end_s)
+    return Schedule.of(
+        (run._replace(start_s=starts[run.cascade], end_s=ends[run.cascade]) for run in placed.runs),
+        placed.gpus,
+    )
