@@ -36,7 +36,7 @@ class _Wanted(NamedTuple):
 
 
 class Ahead:
-    """Plans in a thread. Whether a step was foreseen is the same on all ranks, and so is its plan.
+    """Plans in a thread. Not every rank foresees the same steps: a plan is the same, made ahead or not.
 
     Args:
         planner: of a step.
@@ -58,7 +58,13 @@ class Ahead:
         self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
 
     def take(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
-        """The plan of a step that is here, on the spot where nobody foresaw it."""
+        """The plan of a step that is here, on the spot where this rank has not foreseen it.
+
+        Args:
+            shapes: of the step.
+            step: its number.
+            found: what was known when it could have been begun.
+        """
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None
         self.steps += 1

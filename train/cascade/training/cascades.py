@@ -104,14 +104,16 @@ class Cascades:
             weigh: what a microbatch adds to the step; called on the rank that reports it.
             clock: is told what this rank is at.
         """
-        own = list(batches)
+        own, before = list(batches), self._online.found
         with clock.part("sync"):
             entries = exchange(own, self._contexts, self._world)
             if self.last and self._config.cascade.correction:
                 self._online.heard(self.last.planned, all_runs(self.last.runs, self._world))
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
-            planned = self.ahead.take(shapes, step, self._online.found)
+            # Ranks read ahead by different numbers of steps: who did not foresee this one plans it by what was known
+            # when others began to.
+            planned = self.ahead.take(shapes, step, before)
             self._look_ahead(step + 1)
         work = StepWork(
             *(self._bundle, self._config, entries, own),

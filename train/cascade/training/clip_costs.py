@@ -56,7 +56,7 @@ class Measured:
     def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
         """See `ClipCosts`."""
         one_n, length_n = _lengths(clips)
-        return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.resident_bytes
+        return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.costs.dit.states_bytes
 
     def vae_s(self, clips: Sequence[Clip]) -> Floats:
         """See `ClipCosts`."""
@@ -68,18 +68,17 @@ class Measured:
         """See `ClipCosts`."""
         if self.costs.vae is None:
             return np.zeros(len(clips))
-        bytes_n = self.costs.vae.bytes_of_a_gpu(*_videos(clips))[:, 0]
-        return np.maximum(bytes_n - self.resident_bytes, 0.0)
+        return self.costs.vae.bytes_of_a_gpu(*_videos(clips))[:, 0] - self.costs.vae.memory_bytes
 
     @property
     def caption_s(self) -> float:
         """See `ClipCosts`."""
         return self.costs.text.sample_s if self.costs.text else 0.0
 
-    @property
-    def resident_bytes(self) -> float:
-        """See `ClipCosts`."""
-        return self.costs.dit.states_bytes
+    def resident_bytes(self, module: Module) -> float:
+        """See `ClipCosts`; states of the DiT lie beside encoders."""
+        encoder = {Module.TEXT: self.costs.text, Module.VAE: self.costs.vae}.get(module)
+        return max(self.costs.dit.states_bytes, encoder.memory_bytes if encoder else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +133,7 @@ class Counted:
         weights = sum(parameter.numel() for parameter in self.bundle.text.parameters())
         return 2 * weights * self.config.text.max_text_tokens / _NOMINAL[self.device.type][0]
 
-    @property
-    def resident_bytes(self) -> float:
+    def resident_bytes(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
         """See `ClipCosts`."""
         return 0.0
 

@@ -60,9 +60,8 @@ class ClipCosts(Protocol):
     def caption_s(self) -> float:
         """Seconds of one GPU."""
 
-    @property
-    def resident_bytes(self) -> float:
-        """Weights, gradients and all else that lies on each GPU, whatever it runs."""
+    def resident_bytes(self, module: Module) -> float:
+        """What lies on each GPU of a cascade, whatever it holds: weights, gradients and all else."""
 
 
 def shape_of(entry: Entry) -> Shape:
@@ -121,7 +120,8 @@ def problem_of(
     """
     degrees_K = np.array(sorted({1, *degrees}), np.int64)
     size = (len(shapes), len(Module), len(degrees_K))
-    seconds_SMK, memory_SMK = np.full(size, np.inf), np.full(size, costs.resident_bytes)
+    seconds_SMK, memory_SMK = np.full(size, np.inf), np.empty(size)
+    memory_SMK[:] = np.array([costs.resident_bytes(module) for module in Module])[:, None]
     clips = list(dict.fromkeys(clip for shape in shapes for clip in shape.clips))
     numbers = {clip: number for number, clip in enumerate(clips)}
     dit_nK, bytes_nK = costs.dit_s(clips, degrees_K), costs.dit_bytes(clips, degrees_K)

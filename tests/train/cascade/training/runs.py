@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from loader.batch import Batch, Pack
+from loader.batch import Batch, Coming, Pack
 from loader.errors import RunError
-from tests.train.clips import ClipStream, tiny_config
+from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.layouts import SAMPLES, SPLITS
 from train.config import TrainConfig
 from train.models.text import build_text_encoder
@@ -104,7 +104,19 @@ class Contexts(Latents):
         return replace(batch, contexts=tuple(context_MD[mask_M] for context_MD, mask_M in pairs))
 
 
-STREAMS = {"packs": Packed, "stored latents": Latents, "stored text": Contexts}
+class Foreseen(ClipStream):
+    """Every other rank knows of each second step what comes."""
+
+    def coming(self) -> list[Coming] | None:
+        if (self.first + self.position) % 2:
+            return None
+        bucket = BUCKETS[self.position % 2]
+        tokens = bucket.frames * bucket.height * bucket.width
+        sizes = [size for sizes in SPLITS[4] for size in sizes]
+        return [Coming((bucket,) * size, (tokens,) * size, (True,) * size, False) for size in sizes]
+
+
+STREAMS = {"corrected": Foreseen, "packs": Packed, "stored latents": Latents, "stored text": Contexts}
 
 
 def train_cases(out: str, text: dict[str, Any], names: list[str]) -> None:

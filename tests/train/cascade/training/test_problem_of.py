@@ -16,7 +16,7 @@ from train.cascade.plan import plan
 from train.cascade.problem import Module
 from train.cascade.training.clip_costs import Counted, Measured, read_costs
 from train.cascade.training.problem_of import Clip, Shape, problem_of
-from train.cascade.vae_cost import VAECost
+from train.cascade.vae_cost import FittedVAECost, UnitSeconds, VAECost
 from train.models.bundle import Bundle
 
 COSTS = CostModel(
@@ -46,7 +46,19 @@ def test_clips_of_a_vae_are_dealt_out_to_no_more_gpus_than_there_are():
     found = problem(Shape((SHORT, LONG, SHORT), False), degrees=(1, 2, 3, 4))
     # Two tiles of a short clip, three of a long one.
     assert found.seconds_SMK[0, Module.VAE].tolist() == [3.5, 2.0, 1.5, math.inf]
-    assert found.memory_SMK[0, Module.VAE, 0] == 107
+    # Beside the states; the encoder alone needs less.
+    assert found.memory_SMK[0, Module.VAE, 0] == 100
+
+
+def test_a_fitted_vae_takes_whole_clips_by_their_size():
+    unit = UnitSeconds(fixed_s=1, volume_s=1e-3)
+    vae = FittedVAECost(call_s=10, unit=unit, memory_bytes=200, volume_bytes=1)
+    costs = Measured(COSTS.model_copy(update={"vae": vae}))
+    found = problem(Shape((SHORT, LONG, STORED), False), costs=costs, degrees=(1, 2, 4))
+    volumes = 5 * 16 * 16, 9 * 16 * 16
+    slow_s, fast_s = 12 + 1e-3 * sum(volumes), 11 + 1e-3 * volumes[1]
+    assert found.seconds_SMK[0, Module.VAE].tolist() == pytest.approx([slow_s, fast_s, math.inf])
+    assert found.memory_SMK[0, Module.VAE, :2].tolist() == [200 + sum(volumes), 200 + volumes[1]]
 
 
 def test_what_is_stored_has_no_cascade():
