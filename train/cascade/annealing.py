@@ -13,6 +13,7 @@ import numpy as np
 from loader.arrays import Places
 from train.cascade.compiled import compiled
 from train.cascade.degree_moves import LOG, exchange, fit, set_degree, step, undo
+from train.cascade.draws import Bits, below, chance
 from train.cascade.list_schedule import Tables
 from train.cascade.order_moves import copy, reorder, replaced, turn, with_one, without
 from train.cascade.serial import MODULES, Scratch, Shape, lay
@@ -51,14 +52,14 @@ class Cooling(NamedTuple):
         first: temperature at the first move, in units of the logarithm of the energy.
         last: and at the last one.
         enough_s: a makespan at which to stop.
-        seed: of the moves.
+        bits: the moves' random numbers.
     """
 
     moves: int
     first: float
     last: float
     enough_s: float
-    seed: int
+    bits: Bits
 
 
 @compiled
@@ -75,8 +76,8 @@ def anneal(
         cooling: how long.
         scratch: of the problem.
     """
-    np.random.seed(cooling.seed)
     order_CN, count_C, degree_SM = state
+    bits = cooling.bits
     samples = len(degree_SM)
     cells, room = order_CN.shape
     shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
@@ -92,33 +93,37 @@ def anneal(
     energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in makespan_C])
     best_s = makespan_C.max()
     best = (order_CN.copy(), count_C.copy(), degree_SM.copy())
-    own_N, its_N, log = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((LOG, 3), np.int64)
+    own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
+    log = np.empty((LOG, 3), np.int64)
     heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
     for _ in range(cooling.moves):
         heat *= cools
         if best_s <= cooling.enough_s:
             break
-        own, other = np.random.randint(cells), np.random.randint(cells)
+        own, other = below(bits, cells), below(bits, cells)
         if makespan_C[other] > makespan_C[own]:
             own = other
         own_count, its_count = count_C[own], 0
         if own_count == 0:
             continue
-        sample = order_CN[own, np.random.randint(own_count)] // MODULES
-        changed, partner, within = 0, -1, cells == 1 or np.random.random() < _WITHIN
+        sample = order_CN[own, below(bits, own_count)] // MODULES
+        changed, partner, within = 0, -1, cells == 1 or chance(bits) < _WITHIN
         if within:
-            kind = np.random.random()
+            kind = chance(bits)
             copy(order_CN[own], own_count, own_N)
             if kind < _DEGREES:
-                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own], log)
+                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own], bits, log)
                 if changed == 0:
                     continue
             elif kind < _DEGREES + _TURN:
-                turn(own_N, own_count, sample, own_N[np.random.randint(own_count)] // MODULES)
+                its = own_N[below(bits, own_count)] // MODULES
+                if its == sample:
+                    continue
+                turn(own_N, own_count, sample, its)
             else:
-                reorder(own_N, own_count)
-        elif np.random.random() < _ALIKE:
-            near = rank_S[sample] + np.random.randint(1, _LIKE + 1) * (1 if np.random.random() < 0.5 else -1)
+                reorder(own_N, own_count, bits)
+        elif chance(bits) < _ALIKE:
+            near = rank_S[sample] + (1 + below(bits, _LIKE)) * (1 if chance(bits) < 0.5 else -1)
             if near < 0 or near >= samples:
                 continue
             partner = by_size_S[near]
@@ -130,18 +135,18 @@ def anneal(
             replaced(order_CN[other], its_count, partner, sample, its_N)
             changed = exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
         else:
-            other = np.random.randint(cells)
+            other = below(bits, cells)
             its_count = count_C[other]
             if other == own or its_count + MODULES > room:
                 continue
             own_count = without(order_CN[own], own_count, sample, own_N)
-            its_count = with_one(order_CN[other], its_count, sample, its_N)
+            its_count = with_one(order_CN[other], its_count, sample, bits, its_N)
             changed = fit(degree_SM, shape, tables, sample, size_C[other], log)
         if changed < 0:
             undo(degree_SM, shape, tables, log, -changed - 1)
             continue
 
-        allowed = -math.log(np.random.random() + 1e-300) * heat
+        allowed = -math.log(chance(bits) + 1e-300) * heat
         energy = energy_C[own]
         if not within:
             energy += energy_C[other]

@@ -9,7 +9,9 @@ import numpy as np
 
 from loader.arrays import Flags, Floats, Places
 from train.cascade.annealing import Cooling, State, anneal
+from train.cascade.draws import begun
 from train.cascade.list_schedule import Tables
+from train.cascade.narrowing import narrowed
 from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule
@@ -35,7 +37,7 @@ def smallest_cell(problem: Problem) -> int:
 
 
 def in_cells(
-    problem: Problem, size: int, bound_s: float, moves: int, searches: int, seed: int
+    problem: Problem, size: int, bound_s: float, limit_s: float, moves: int, searches: int, seed: int
 ) -> Schedule | None:
     """A schedule in cells, the last of which may be smaller; None where a sample does not fit.
 
@@ -52,25 +54,29 @@ def in_cells(
     if dealt is None:
         return None
     order_CN, count_C, cell_S = dealt
-    scratch = Scratch.of(problem.samples)
+    scratch, bits = Scratch.of(problem.samples), begun(seed)
     best: tuple[State, Places] | None = None
-    best_s = np.inf
+    best_s = min(limit_s, bound_s * (1 + _LATE))
+    import os
+    BETTER=float(os.environ.get("BETTER","1e-3"))
     for search in range(searches):
-        degree_SM = _degrees(problem, size_C[cell_S], _PARTS[search % len(_PARTS)], bound_s)
+        times_SMK = narrowed(problem, best_s * (1 - BETTER))
+        if times_SMK is None:
+            if best: break
+            times_SMK = problem.times_SMK
+        degree_SM = _degrees(problem, times_SMK, size_C[cell_S], _PARTS[search % len(_PARTS)], bound_s)
         state, found_C = State(order_CN.copy(), count_C.copy(), degree_SM), size_C
-        found_s = bound_s * (1 + _LATE)
         for number, (heat, share) in enumerate(zip(_HEATS, (_SHARE, 1 - _SHARE), strict=True)):
             if number:
                 state, found_C = _paired(problem, state, found_C, scratch)
             # With halves and wholes a cell is two stacks or one, which is what good schedules look like.
             stacks_K = np.isin(problem.degrees_K, (size // 2, size))
             tried_K = stacks_K if number == 0 else np.ones_like(stacks_K)
-            tables = Tables(_tried(problem, state, found_s, tried_K), problem.degrees_K)
-            cooling = Cooling(
-                int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH), seed * searches + search
-            )
+            tables = Tables(_tried(problem, times_SMK, state, tried_K), problem.degrees_K)
+            cooling = Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH), bits)
             found_s = anneal(state, tables, found_C, bound_s, cooling, scratch)
-        if found_s < best_s:
+            if not best: times_SMK = narrowed(problem, found_s); 
+        if not best or found_s < best_s:
             best, best_s = (state, found_C), found_s
         if best_s <= bound_s * (1 + _ENOUGH):
             break
@@ -93,7 +99,7 @@ def _dealt(problem: Problem, size_C: Places) -> tuple[Places, Places, Places] | 
     room = int(problem.samples / len(size_C) * _SLACK) + 2
     work_S = problem.work_SMK[:, Module.DIT].min(axis=1)
     smallest_S = _smallest(problem)
-    order_CN = np.zeros((len(size_C), MODULES * room), np.int64)
+    order_CN = np.zeros((len(size_C), MODULES * room), np.uint32)
     count_C, load_C = np.zeros(len(size_C), np.int64), np.zeros(len(size_C))
     cell_S = np.zeros(problem.samples, np.int64)
     for sample in np.lexsort((-work_S, -smallest_S)).tolist():
@@ -108,14 +114,14 @@ def _dealt(problem: Problem, size_C: Places) -> tuple[Places, Places, Places] | 
     return order_CN, count_C, cell_S
 
 
-def _degrees(problem: Problem, size_S: Places, parts: int, bound_s: float) -> Places:
+def _degrees(problem: Problem, times_SMK: Floats, size_S: Places, parts: int, bound_s: float) -> Places:
     """For each DiT a part of its cell, or the lowest degree above with which its chain ends by the bound.
 
     Where there is none, the fastest. The other modules get their fastest degree below, or the fastest of all.
     Int64 [S, M].
     """
     here_SK = problem.degrees_K <= size_S[:, None]
-    times_SMK = np.where(here_SK[:, None], problem.times_SMK, np.inf)
+    times_SMK = np.where(here_SK[:, None], times_SMK, np.inf)
     fastest_SMK = np.where(problem.has_SM[:, :, None], np.minimum.accumulate(times_SMK, axis=2), 0.0)
     chain_SK = times_SMK[:, Module.DIT] + fastest_SMK[:, : Module.DIT].sum(axis=1)
     good_SK = (chain_SK <= bound_s) & (parts * problem.degrees_K >= size_S[:, None])
@@ -128,16 +134,14 @@ def _degrees(problem: Problem, size_S: Places, parts: int, bound_s: float) -> Pl
     return degree_SM
 
 
-def _tried(problem: Problem, state: State, late_s: float, tried_K: Flags) -> Floats:
-    """Times, without those of degrees that DiTs need not try: these, and what ends late though nothing delays it.
-
-    Each keeps the degree that it has.
-    """
-    times_SMK = problem.times_SMK.copy()
-    before_S = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0)[:, : Module.DIT].max(axis=1)
-    dropped_SK = (times_SMK[:, Module.DIT] + before_S[:, None] > late_s) | ~tried_K
-    dropped_SK[np.arange(problem.samples), state.degree_SM[:, Module.DIT]] = False
-    times_SMK[:, Module.DIT][dropped_SK] = np.inf
+def _tried(problem: Problem, times_SMK: Floats, state: State, tried_K: Flags) -> Floats:
+    """Times, without those of DiTs' degrees that are not to be tried; each keeps the degree that it has."""
+    times_SMK = times_SMK.copy()
+    own_S = np.arange(problem.samples)
+    times_SMK[:, Module.DIT, ~tried_K] = np.inf
+    for module in range(MODULES):
+        degree_S=state.degree_SM[:,module]
+        times_SMK[own_S, module, degree_S] = problem.times_SMK[own_S, module, degree_S]
     return times_SMK
 
 
@@ -154,7 +158,7 @@ def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
         )
         rows.append(row_N[np.lexsort((row_N % MODULES, scratch.start_N[row_N]))])
     room = max(order_CN.shape[1], max(len(row_N) for row_N in rows) + MODULES)
-    paired_CN = np.zeros((len(rows), room), np.int64)
+    paired_CN = np.zeros((len(rows), room), np.uint32)
     for cell, row_N in enumerate(rows):
         paired_CN[cell, : len(row_N)] = row_N
     counts_C = np.array([len(row_N) for row_N in rows])

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
 from train.cascade.cells import in_cells, smallest_cell
@@ -68,7 +69,9 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     searches = _SEARCHES if problem.samples <= 2 * _FEW else 1
     if problem.samples <= _FEW:
         moves, searches = max(moves, _FEW_MOVES), _FEW_SEARCHES
-    searched = in_cells(problem, size, bound_s, int(moves * effort), searches, seed)
+    import os
+    if problem.samples<=_FEW: moves,searches=int(os.environ.get("MOVES","18000"))*effort,int(os.environ.get("SEARCHES","15"))
+    searched = in_cells(problem, size, bound_s, static[0].makespan_s if static else np.inf, int(moves), searches, seed)
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:
