@@ -52,19 +52,23 @@ class Cooling(NamedTuple):
         first: temperature at the first move, in units of the logarithm of the energy.
         last: and at the last one.
         enough_s: a makespan at which to stop.
-        bits: the moves' random numbers.
     """
 
     moves: int
     first: float
     last: float
     enough_s: float
-    bits: Bits
 
 
 @compiled
 def anneal(
-    state: State, tables: Tables, size_C: Places, target_s: float, cooling: Cooling, scratch: Scratch
+    state: State,
+    tables: Tables,
+    size_C: Places,
+    target_s: float,
+    cooling: Cooling,
+    bits: Bits,
+    scratch: Scratch,
 ) -> float:
     """Changes a state to the best that was found, and returns its makespan.
 
@@ -74,10 +78,10 @@ def anneal(
         size_C: GPUs of each cell; its samples must fit.
         target_s: T of the energy, such as the lower bound.
         cooling: how long.
+        bits: the moves' random numbers, which go on from there.
         scratch: of the problem.
     """
     order_CN, count_C, degree_SM = state
-    bits = cooling.bits
     samples = len(degree_SM)
     cells, room = order_CN.shape
     shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
@@ -85,12 +89,13 @@ def anneal(
         for module in range(MODULES):
             set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
     by_size_S, rank_S = _ranked(tables)
-    cell_S, makespan_C = np.empty(samples, np.int64), np.empty(cells)
+    cell_S, makespan_C, cost_C = np.empty(samples, np.int64), np.empty(cells), np.empty(cells)
     for cell in range(cells):
         for place in range(count_C[cell]):
             cell_S[order_CN[cell, place] // MODULES] = cell
-        makespan_C[cell] = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
-    energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in makespan_C])
+        cost_C[cell] = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
+        makespan_C[cell] = scratch.makespan[0]
+    energy_C = np.array([_energy(makespan_s, target_s) for makespan_s in cost_C])
     best_s = makespan_C.max()
     best = (order_CN.copy(), count_C.copy(), degree_SM.copy())
     own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
@@ -154,6 +159,7 @@ def anneal(
         limit_s = _makespan(energy, target_s)
         own_s = lay(own_N, own_count, shape, size_C[own], limit_s, scratch)
         its_s, own_energy = own_s, 0.0
+        own_makespan = scratch.makespan[0]
         if own_s < np.inf:
             own_energy = _energy(own_s, target_s)
         if not within and own_s < np.inf:
@@ -164,15 +170,15 @@ def anneal(
             continue
 
         copy(own_N, own_count, order_CN[own])
-        makespan_C[own], count_C[own], energy_C[own] = own_s, own_count, own_energy
+        makespan_C[own], count_C[own], energy_C[own] = own_makespan, own_count, own_energy
         if not within:
             copy(its_N, its_count, order_CN[other])
-            makespan_C[other], count_C[other] = its_s, its_count
+            makespan_C[other], count_C[other] = scratch.makespan[0], its_count
             energy_C[other] = _energy(its_s, target_s)
             cell_S[sample] = other
             if partner >= 0:
                 cell_S[partner] = own
-        if own_s < best_s and makespan_C.max() < best_s - 1e-9:
+        if own_makespan < best_s and makespan_C.max() < best_s - 1e-9:
             best_s = makespan_C.max()
             best[0][:], best[1][:], best[2][:] = order_CN, count_C, degree_SM
     order_CN[:], count_C[:], degree_SM[:] = best

@@ -16,7 +16,7 @@ _FACTOR = np.uint64(0x2545F4914F6CDD1D)
 _SPREAD = 0x9E3779B97F4A7C15  # of neighbouring seeds, over all bits (Steele, Lea, Flood, 2014)
 
 
-def begun(seed: int) -> Bits:
+def seeded(seed: int) -> Bits:
     """The state that belongs to a seed."""
     mixed = (seed + 1) * _SPREAD & (2**64 - 1)
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)

@@ -1,10 +1,10 @@
-"""Degrees that need not be tried, since no schedule with them ends in time; compiled."""
+"""Degrees that a search need not try; compiled."""
 
 import numpy as np
 
 from loader.arrays import Flags, Floats, Places
 from train.cascade.compiled import compiled
-from train.cascade.problem import Problem
+from train.cascade.problem import Module, Problem
 
 _ROUNDS = 3  # what one finds helps the next
 
@@ -21,6 +21,30 @@ def narrowed(problem: Problem, limit_s: float) -> Floats | None:
     times_SMK = problem.times_SMK.copy()
     fits = _narrow(times_SMK, problem.degrees_K, problem.has_SM, problem.gpus * limit_s, limit_s)
     return times_SMK if fits else None
+
+
+def kept(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
+    """Times for a search: DiTs try some degrees alone, and every cascade may keep the degree that it has.
+
+    Args:
+        problem: what is planned.
+        times_SMK: of the degrees to try; infinite for others.
+        degree_SM: what cascades have.
+        tried_K: which degrees DiTs try.
+    """
+    found_SMK = times_SMK.copy()
+    found_SMK[:, Module.DIT, ~tried_K] = np.inf
+    _keep(found_SMK, problem.times_SMK, degree_SM)
+    return found_SMK
+
+
+@compiled
+def _keep(found_SMK: Floats, times_SMK: Floats, degree_SM: Places) -> None:
+    for sample in range(len(degree_SM)):
+        for module in range(degree_SM.shape[1]):
+            k = degree_SM[sample, module]
+            if k >= 0:
+                found_SMK[sample, module, k] = times_SMK[sample, module, k]
 
 
 @compiled

@@ -70,8 +70,9 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     if problem.samples <= _FEW:
         moves, searches = max(moves, _FEW_MOVES), _FEW_SEARCHES
     import os
-    if problem.samples<=_FEW: moves,searches=int(os.environ.get("MOVES","18000"))*effort,int(os.environ.get("SEARCHES","15"))
-    searched = in_cells(problem, size, bound_s, static[0].makespan_s if static else np.inf, int(moves), searches, seed)
+    known_s = static[0].makespan_s if static else np.inf
+    if problem.samples<=_FEW: moves,searches=int(os.environ.get("MOVES","18000")),int(os.environ.get("SEARCHES","15"))
+    searched = in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:

@@ -15,6 +15,8 @@ from train.cascade.problem import Module
 MODULES = len(Module)
 """A number that the compiler knows: dividing by one that it does not know costs as much as all the rest of `lay`."""
 
+MEAN = 0.1
+
 
 class Shape(NamedTuple):
     """What cascades take with their degrees; cascade ``MODULES * sample + module`` has a line.
@@ -42,12 +44,13 @@ class Scratch(NamedTuple):
     free: Places
     ready_S: Floats
     start_N: Floats
+    makespan: Floats
 
     @classmethod
     def of(cls, samples: int) -> "Scratch":
         """For so many samples."""
         count = samples * MODULES
-        return cls(np.empty(count + 2), np.empty(count + 2, np.int64), np.empty(samples), np.empty(count))
+        return cls(np.empty(count + 2), np.empty(count + 2, np.int64), np.empty(samples), np.empty(count), np.empty(1))
 
 
 @compiled
@@ -63,12 +66,15 @@ def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, sc
         scratch: of the problem; ``start_N`` is found in it afterwards.
     """
     width_N, seconds_N = shape
-    free_s, free, ready_S, start_N = scratch
-    spare = gpus * limit_s  # GPU-seconds that may stay unused
+    free_s, free, ready_S, start_N = scratch.free_s, scratch.free, scratch.ready_S, scratch.start_N
+    work = 0.0
     for place in range(count):
         cascade = order_N[place]
         ready_S[cascade // MODULES] = 0.0
-        spare -= width_N[cascade] * seconds_N[cascade]
+        work += width_N[cascade] * seconds_N[cascade]
+    whole_s = limit_s
+    limit_s = (whole_s - MEAN * work / gpus) / (1 - MEAN)
+    spare = gpus * limit_s - work  # GPU-seconds that may stay unused
     if spare < 0:
         return np.inf
     free_s[0], free[0], steps, makespan = 0.0, gpus, 1, 0.0
@@ -109,7 +115,14 @@ def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, sc
         if spare < -1e-9:
             return np.inf
         steps = _release(free_s, free, step + 1, after, steps, end_s, width)
-    return makespan
+    mean_s = 0.0
+    for step in range(steps):
+        mean_s += free_s[step] * free[step]
+    cost = (1 - MEAN) * makespan + MEAN * mean_s / gpus
+    scratch.makespan[0] = makespan
+    if cost > whole_s:
+        return np.inf
+    return cost
 
 
 @compiled
