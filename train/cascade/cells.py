@@ -62,7 +62,9 @@ def in_cells(
     # With halves and wholes a cell is two stacks or one, which is what good schedules look like.
     stacks_K = (problem.degrees_K == size // 2) | (problem.degrees_K == size)
     all_K = np.ones_like(stacks_K)
-    few, many = (Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in _PHASES)
+    few, many = (
+        Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in _PHASES
+    )
     scratch, bits = Scratch.of(problem.samples), seeded(seed)
     best: tuple[State, Places] | None = None
     best_s = known_s

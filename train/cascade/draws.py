@@ -18,7 +18,7 @@ _SPREAD = 0x9E3779B97F4A7C15  # of neighbouring seeds, over all bits (Steele, Le
 
 def seeded(seed: int) -> Bits:
     """The state that belongs to a seed."""
-    mixed = (seed + 1) * _SPREAD & (2**64 - 1)
+    mixed = (int(seed) + 1) * _SPREAD & (2**64 - 1)
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & (2**64 - 1)
     return np.array([(mixed ^ mixed >> 31) or 1], np.uint64)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
 from train.cascade.cells import in_cells, smallest_cell
@@ -12,17 +13,9 @@ from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_SAMPLE_MOVES, _PAIR_MOVES = (
-    260,
-    80,
-)  # for each sample, and for each pair of cells, which may exchange samples
+_MOVES, _POWER = 2_200, 0.8  # of the search: so many times the samples to a power
 _CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
-_FEW, _FEW_MOVES, _FEW_SEARCHES = (
-    8,
-    18_000,
-    15,
-)  # up to so few samples chance decides: many searches from other starts
-_SEARCHES = 2  # up to twice as many; above them one
+_SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
 
 
 class Plan(NamedTuple):
@@ -63,15 +56,10 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     size = smallest_cell(problem)
-    pairs = (problem.gpus / size) ** 2 / 2
     crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
-    moves = (_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs) * min(1.0, _CROWD / crowd)
-    searches = _SEARCHES if problem.samples <= 2 * _FEW else 1
-    if problem.samples <= _FEW:
-        moves, searches = max(moves, _FEW_MOVES), _FEW_SEARCHES
-    import os
+    moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
+    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
     known_s = static[0].makespan_s if static else np.inf
-    if problem.samples<=_FEW: moves,searches=int(os.environ.get("MOVES","18000")),int(os.environ.get("SEARCHES","15"))
     searched = in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
     if static and searched:
         chosen = kept(searched, static[0])
