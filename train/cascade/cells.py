@@ -12,7 +12,7 @@ from train.cascade.annealing import Cooling, State, anneal
 from train.cascade.draws import seeded
 from train.cascade.list_schedule import Tables
 from train.cascade.named import Timed, named
-from train.cascade.narrowing import kept, narrowed
+from train.cascade.narrowing import narrowed, tried
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule
 from train.cascade.serial import MODULES, Scratch, Shape, lay
@@ -77,12 +77,12 @@ def in_cells(
         parts = _PARTS[search % len(_PARTS)]
         degree_SM = degrees(problem, times_SMK, size_C[cell_S], parts, bound_s)
         state = State(order_CN.copy(), count_C.copy(), degree_SM)
-        tables = Tables(kept(problem, times_SMK, degree_SM, stacks_K), problem.degrees_K)
+        tables = Tables(tried(problem, times_SMK, degree_SM, stacks_K), problem.degrees_K)
         found_s = anneal(state, tables, size_C, bound_s, few, bits, scratch)
         state, pair_C = _paired(problem, state, size_C, scratch)
         times_SMK = narrowed(problem, min(found_s, best_s) * (1 - _GAIN))
         if times_SMK is not None:
-            tables = Tables(kept(problem, times_SMK, degree_SM, all_K), problem.degrees_K)
+            tables = Tables(tried(problem, times_SMK, degree_SM, all_K), problem.degrees_K)
             found_s = anneal(state, tables, pair_C, bound_s, many, bits, scratch)
         if found_s < best_s:
             best, best_s = (state, pair_C), found_s

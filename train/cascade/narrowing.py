@@ -23,7 +23,7 @@ def narrowed(problem: Problem, limit_s: float) -> Floats | None:
     return times_SMK if fits else None
 
 
-def kept(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
+def tried(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
     """Times for a search: DiTs try some degrees alone, and every cascade may keep the degree that it has.
 
     Args:
@@ -34,12 +34,12 @@ def kept(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags)
     """
     found_SMK = times_SMK.copy()
     found_SMK[:, Module.DIT, ~tried_K] = np.inf
-    _keep(found_SMK, problem.times_SMK, degree_SM)
+    _allow_own(found_SMK, problem.times_SMK, degree_SM)
     return found_SMK
 
 
 @compiled
-def _keep(found_SMK: Floats, times_SMK: Floats, degree_SM: Places) -> None:
+def _allow_own(found_SMK: Floats, times_SMK: Floats, degree_SM: Places) -> None:
     for sample in range(len(degree_SM)):
         for module in range(degree_SM.shape[1]):
             k = degree_SM[sample, module]
