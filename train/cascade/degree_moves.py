@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from loader.arrays import Places
+from loader.arrays import Numbers, Places
 from train.cascade.compiled import compiled
+from train.cascade.draws import Bits, below, chance
 from train.cascade.list_schedule import Tables
 from train.cascade.serial import MODULES, Shape
 
@@ -65,14 +66,21 @@ def undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: 
 
 @compiled
 def step(
-    degree_SM: Places, shape: Shape, tables: Tables, order_N: Places, count: int, size: int, log: Places
+    degree_SM: Places,
+    shape: Shape,
+    tables: Tables,
+    order_N: Numbers,
+    count: int,
+    size: int,
+    bits: Bits,
+    log: Places,
 ) -> int:
     """The next degree, up or down, for one or more cascades of an order; the length of the log."""
     changed, last = 0, MODULES - 1
     for _ in range(_MOST):
-        sample = order_N[np.random.randint(count)] // MODULES
-        module = last if np.random.random() < _DIT else np.random.randint(last)
-        way = 1 if np.random.random() < 0.5 else -1
+        sample = order_N[below(bits, count)] // MODULES
+        module = last if chance(bits) < _DIT else below(bits, last)
+        way = 1 if chance(bits) < 0.5 else -1
         k = degree_SM[sample, module]
         if k >= 0:
             k += way
@@ -80,12 +88,12 @@ def step(
                 k += way
             if 0 <= k < len(tables.degrees_K):
                 changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)
-                if module == last and np.random.random() < _ALONG:
+                if module == last and chance(bits) < _ALONG:
                     for other in range(last):
                         if degree_SM[sample, other] >= 0:
                             near = _nearest(tables, sample, other, k, size)
                             changed = _change(degree_SM, shape, tables, sample, other, near, log, changed)
-        if np.random.random() >= _MORE:
+        if chance(bits) >= _MORE:
             break
     return changed
 

@@ -1,25 +1,25 @@
 """Moves of the annealing that change the order in which a cell's cascades are laid; compiled."""
 
-import numpy as np
-
-from loader.arrays import Places
+from loader.arrays import Numbers
 from train.cascade.compiled import compiled
+from train.cascade.draws import Bits, below, chance
 from train.cascade.serial import MODULES
 
 
 @compiled
-def copy(order_N: Places, count: int, found_N: Places) -> None:
+def copy(order_N: Numbers, count: int, found_N: Numbers) -> None:
     """An order; a loop, since an assignment of slices costs more than the ten numbers."""
     for place in range(count):
         found_N[place] = order_N[place]
 
 
 @compiled
-def reorder(order_N: Places, count: int) -> None:
+def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
     """Takes one cascade out and puts it elsewhere, or exchanges two."""
-    place, other = np.random.randint(count), np.random.randint(count)
+    place, other = below(bits, count), below(bits, count - 1)
+    other += other >= place
     cascade = order_N[place]
-    if np.random.random() < 0.5:
+    if chance(bits) < 0.5:
         order_N[place], order_N[other] = order_N[other], cascade
         return
     way = 1 if other > place else -1
@@ -30,7 +30,7 @@ def reorder(order_N: Places, count: int) -> None:
 
 
 @compiled
-def turn(order_N: Places, count: int, sample: int, partner: int) -> None:
+def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
     """Puts two samples of a cell in each other's places."""
     for place in range(count):
         if order_N[place] // MODULES == sample:
@@ -40,7 +40,7 @@ def turn(order_N: Places, count: int, sample: int, partner: int) -> None:
 
 
 @compiled
-def replaced(order_N: Places, count: int, sample: int, partner: int, found_N: Places) -> None:
+def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
     """Another sample in the place of one."""
     for place in range(count):
         cascade = order_N[place]
@@ -48,7 +48,7 @@ def replaced(order_N: Places, count: int, sample: int, partner: int, found_N: Pl
 
 
 @compiled
-def without(order_N: Places, count: int, sample: int, found_N: Places) -> int:
+def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
     """One sample less; how many cascades are left."""
     found = 0
     for place in range(count):
@@ -59,9 +59,9 @@ def without(order_N: Places, count: int, sample: int, found_N: Places) -> int:
 
 
 @compiled
-def with_one(order_N: Places, count: int, sample: int, found_N: Places) -> int:
+def with_one(order_N: Numbers, count: int, sample: int, bits: Bits, found_N: Numbers) -> int:
     """One sample more, anywhere; how many cascades there are then."""
-    at = np.random.randint(count + 1)
+    at = below(bits, count + 1)
     copy(order_N, at, found_N)
     for module in range(MODULES):
         found_N[at + module] = MODULES * sample + module

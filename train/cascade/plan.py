@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
 from train.cascade.cells import in_cells, smallest_cell
@@ -11,17 +13,14 @@ from train.cascade.static import best_static
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_SAMPLE_MOVES, _PAIR_MOVES = (
-    260,
-    80,
-)  # for each sample, and for each pair of cells, which may exchange samples
+_MOVES, _POWER = 2_200, 0.8  # of the search: so many times the samples to a power
 _CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
-_FEW, _FEW_MOVES, _FEW_SEARCHES = (
+_SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
+_FEW, _FAR, _AGAIN = (
     8,
-    18_000,
-    15,
-)  # up to so few samples chance decides: many searches from other starts
-_SEARCHES = 2  # up to twice as many; above them one
+    0.02,
+    (24_000, 12),
+)  # with few samples and so far above the bound: moves and searches once more
 
 
 class Plan(NamedTuple):
@@ -57,18 +56,24 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     Args:
         problem: what is to be planned.
         seed: of the search.
-        effort: how long it searches, relative to what an iteration can wait for; the time grows in proportion, and
-            twice as long ends closer to the bound, on the whole.
+        effort: how long it searches, relative to what an iteration can wait for; the time of the search grows in
+            proportion, and twice as long ends closer to the bound, on the whole.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     size = smallest_cell(problem)
-    pairs = (problem.gpus / size) ** 2 / 2
     crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
-    moves = (_SAMPLE_MOVES * problem.samples + _PAIR_MOVES * pairs) * min(1.0, _CROWD / crowd)
-    searches = _SEARCHES if problem.samples <= 2 * _FEW else 1
-    if problem.samples <= _FEW:
-        moves, searches = max(moves, _FEW_MOVES), _FEW_SEARCHES
-    searched = in_cells(problem, size, bound_s, int(moves * effort), searches, seed)
+    moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
+    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
+    known_s = static[0].makespan_s if static else np.inf
+    searched = in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
+    if searched:
+        known_s = min(known_s, searched.makespan_s)
+    if problem.samples <= _FEW and known_s > bound_s * (1 + _FAR):
+        moves, searches = _AGAIN
+        again = in_cells(
+            problem, problem.gpus, bound_s, known_s, int(moves * effort), searches, seed, stacked=False
+        )
+        searched = again or searched
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:

@@ -8,12 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.arrays import Floats, Numbers, Places
 from train.cascade.compiled import compiled
 from train.cascade.problem import Module
 
 MODULES = len(Module)
 """A number that the compiler knows: dividing by one that it does not know costs as much as all the rest of `lay`."""
+
+MEAN = 0.3
+"""Of the cost of a schedule, what the mean end of its GPUs counts; the rest is the makespan.
+
+With the makespan alone most moves would change nothing: it is that of one of the stacks in a cell.
+"""
 
 
 class Shape(NamedTuple):
@@ -36,39 +42,53 @@ class Scratch(NamedTuple):
         free: how many from each time.
         ready_S: when what is placed of a sample's other modules ends.
         start_N: of each cascade, its start.
+        makespan: of the schedule, a single number.
     """
 
     free_s: Floats
     free: Places
     ready_S: Floats
     start_N: Floats
+    makespan: Floats
 
     @classmethod
     def of(cls, samples: int) -> "Scratch":
         """For so many samples."""
         count = samples * MODULES
-        return cls(np.empty(count + 2), np.empty(count + 2, np.int64), np.empty(samples), np.empty(count))
+        return cls(
+            np.empty(count + 2),
+            np.empty(count + 2, np.int64),
+            np.empty(samples),
+            np.empty(count),
+            np.empty(1),
+        )
 
 
 @compiled
-def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, scratch: Scratch) -> float:
-    """The makespan of an order; infinite when it is above a limit, or a DiT comes before what it needs.
+def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, scratch: Scratch) -> float:
+    """The cost of an order, between its makespan and the mean end of its GPUs (`MEAN`).
 
     Args:
         order_N: cascades.
         count: how many of them.
         shape: of all cascades.
         gpus: that there are; as many as the widest needs, at least.
-        limit_s: where to give up.
-        scratch: of the problem; ``start_N`` is found in it afterwards.
+        limit_s: of the cost, where to give up.
+        scratch: of the problem; ``start_N`` and ``makespan`` are found in it afterwards.
+
+    Returns:
+        Seconds; infinite when it is above the limit, or a DiT comes before what it needs.
     """
     width_N, seconds_N = shape
-    free_s, free, ready_S, start_N = scratch
-    spare = gpus * limit_s  # GPU-seconds that may stay unused
+    free_s, free, ready_S, start_N = scratch[:4]
+    work = 0.0
     for place in range(count):
         cascade = order_N[place]
         ready_S[cascade // MODULES] = 0.0
-        spare -= width_N[cascade] * seconds_N[cascade]
+        work += width_N[cascade] * seconds_N[cascade]
+    # GPUs end no sooner, on average, than their work is done, which leaves so much for the makespan.
+    latest_s = (limit_s - MEAN * work / gpus) / (1 - MEAN)
+    spare = gpus * latest_s - work  # GPU-seconds that may stay unused
     if spare < 0:
         return np.inf
     free_s[0], free[0], steps, makespan = 0.0, gpus, 1, 0.0
@@ -89,7 +109,7 @@ def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, sc
         if last:
             start_s = max(start_s, ready_S[sample])
         end_s = start_s + seconds_N[cascade]
-        if end_s > limit_s:
+        if end_s > latest_s:
             return np.inf
         makespan = max(makespan, end_s)
         start_N[cascade] = start_s
@@ -109,7 +129,12 @@ def lay(order_N: Places, count: int, shape: Shape, gpus: int, limit_s: float, sc
         if spare < -1e-9:
             return np.inf
         steps = _release(free_s, free, step + 1, after, steps, end_s, width)
-    return makespan
+    total_s = 0.0
+    for step in range(steps):
+        total_s += free_s[step] * free[step]
+    scratch.makespan[0] = makespan
+    cost_s = (1 - MEAN) * makespan + MEAN * total_s / gpus
+    return cost_s if cost_s <= limit_s else np.inf
 
 
 @compiled

@@ -1,15 +1,19 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from loader.errors import UsageError
 from tests.train.cascade.problems import random_problem
+from train.cascade.annealing import anneal
 from train.cascade.bound import lower_bound
-from train.cascade.cases import arachne, drawn_at_720p
+from train.cascade.cases import arachne, at_720p, drawn_at_720p
 from train.cascade.cells import in_cells
 from train.cascade.check import violations
 from train.cascade.plan import WORTH, plan
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.serial import lay
 from train.cascade.static import best_static, static
 
 
@@ -71,10 +75,29 @@ def test_a_static_plan_stays_where_little_is_to_be_gained():
 def test_the_same_seed_gives_the_same_plan():
     problem = drawn_at_720p(16, 64, seed=2)
     bound_s = lower_bound(problem)
-    first, again, other = (in_cells(problem, 16, bound_s, 500, 1, seed) for seed in (0, 0, 1))
+    first, again, other = (in_cells(problem, 16, bound_s, np.inf, 500, 1, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
     assert Schedule.from_rows(first.rows(), 64) == first
+
+
+def test_plans_made_in_threads_at_a_time_are_those_made_one_by_one():
+    problems = [drawn_at_720p(samples, 4 * samples, seed) for seed, samples in enumerate((4, 16, 8, 16))]
+    with ThreadPoolExecutor(len(problems)) as threads:
+        together = list(threads.map(plan, problems, range(len(problems))))
+    assert together == [plan(problem, seed) for seed, problem in enumerate(problems)]
+
+
+def test_a_search_lets_other_threads_run():
+    """Training plans the next iteration while one runs."""
+    assert all(function.targetoptions["nogil"] for function in (anneal, lay))
+
+
+def test_nothing_is_searched_where_the_static_plan_is_proven_best():
+    problem = at_720p(np.array([53]), 4)
+    found = plan(problem)
+    assert found.searched is None
+    assert found.best == found.static
 
 
 def test_what_fits_nowhere_is_named():
