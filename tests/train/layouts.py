@@ -18,7 +18,7 @@ from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
 from train.trainer import Trainer
 
-STEPS = 5
+STEPS = 4
 SAMPLES = 8
 # Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
 SPLITS = {1: ((1, 3, 2, 2),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
@@ -32,7 +32,7 @@ ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A run of five steps.
+    """A run of four steps.
 
     Attributes:
         parallel: its layout.
