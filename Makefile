@@ -14,7 +14,8 @@ demo: .venv/.installed
 	$(BIN)/reelweave demo
 
 test: .venv/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	# In the order of the files: by default the long files of few tests come last, and one process waits for the other.
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

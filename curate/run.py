@@ -22,7 +22,7 @@ from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
 from loader.storage import Storage, open_storage
 
-VERSIONED = ("reelweave", "av", "numpy", "pyarrow", "webdataset")
+VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)

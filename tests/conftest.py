@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tests.train.ranks import Ranks
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Threads that wait for each other spin: two test processes on two cores, of two threads each, would spend most of their
+# time on that. Read when torch and numpy are imported; processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import struct
+import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -83,20 +84,13 @@ def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> Shard
 
     Only one sample is in memory at a time; the tar is assembled in a local temporary file.
     """
-    import webdataset
-
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="reelweave-shard-") as folder:
         local = Path(folder) / "shard.tar"
-        with (
-            local.open("wb") as file,
-            webdataset.TarWriter(
-                file, user="reelweave", group="reelweave", mode=0o644, mtime=0, encoder=False
-            ) as writer,
-        ):
+        with tarfile.open(local, "w", format=tarfile.USTAR_FORMAT) as tar:
             for sample in samples:
-                rows.append(_add(writer, path, sample))
-            end = writer.tarstream.offset
+                rows.append(_add(tar, path, sample))
+            end = tar.offset
         digest = _hash_samples(local, rows)
         storage.write_file(path, local)
         record = ShardRecord(path, local.stat().st_size, digest, rows)
@@ -109,22 +103,21 @@ def idx_bytes(offsets: list[int], end: int) -> bytes:
     return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
 
 
-def _add(writer: Any, path: str, sample: Sample) -> Row:
+def _add(tar: tarfile.TarFile, path: str, sample: Sample) -> Row:
     key = sample.row["key"]
-    start = writer.tarstream.offset
+    start = tar.offset
     members = []
     row, contents = sample.finished()
     for suffix, content in contents:
-        if writer.tarstream.offset + len(content) + 2 * TAR_BLOCK - start > MAX_SAMPLE_BYTES:
+        if tar.offset + len(content) + 2 * TAR_BLOCK - start > MAX_SAMPLE_BYTES:
             raise RunError(
                 f"{key}.{suffix} has {len(content)} bytes; a sample holds 4 GiB: cut shorter clips"
             )
-        members.append(
-            {"suffix": suffix, "offset": writer.tarstream.offset + TAR_BLOCK, "size": len(content)}
-        )
-        # TarWriter sorts the members of one call by name; one call per member keeps the contract's order.
-        writer.write({"__key__": key, suffix: content})
-    size = writer.tarstream.offset - start
+        members.append({"suffix": suffix, "offset": tar.offset + TAR_BLOCK, "size": len(content)})
+        member = tarfile.TarInfo(f"{key}.{suffix}")
+        member.size, member.mode, member.uname, member.gname = len(content), 0o644, "reelweave", "reelweave"
+        tar.addfile(member, io.BytesIO(content))
+    size = tar.offset - start
     return {**row, "shard": path, "offset": start, "size": size, "members": members}
 
 

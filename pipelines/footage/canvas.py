@@ -1,6 +1,7 @@
 """What every scene is painted with: colours, noise, masks and light on planar float images."""
 
 from collections.abc import Callable
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -121,8 +122,8 @@ def disc(image: Image, x: float, y: float, radius: float, colour: Image, opacity
 def patch(image: Image, x: float, y: float, reach: float) -> tuple[Image, Plane, Plane]:
     """A view of the pixels within `reach` of x, y (maybe none), and their offsets dx, dy from it."""
     height, width = image.shape[-2:]
-    left, right = (int(np.clip(np.floor(x + side), 0, width)) for side in (-reach, reach + 1))
-    top, bottom = (int(np.clip(np.floor(y + side), 0, height)) for side in (-reach, reach + 1))
+    left, right = (min(max(floor(x + side), 0), width) for side in (-reach, reach + 1))
+    top, bottom = (min(max(floor(y + side), 0), height) for side in (-reach, reach + 1))
     dx, dy = grid(right - left, bottom - top)
     return image[..., top:bottom, left:right], dx + np.float32(left - x), dy + np.float32(top - y)
 

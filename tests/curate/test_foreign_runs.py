@@ -18,6 +18,7 @@ from loader.dataset.tar_scan import TarScan
 from loader.storage import StorageConfig, open_storage
 from loader.stream import StreamConfig, VideoStream
 from loader.tokens import Compression
+from tests.commands import reelweave
 from tests.curate.foreign_sets import clips, failed, index, mixed_set
 from tests.energon import energon_samples
 from tests.foreign_tars import by_tarfile, by_webdataset, video
@@ -88,15 +89,6 @@ def test_energon_opens_the_folder_and_leaves_out_what_failed(mixed: Path) -> Non
     dataset = open_dataset(mixed)
     expected = {(row["key"], len(dataset.read_media(n))) for n, row in enumerate(to_rows(dataset.index))}
     assert set(energon_samples(mixed, 27)) == expected
-
-
-def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_the_commands_work_on_it(mixed: Path) -> None:

@@ -180,6 +180,8 @@ import sys
 from curate.config import CurateConfig
 from curate.run import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate_json(sys.argv[3]))
+# Without a model there is no need of what takes seconds to import.
+assert "ray" in sys.modules or "torch" not in sys.modules
 """
 
 

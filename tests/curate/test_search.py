@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import av
@@ -17,6 +15,7 @@ from curate.search import WEIGHTS_VERSION, ClipSearch
 from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
+from tests.commands import reelweave
 from tests.media import write_video
 from tests.tiny_models import tiny_open_clip
 
@@ -197,18 +196,8 @@ def test_a_damaged_picture_is_named(dataset: Dataset, embedder: ClipEmbedder, tm
         ClipSearch(dataset).by_file(str(tmp_path / "half.png"), embedder, 3)
 
 
-def reelweave_search(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "search", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_the_command_prints_the_nearest_as_json(dataset: Dataset) -> None:
-    done = reelweave_search(dataset.storage.root, "a red kite", "--top", "2", "--json")
+    done = reelweave("search", dataset.storage.root, "a red kite", "--top", "2", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["searched"] == CLIPS
@@ -219,7 +208,7 @@ def test_the_command_prints_the_nearest_as_json(dataset: Dataset) -> None:
 
 def test_the_command_prints_a_table(dataset: Dataset) -> None:
     key = sample(2, b"", None).row["key"]
-    done = reelweave_search(dataset.storage.root, "--like", key, "--top", "3")
+    done = reelweave("search", dataset.storage.root, "--like", key, "--top", "3")
     assert done.returncode == 0, done.stderr
     assert "[bold]" in done.stdout
 
@@ -228,6 +217,6 @@ def test_words_in_a_dataset_of_perceptual_embeddings_are_a_wrong_call(
     tmp_path: Path, clips: list[Path]
 ) -> None:
     made = write(tmp_path / "made", [sample(0, clips[0].read_bytes(), np.ones(8, np.float16))])
-    done = reelweave_search(made.storage.root, "snow")
+    done = reelweave("search", made.storage.root, "snow")
     assert done.returncode == 2
     assert "embed.backend=open_clip" in done.stderr

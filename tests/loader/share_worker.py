@@ -1,4 +1,4 @@
-"""One rank of model-parallel groups, for tests that start several: OUT RANK WORLD_SIZE.
+"""Four ranks of model-parallel groups.
 
 OUT holds the datasets good and bad; what each scenario returns goes to OUT/SCENARIO-RANK.json.
 """
@@ -6,7 +6,6 @@ OUT holds the datasets good and bad; what each scenario returns goes to OUT/SCEN
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +15,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
@@ -129,7 +127,10 @@ def gone(out: Path, rank: int) -> Any:
             pass
         os.kill(os.getpid(), signal.SIGKILL if rank == 1 else signal.SIGSTOP)
     began = time.monotonic()
-    return error_of(stream), time.monotonic() - began
+    found = error_of(stream), time.monotonic() - began
+    if rank == 2:
+        os.kill(int((out / "pid-3").read_text()), signal.SIGKILL)
+    return found
 
 
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
@@ -147,17 +148,11 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
 }
 
 
-if __name__ == "__main__":
-    out, rank, world_size = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{out}/meeting",
-        rank=int(rank),
-        world_size=int(world_size),
-        timeout=timedelta(seconds=100),
-    )
+def run_all(folder: str) -> None:
+    """All scenarios, one after the other; rank 2 ends rank 3, which has stopped by then."""
+    out, rank = Path(folder), int(os.environ["RANK"])
+    (out / f"pid-{rank}").write_text(str(os.getpid()))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=100))
     for name, scenario in SCENARIOS.items():
-        found = scenario(Path(out), int(rank))
-        (Path(out) / f"{name}-{rank}.json").write_text(json.dumps(found))
+        (out / f"{name}-{rank}.json").write_text(json.dumps(scenario(out, rank)))
     dist.destroy_process_group()

@@ -1,10 +1,7 @@
 """Ranks of a model-parallel group that read together, as real processes."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -21,10 +18,9 @@ from loader.decode import decode
 from loader.errors import UsageError
 from loader.share import Loaded, Share, divide
 from loader.stream import VideoStream
-from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read
+from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
 from tests.loader.stream_clips import config, make_sample, write
-
-ROOT = Path(__file__).parents[2]
+from tests.train.ranks import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -43,25 +39,10 @@ def out(tmp_path_factory: pytest.TempPathFactory, folder: Path, samples: list[Sa
 
 
 @pytest.fixture(scope="module")
-def told(out: Path) -> dict[str, list[Any]]:
+def told(out: Path, ranks: Ranks) -> dict[str, list[Any]]:
     """What the ranks have to say about each scenario; only those that are still there about the last one."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.loader.share_worker", str(out), str(rank), "4"],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    try:
-        errors = [ranks[rank].communicate(timeout=200)[1] for rank in (0, 2)]
-        assert [ranks[rank].returncode for rank in (0, 2)] == [0, 0], errors
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+    ended = ranks.run(run_all, 4, str(out), grace_s=100, deadline_s=200)
+    assert ended.codes == [0, -9, 0, -9], ended.errors
     return {
         name: [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-?.json"))]
         for name in SCENARIOS

@@ -1,8 +1,6 @@
 """States of a stream: where it goes on, in other processes and on other ranks, and what it refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from loader.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, re
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
+from tests.train.ranks import Ranks
 
 
 def test_a_stream_left_within_a_step_begins_the_step_again(dataset: Dataset) -> None:
@@ -50,8 +49,17 @@ def test_the_state_counts_what_was_yielded_not_what_was_prefetched(dataset: Data
         )
 
 
+def rest(dataset: str, state: str, out: str) -> None:
+    """What is left of a stream from a state on."""
+    stream = VideoStream(open_dataset(dataset), config(), 1, 2)
+    stream.load_state_dict(json.loads(state))
+    Path(out).write_text(json.dumps([digest(micro) for micro in stream]))
+
+
 @pytest.mark.parametrize("taken", [1, 4])
-def test_a_new_process_goes_on_where_the_state_was_saved(dataset: Dataset, folder: Path, taken: int) -> None:
+def test_a_new_process_goes_on_where_the_state_was_saved(
+    dataset: Dataset, folder: Path, ranks: Ranks, tmp_path: Path, taken: int
+) -> None:
     stream = VideoStream(dataset, config(), rank=1, world_size=2)
     whole = [digest(micro) for micro in stream]
     stream = VideoStream(dataset, config(), rank=1, world_size=2)
@@ -60,23 +68,9 @@ def test_a_new_process_goes_on_where_the_state_was_saved(dataset: Dataset, folde
         next(iterator)
     state = json.dumps(stream.state_dict())
     iterator.close()
-    program = f"""
-import json, sys
-from loader.dataset import open_dataset
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
-from tests.loader.stream_clips import digest
-stream = VideoStream(
-    open_dataset({str(folder)!r}), StreamConfig.model_validate_json({config().model_dump_json()!r}), 1, 2
-)
-stream.load_state_dict(json.loads(sys.argv[1]))
-print(json.dumps([digest(micro) for micro in stream]))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program, state], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == whole[taken:]
+    ended = ranks.run(rest, 1, str(folder), state, str(tmp_path / "rest.json"))
+    assert ended.codes == [0], ended.errors
+    assert json.loads((tmp_path / "rest.json").read_text()) == whole[taken:]
     assert taken < len(whole)
 
 

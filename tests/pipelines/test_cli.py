@@ -1,22 +1,26 @@
-"""Every command as a person runs it: a process of its own, its exit status, its output."""
+"""What a person sees of the program: its exit status, its output, its words.
+
+One call of each kind (help, a wrong call, a failure, a long run, JSON) is a process of its own, as a person's is.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipelines.cli import COMMANDS
+from tests.commands import reelweave
 from tests.media import write_video
 
-REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
 
-
-def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
+def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
     return subprocess.run(
-        [*REELWEAVE, *map(str, arguments)],
+        [sys.executable, "-m", "pipelines.cli", *map(str, arguments)],
         # Paths of any length stay on one line.
         env=os.environ | {"COLUMNS": "300"},
         capture_output=True,
@@ -39,7 +43,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "dataset"
-    done = reelweave("curate", raw, "--out", out, "--set", "run.runner=sequential")
+    done = alone("curate", raw, "--out", out, "--set", "run.runner=sequential")
     assert done.returncode == 0, done.stderr
     assert "empty.mp4" in done.stdout
     assert "the file is empty" in done.stdout
@@ -47,11 +51,17 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_names_every_command() -> None:
-    done = reelweave("--help")
+    done = alone("--help")
     assert done.returncode == 0
     for command in COMMANDS:
         assert command in done.stdout
-        assert reelweave(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    done = reelweave(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: reelweave {command}" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -73,11 +83,12 @@ def test_help_names_every_command() -> None:
         ["bench", "shots", "--videos", "nowhere"],
     ],
 )
-def test_a_wrong_call_exits_with_2_and_a_sentence(arguments: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*REELWEAVE, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
-    )  # fmt: skip
+def test_a_wrong_call_exits_with_2_and_a_sentence(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    done = reelweave(*arguments)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -85,17 +96,31 @@ def test_a_wrong_call_exits_with_2_and_a_sentence(arguments: list[str], tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_dataset_exits_with_1(tmp_path: Path) -> None:
-    for command in ("verify", "report"):
-        done = reelweave(command, tmp_path)
-        assert done.returncode == 1
-        assert "no finished dataset" in done.stderr
-        assert "Traceback" not in done.stderr
+def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "curate", ".", "--out", "x", "--set", "cut.crff=1"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "call"), [("verify", alone), ("report", reelweave)])
+def test_a_missing_dataset_exits_with_1(
+    tmp_path: Path, command: str, call: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = call(command, tmp_path)
+    assert done.returncode == 1
+    assert "no finished dataset" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_curate_prints_its_accounting_as_json(raw: Path, dataset: Path) -> None:
     before = (dataset / "report/index.html").stat().st_mtime_ns
-    done = reelweave("curate", raw, "--out", dataset, "--set", "run.runner=sequential", "--json")
+    done = alone("curate", raw, "--out", dataset, "--set", "run.runner=sequential", "--json")
     result = json.loads(done.stdout)
     assert result["already_there"] is True
     assert Path(result["report"]).stat().st_mtime_ns == before

@@ -1,17 +1,17 @@
 """The newcomer's first command, whole; and training killed and resumed through the command line."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
+from tests.train import worlds
+from tests.train.ranks import Ranks
 
 REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -55,37 +55,30 @@ def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -
     assert "kaleidoscope" in Path(result["report"]).read_text()
 
 
-def train(dataset: Path, out: Path) -> subprocess.Popen[str]:
+def train(ranks: Ranks, dataset: Path, out: Path, *sent: str) -> tuple[int, dict]:
+    """How ``reelweave train`` ends and what it says, of a process that may get a signal."""
     changes = (
         f"dataset={dataset}", f"out={out}", "stream.buckets.frames=[9]", "stream.buckets.sizes=[[32,48],[48,32]]",
         "stream.buckets.memory_tokens=600", "train.dtype=float32", "train.model.layers=1", "train.model.hidden=96",
         "train.model.heads=4", "train.schedule.total_steps=30", "train.checkpoint.every_steps=5",
     )  # fmt: skip
-    command = [*REELWEAVE, "train", "--json", "--config", str(CONFIGS / "train.yaml")]
+    words = ["train", "--json", "--config", str(CONFIGS / "train.yaml")]
     for change in changes:
-        command += ["--set", change]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+        words += ["--set", change]
+    ended = ranks.run(worlds.command, 1, words, str(out), *sent, deadline_s=400)
+    assert sent or ended.codes == [0], ended.errors
+    return ended.codes[0], json.loads(Path(f"{out}.txt").read_text() or "{}")
 
 
-def test_training_killed_and_resumed_ends_at_the_same_loss(demo: tuple[Path, dict], tmp_path: Path) -> None:
+def test_training_killed_and_resumed_ends_at_the_same_loss(
+    demo: tuple[Path, dict], ranks: Ranks, tmp_path: Path
+) -> None:
     dataset = demo[0] / "dataset"
-    output, errors = train(dataset, tmp_path / "undisturbed").communicate()
-    assert output, errors
-    process = train(dataset, tmp_path / "killed")
-    while process.poll() is None and not list(tmp_path.glob("killed/checkpoints/step-*")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    resumed, errors = train(dataset, tmp_path / "killed").communicate()
-    assert resumed, errors
-    assert json.loads(resumed)["last_10_mean"] == pytest.approx(json.loads(output)["last_10_mean"], abs=1e-6)
+    _, expected = train(ranks, dataset, tmp_path / "undisturbed")
+    code, _ = train(ranks, dataset, tmp_path / "killed", "kill", "checkpoints/step-*")
+    assert code == -signal.SIGKILL
+    _, resumed = train(ranks, dataset, tmp_path / "killed")
+    assert resumed["last_10_mean"] == pytest.approx(expected["last_10_mean"], abs=1e-6)
     curves = [
         [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("undisturbed", "killed")

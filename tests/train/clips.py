@@ -1,7 +1,6 @@
 """A data source of the loader's contract that holds its clips in memory."""
 
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +41,6 @@ class ClipStream:
     Args:
         rank: of the process.
         world_size: 1, 2 or 4.
-        stall_before: step, counted from 0, before which the stream waits for ever.
         sizes: samples of each of this rank's microbatches of a step; one microbatch of all, where empty.
         first: of this rank's samples of a step; None: all ranks have equally many.
         samples: of a step, on all ranks.
@@ -52,12 +50,11 @@ class ClipStream:
         self,
         rank: int = 0,
         world_size: int = 1,
-        stall_before: int | None = None,
         sizes: tuple[int, ...] = (),
         first: int | None = None,
         samples: int = SAMPLES_PER_STEP,
     ) -> None:
-        self.rank, self.world_size, self.stall_before = rank, world_size, stall_before
+        self.rank, self.world_size = rank, world_size
         self.sizes = sizes or (samples // world_size,)
         self.first = rank * (samples // world_size) if first is None else first
         self.samples = samples
@@ -66,8 +63,6 @@ class ClipStream:
 
     def __iter__(self) -> Iterator[Microbatch]:
         while True:
-            while self.position == self.stall_before:
-                time.sleep(1)
             self.position += 1
             for slot in range(len(self.sizes)):
                 yield self.microbatch(self.position - 1, slot)

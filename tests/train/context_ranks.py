@@ -5,9 +5,7 @@ Findings go to OUT/RANK.json: relative errors of this rank's part, against one p
 
 import json
 import os
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import chain
@@ -234,8 +232,8 @@ def without_rank_1(folder: Path, found: dict[str, dict[str, float]]) -> None:
     os._exit(0)
 
 
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
+def compute(out: str) -> None:
+    """All cases, and the loss of a rank at the end."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     rank = dist.get_rank()
     groups = {}
@@ -247,15 +245,4 @@ def main(folder: Path) -> None:
     for mesh_name, case_name, case in cases():
         if mesh_name in groups:
             found[f"{mesh_name}: {case_name}"] = case(groups[mesh_name])
-    without_rank_1(folder, found)
-
-
-def leave(*raised) -> None:
-    """Ends without taking leave of the others, who may wait for this rank as it would for them."""
-    traceback.print_exception(*raised)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.excepthook = leave
-    main(Path(sys.argv[1]))
+    without_rank_1(Path(out), found)

@@ -1,8 +1,7 @@
-"""Short runs in any layout, and their processes: python -m tests.train.layouts OUT runs the cases of its world size."""
+"""Short runs in any layout, and the ranks that make them."""
 
 import itertools
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
 from train.trainer import Trainer
 
-STEPS = 5
+STEPS = 4
 SAMPLES = 8
 # Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
 SPLITS = {1: ((1, 3, 2, 2),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
@@ -33,7 +32,7 @@ ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A run of five steps.
+    """A run of four steps.
 
     Attributes:
         parallel: its layout.
@@ -135,10 +134,9 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
             print(error)
 
 
-if __name__ == "__main__":
-    out, *chosen = sys.argv[1:]
-    torch.set_num_threads(1)
+def run_cases(out: str) -> None:
+    """The cases of a world's size, one after the other."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with join("cpu"):
-        for name in chosen or CASES[world_size]:
-            run_case(CASES[world_size][name], Path(out) / name, rank, world_size)
+        for name, case in CASES[world_size].items():
+            run_case(case, Path(out) / name, rank, world_size)

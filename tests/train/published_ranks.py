@@ -1,10 +1,10 @@
-"""A process of several runs, under torchrun: OUT, with a configuration for each run in OUT/NAME.json."""
+"""Ranks of several runs of published models."""
 
 import os
-import sys
 from pathlib import Path
 
-import torch
+import diffusers  # noqa: F401 - once, before ranks are forked
+import peft  # noqa: F401
 
 from tests.train.clips import ClipStream
 from train.config import TrainConfig
@@ -12,9 +12,10 @@ from train.parallel.mesh import DATA, Mesh
 from train.parallel.world import join
 from train.trainer import Trainer
 
-if __name__ == "__main__":
-    out = Path(sys.argv[1])
-    torch.set_num_threads(1)
+
+def train_all(folder: str) -> None:
+    """Trains in a folder that holds the configuration of each run as NAME.json."""
+    out = Path(folder)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with join("cpu"):
         for path in sorted(out.glob("*.json")):

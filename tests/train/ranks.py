@@ -69,7 +69,12 @@ class Ranks:
         self._server.stdout.close()
 
     def run(
-        self, function: Callable[..., object], size: int, *arguments: Any, grace_s: float = 20.0
+        self,
+        function: Callable[..., object],
+        size: int,
+        *arguments: Any,
+        grace_s: float = 20.0,
+        deadline_s: float = DEADLINE_S,
     ) -> Ended:
         """Calls a function of a module, with JSON values, on every rank."""
         request = {
@@ -78,6 +83,7 @@ class Ranks:
             "size": size,
             "arguments": arguments,
             "grace_s": grace_s,
+            "deadline_s": deadline_s,
         }
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
@@ -96,13 +102,15 @@ def serve() -> None:
     os._exit(0)  # nothing is left to tidy, which takes seconds
 
 
-def _run(module: str, function: str, size: int, arguments: list[Any], grace_s: float) -> dict[str, Any]:
+def _run(
+    module: str, function: str, size: int, arguments: list[Any], grace_s: float, deadline_s: float
+) -> dict[str, Any]:
     called = getattr(importlib.import_module(module), function)
     common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / str(rank) for rank in range(size)]
         pids = [_fork(called, arguments, common | {"RANK": str(r)}, said[r]) for r in range(size)]
-        codes = _wait(pids, grace_s)
+        codes = _wait(pids, grace_s, deadline_s)
         return {"codes": codes, "errors": [path.read_text(errors="replace") for path in said]}
 
 
@@ -126,10 +134,10 @@ def _fork(
         os._exit(code)
 
 
-def _wait(pids: list[int], grace_s: float) -> list[int]:
+def _wait(pids: list[int], grace_s: float, deadline_s: float) -> list[int]:
     """Exit codes; ends what outlives the deadline, which a failure brings near."""
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while len(codes) < len(pids):
         for pid in (pid for pid in pids if pid not in codes):
             found, status = os.waitpid(pid, os.WNOHANG)

@@ -7,18 +7,16 @@ import pytest
 
 from tests.train import context_models
 from tests.train.context_models import MESHES, cases
-from tests.train.ranks import Ranks
 
 LAYERS = 2
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory):
+def findings(tmp_path_factory, ranks):
     """What each rank found, by case; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
     context_models.publish_models(out)
-    with Ranks() as ranks:
-        ended = ranks.run(context_models.compute, 4, str(out))
+    ended = ranks.run(context_models.compute, 4, str(out), deadline_s=240)
     assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 

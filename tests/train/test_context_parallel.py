@@ -1,49 +1,25 @@
 """Sequences cut over ranks: outputs, gradients, bytes and hops of gloo processes against one process."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import torch
 
 from loader.errors import UsageError
-from tests.train.context_ranks import MESHES, cases
+from tests.train.context_ranks import MESHES, cases, compute
 from train.parallel.cut import Cut
 from train.parallel.ulysses import Ulysses
 
-ROOT = Path(__file__).parents[2]
 TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory) -> list[dict[str, dict[str, float]]]:
+def findings(tmp_path_factory, ranks) -> list[dict[str, dict[str, float]]]:
     """What each rank found, by case; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = os.environ | {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.train.context_ranks", str(out)],
-            cwd=ROOT,
-            env=common | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    try:
-        told = [member.communicate(timeout=240)[1] for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    assert [member.returncode for member in members] == [0] * 4, told
+    ended = ranks.run(compute, 4, str(out), deadline_s=240)
+    assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 

@@ -111,7 +111,7 @@ def test_a_signal_to_any_rank_saves_and_ends_all_behind_the_same_step(
 def test_torchrun_starts_again_by_itself_from_the_last_checkpoint(tmp_path: Path, undisturbed: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*torchrun, "--max-restarts=1", "-m", "tests.train.worker", str(tmp_path), str(STEPS), "killed-once"],
+        [*torchrun, "--max-restarts=1", "-m", "tests.train.worker", str(tmp_path), str(STEPS)],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -138,7 +138,9 @@ def test_the_command_ends_with_its_own_status_where_it_was_asked_to_stop(
         "train": worlds.tiny_config(10_000).model_dump(mode="json"),
     }  # fmt: skip
     (tmp_path / "train.yaml").write_text(json.dumps(config))
-    ended = ranks.run(worlds.command, 1, str(tmp_path / "train.yaml"), str(tmp_path / "run"))
+    out = str(tmp_path / "run")
+    words = ["train", "--config", str(tmp_path / "train.yaml"), "--set", f"out={out}"]
+    ended = ranks.run(worlds.command, 1, words, out, "term", "metrics.jsonl")
     assert ended.codes == [75], ended.errors
     kept = latest(open_storage(tmp_path / "kept elsewhere"))
     assert kept == len(metrics(tmp_path / "run"))

@@ -11,7 +11,6 @@ from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.fp8_ranks import LAYOUTS, config_of, train_fp8
 from tests.train.published import run_config
-from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics, tensors
 from train.config import Fp8Config, LoraConfig, TrainConfig
 from train.models.build import build_denoiser
@@ -94,12 +93,11 @@ def test_a_run_goes_on_with_or_without(first, then, plain, tmp_path):
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, STEPS + 1))
 
 
-def test_layouts_make_the_steps_of_one_process(tmp_path):
+def test_layouts_make_the_steps_of_one_process(ranks, tmp_path):
     train(tmp_path / "alone", 4, {})
-    with Ranks() as ranks:
-        for size in LAYOUTS:
-            ended = ranks.run(train_fp8, size, str(tmp_path), 4)
-            assert ended.codes == [0] * size, ended.errors
+    for size in LAYOUTS:
+        ended = ranks.run(train_fp8, size, str(tmp_path), 4)
+        assert ended.codes == [0] * size, ended.errors
     for name in [name for layouts in LAYOUTS.values() for name in layouts]:
         for own, expected in zip(metrics(tmp_path / name), metrics(tmp_path / "alone"), strict=True):
             # The scale of a microbatch, of which each rank has another part; bfloat16 sums in another order.

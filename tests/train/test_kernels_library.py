@@ -139,7 +139,7 @@ def test_decisions_are_those_of_python(rules):
     assert all(rules.threads_of(dim) == launch.tiled_threads(dim) for dim in range(1, 600))
     for pointer, stride, size in itertools.product((0, 8, 16, 2**40 + 16), (1, 4, 8, 12), (2, 4)):
         assert rules.aligned(long(pointer), long(stride), size) == launch.is_aligned(pointer, stride, size)
-    base = torch.empty(4, 6, 16)
+    base = torch.arange(4.0 * 6 * 16).view(4, 6, 16)
     views = [
         *(
             base,

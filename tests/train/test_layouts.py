@@ -1,10 +1,6 @@
 """A step is the same step in every layout: the cases of tests/train/layouts.py against one process alone."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from loader.storage import open_storage
-from tests.train.layouts import CASES, Case, run_case
+from tests.train.layouts import CASES, Case, run_case, run_cases
 from train.checkpoint.export import export
 from train.checkpoint.folder import located
 from train.checkpoint.state import read_state
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +30,13 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, ranks):
     """All cases, by world size; the processes of a world run its cases one after the other."""
-    return {size: run_world(size, tmp_path_factory.mktemp(f"world{size}")) for size in CASES}
-
-
-def run_world(size: int, out: Path) -> Path:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "tests.train.layouts", str(out)]
-    members = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | common | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    told = [member.communicate(timeout=400)[1] for member in members]
-    assert [member.returncode for member in members] == [0] * size, told
-    return out
+    outs = {size: tmp_path_factory.mktemp(f"world{size}") for size in CASES}
+    for size, out in outs.items():
+        ended = ranks.run(run_cases, size, str(out), deadline_s=400)
+        assert ended.codes == [0] * size, ended.errors
+    return outs
 
 
 def metrics_of(out: Path, key: str) -> list:

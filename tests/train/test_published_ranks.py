@@ -1,16 +1,12 @@
 """Published models divided over ranks: the same losses and the same checkpoints as on one."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream
 from tests.train.published import CASES, case_config, run_config
+from tests.train.published_ranks import train_all
 from tests.train.saved import losses
 from train.models.bundle import Bundle
 from train.models.dit import Pack
@@ -22,18 +18,13 @@ from train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(tmp_path_factory):
+def on_two_ranks(tmp_path_factory, ranks):
     folder = tmp_path_factory.mktemp("ranks")
     configs = {name: case_config(folder / "published" / name, name) for name in CASES}
     for name, config in configs.items():
         (folder / f"{name}.json").write_text(config.model_dump_json())
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    module = (*torchrun, "-m", "tests.train.published_ranks", str(folder))
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        module, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = ranks.run(train_all, 2, str(folder), deadline_s=240)
+    assert ended.codes == [0, 0], ended.errors
     return folder, configs
 
 

@@ -1,42 +1,21 @@
 """The contract of train/kernels/sequence_parallel.py, with real processes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.sequence_worker import FORMS
+from tests.train.sequence_worker import FORMS, report
 from train.kernels.sequence_parallel import clip_groups, frame_groups
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def reports(request):
+def reports(request, ranks, tmp_path_factory):
     """What a group of this many ranks found: form, kind of reduction, gradient: error."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {"WORLD_SIZE": str(request.param), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.train.sequence_worker"],
-            cwd=ROOT,
-            env=os.environ | common | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(request.param)
-    ]
-    told = [rank.communicate(timeout=100) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), told
-    return json.loads(told[0][0])
+    out = tmp_path_factory.mktemp("ranks") / "report.json"
+    ended = ranks.run(report, request.param, str(out))
+    assert ended.codes == [0] * request.param, ended.errors
+    return json.loads(out.read_text())
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,13 +1,7 @@
 import itertools
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +13,6 @@ from tests.train.saved import losses, metrics, newest, tensors
 from train.models.bundle import Bundle
 from train.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
-WORKER = (sys.executable, "-m", "tests.train.worker")
-
 
 @pytest.fixture(autouse=True)
 def _one_thread():
@@ -29,12 +20,6 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def run(*command: object) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +94,14 @@ def test_training_leaves_the_callers_random_numbers_alone():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_a_killed_run_resumes_to_the_same_end(tmp_path, undisturbed):
-    stalled = subprocess.Popen([*WORKER, str(tmp_path), "12", "10"], cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "metrics.jsonl").exists() or len(metrics(tmp_path)) < 10:
-            assert stalled.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        stalled.send_signal(signal.SIGKILL)
-        stalled.wait()
+def test_a_killed_run_resumes_to_the_same_end(ranks, tmp_path, undisturbed):
+    ended = ranks.run(worlds.train_clips, 1, str(tmp_path), 12, "kill", 0, 10)
+    assert ended.codes == [-9], ended.errors
+    assert len(metrics(tmp_path)) >= 9
     assert newest(tmp_path).name in ("step-000004", "step-000008")
 
-    run(*WORKER, tmp_path, 12)
+    ended = ranks.run(worlds.train_clips, 1, str(tmp_path), 12)
+    assert ended.codes == [0], ended.errors
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 13))
     assert losses(tmp_path) == pytest.approx(losses(undisturbed), rel=1e-6)
     resumed = tensors(tmp_path)

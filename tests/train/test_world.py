@@ -1,7 +1,3 @@
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,31 +5,28 @@ import torch
 
 from loader.errors import UsageError
 from train.parallel.world import join
-
-ROOT = Path(__file__).parents[2]
-
-MEMBER = """
-import os
-import torch
-from train.parallel.world import join
 from train.peak import peak_flops_per_s
 
-with join("cpu") as world:
-    a, b = torch.full((2, 3), 1.0 + world.rank), torch.full((4,), 10.0 + world.rank)
-    world.sum_([a, b])
-    assert a.tolist() == [[3.0] * 3] * 2 and b.tolist() == [21.0] * 4
-    rows = world.gather(torch.full((world.rank * 2, 2), 5.0 + world.rank))
-    assert rows.tolist() == [[6.0] * 2] * 2
-    weight = torch.nn.Parameter(torch.full((3,), float(world.rank)))
-    world.broadcast_([weight])
-    assert weight.tolist() == [0.0] * 3
-    weight.grad = torch.ones(3)
-    torch.optim.AdamW([weight]).step()
-    assert peak_flops_per_s(2.5, world) == 5e12
-    world.barrier()
-names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
-assert not [name for name in names if "gloo" in name], names
-"""
+
+def member() -> None:
+    """A rank of two."""
+    with join("cpu") as world:
+        a, b = torch.full((2, 3), 1.0 + world.rank), torch.full((4,), 10.0 + world.rank)
+        world.sum_([a, b])
+        assert a.tolist() == [[3.0] * 3] * 2
+        assert b.tolist() == [21.0] * 4
+        rows = world.gather(torch.full((world.rank * 2, 2), 5.0 + world.rank))
+        assert rows.tolist() == [[6.0] * 2] * 2
+        weight = torch.nn.Parameter(torch.full((3,), float(world.rank)))
+        world.broadcast_([weight])
+        assert weight.tolist() == [0.0] * 3
+        weight.grad = torch.ones(3)
+        torch.optim.AdamW([weight]).step()
+        assert peak_flops_per_s(2.5, world) == 5e12
+        world.barrier()
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert names
+    assert not [name for name in names if "gloo" in name], names
 
 
 def test_a_process_alone_is_a_world_of_one():
@@ -44,23 +37,9 @@ def test_a_process_alone_is_a_world_of_one():
         assert world.gather(torch.ones(2, 3)).tolist() == [[1.0] * 3] * 2
 
 
-def test_ranks_sum_and_broadcast_and_leave_no_threads_behind():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER],
-            cwd=ROOT,
-            env=common | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [member.communicate(timeout=100)[1] for member in members]
-    assert [member.returncode for member in members] == [0, 0], told
+def test_ranks_sum_and_broadcast_and_leave_no_threads_behind(ranks):
+    ended = ranks.run(member, 2)
+    assert ended.codes == [0, 0], ended.errors
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

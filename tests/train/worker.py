@@ -1,6 +1,6 @@
-"""One process of a run, for tests that kill it or start it by torchrun: OUT STEPS [STALL_BEFORE | killed-once].
+"""A rank of a run that torchrun starts: OUT STEPS.
 
-killed-once: rank 1 of the first attempt kills itself while it makes the eighth step.
+Rank 1 of the first attempt kills itself while it makes the eighth step.
 """
 
 import os
@@ -14,11 +14,11 @@ from tests.train.clips import ClipStream, tiny_config
 from train.trainer import Trainer
 
 if __name__ == "__main__":
-    out, steps, *more = sys.argv[1:]
+    out, steps = sys.argv[1:]
     torch.set_num_threads(1)
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    stream = ClipStream(rank, world_size, stall_before=int(more[0]) if more and more[0].isdigit() else None)
-    if more == ["killed-once"] and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    stream = ClipStream(rank, world_size)
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         whole = stream.microbatch
         stream.microbatch = lambda step, slot=0: (  # type: ignore[method-assign]
             os.kill(os.getpid(), signal.SIGKILL) if step == 7 else whole(step, slot)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,18 +147,20 @@ def train_dataset(dataset: str, out: str, steps: int, microbatches: int, stop_at
     return EXIT_STOPPED if result.stopped else 0
 
 
-def command(config: str, out: str) -> int:
-    """``reelweave train``, which gets SIGTERM once it has made a step."""
+def command(words: list[str], out: str, sends: str = "", once: str = "") -> int:
+    """``reelweave WORDS``, what it says in OUT.txt; it gets a signal once OUT holds something of this pattern."""
     from pipelines.cli import main
 
-    def when_it_trains() -> None:
-        metrics = Path(out) / "metrics.jsonl"
-        while not metrics.exists() or not metrics.read_text().count("\n"):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
+    def send() -> None:
+        # A folder has a size; a file has none before it is written.
+        while not any(path.stat().st_size for path in Path(out).glob(once)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), SEND[sends])
 
-    threading.Thread(target=when_it_trains, daemon=True).start()
-    return main(["train", "--config", config, "--set", f"out={out}"])
+    if sends:
+        threading.Thread(target=send, daemon=True).start()
+    with Path(f"{out}.txt").open("w") as told, redirect_stdout(told):
+        return main(words)
 
 
 def _sender(name: str, delay_s: float, exactly: bool) -> Callable[[], None]:
