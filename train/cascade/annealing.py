@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Flags, Places
+from loader.arrays import Numbers, Places
 from train.cascade.compiled import compiled
 from train.cascade.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from train.cascade.draws import Bits, below, chance
@@ -34,12 +34,12 @@ class State(NamedTuple):
 
     Attributes:
         order_CN: cascades of each cell in the order in which they are laid, each as MODULES * sample + module, also
-            those that a sample lacks, int64 [C, N].
+            those that a sample lacks, uint32 [C, N].
         count_C: how many there are, int64 [C].
         degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
     """
 
-    order_CN: Places
+    order_CN: Numbers
     count_C: Places
     degree_SM: Places
 

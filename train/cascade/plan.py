@@ -19,7 +19,7 @@ _SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since ch
 _FEW, _FAR, _AGAIN = (
     8,
     0.02,
-    (24_000, 12),
+    (60_000, 12),
 )  # with few samples and so far above the bound: moves and searches once more
 
 
