@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Numbers, Places
+from loader.arrays import Flags, Numbers, Places
 from train.cascade.compiled import compiled
 from train.cascade.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from train.cascade.draws import Bits, below, chance
