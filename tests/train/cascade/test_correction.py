@@ -158,5 +158,6 @@ def test_iterations_planned_with_what_the_last_ones_took_become_faster():
         window = window.with_iteration(measurements(problem, ran[1]), CONFIG.iterations)
         seconds.append([one.makespan_s for one in ran])
     wrong_s, corrected_s, right_s = np.sum(seconds[4:], axis=0)
-    assert corrected_s < 0.98 * wrong_s
-    assert corrected_s < 1.02 * right_s
+    # Of what wrong costs lose, more than half is won back.
+    assert right_s < 0.9 * wrong_s
+    assert corrected_s - right_s < 0.5 * (wrong_s - right_s)
