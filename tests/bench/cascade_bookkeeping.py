@@ -4,7 +4,7 @@
 
 HunyuanVideo's latents (float32, 16 x T x 90 x 160) and contexts (256 x 4096 bfloat16) of drawn 720p videos go where the
 plan wants them; every rank is a process, and all share this machine's processors and memory, so a step takes as long as
-the work of all ranks together. Prints rows of docs/benchmarks/cascade_bookkeeping.md.
+the work of all ranks together. Prints rows of docs/benchmarks/cascade_plans.md.
 """
 
 import argparse
