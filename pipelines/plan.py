@@ -1,7 +1,8 @@
 """Plan iterations as cascades: makespans of all planners beside the bound, and where the gain comes from.
 
 A trace is JSON: {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens":
-30000, "batch": 2}, ...], ...]}; samples that have only tokens have cached latents. More: docs/cascade.md.
+30000, "batch": 2}, ...], ...]}; samples that have only tokens have cached latents. A cost table has the columns
+module, batch, frames, height, width, length, degree and seconds. More: docs/cascade.md.
 """
 
 import argparse
@@ -51,12 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--costs", type=Path, metavar="F", help="of a trace: a cost model as JSON; HunyuanVideo's by default"
     )
     parser.add_argument(
-        "--memory-gib", type=float, default=80.0, metavar="GIB", help="of a GPU, with --costs (80)"
+        "--cost-table",
+        type=Path,
+        metavar="F",
+        help="of a trace: seconds by module, shape and degree, as CSV or JSON, instead of a cost model",
+    )
+    parser.add_argument(
+        "--memory-gib",
+        type=float,
+        default=80.0,
+        metavar="GIB",
+        help="of a GPU, with --costs or --cost-table (80)",
     )
     parser.add_argument(
         "--degrees",
         metavar="K,K",
-        help="of a trace: degrees that the DiT can have (1,2,3,4,6,8,12,16,24: HunyuanVideo's 24 heads)",
+        help="of a trace: degrees that the DiT can have (1,2,3,4,6,8,12,16,24: HunyuanVideo's 24 heads), or all"
+        " cascades with --cost-table (all of the table)",
     )
     plan_execution.add_arguments(parser)
 
@@ -112,9 +124,10 @@ def run(options: argparse.Namespace) -> int:
     _print(title, bound_s, made, baseline, sentence)
     if shown.executed:
         _print_execution(shown, options)
-    if options.trace and not options.costs:
+    if options.trace and not options.costs and not options.cost_table:
         stderr().print(
-            "costs: HunyuanVideo's at 720p, calibrated to Arachne's case study; give your own with --costs",
+            "costs: HunyuanVideo's at 720p, calibrated to Arachne's case study; give your own with --costs or"
+            " --cost-table",
             markup=False,
             soft_wrap=True,
         )

@@ -130,11 +130,9 @@ class OnPaper(NamedTuple):
     def figures(self, schedules: "Sequence[Schedule]") -> Figures:
         """Of the plans or of the executions."""
         from train.cascade.simulate import flops_cv
-        from train.cascade.trace import arithmetic
 
         total_s = sum(one.makespan_s for one in schedules)
-        pairs = zip(schedules, self.posed.samples, strict=True)
-        spread = [flops_cv(one, arithmetic(self.posed.costs, samples)) for one, samples in pairs]
+        spread = [flops_cv(*pair) for pair in zip(schedules, self.posed.operations, strict=True)]
         idle = sum(one.idle * one.makespan_s for one in schedules) / total_s
         return Figures(total_s / len(schedules), idle, sum(spread) / len(spread))
 
@@ -169,21 +167,19 @@ def on_paper(
     """
     import numpy as np
 
-    from train.cascade.communication import Traffic, communication
+    from train.cascade.communication import communication
     from train.cascade.mapper import place
     from train.cascade.simulate import Noise, execute
 
-    links = posed.costs.links
     planned = [place(one, topology) for one in schedules] if topology else list(schedules)
     executed = []
-    for number, (one, samples) in enumerate(zip(planned, posed.samples, strict=True)):
+    for number, (one, traffic) in enumerate(zip(planned, posed.traffic, strict=True)):
         if noise is None:
             break
-        traffic = Traffic.of(posed.costs, samples)
-        places = communication(one, topology, traffic, links) if topology else None
+        places = communication(one, topology, traffic, posed.links) if topology else None
         factors_R = Noise(sigma=noise).factors(one, np.random.default_rng([seed, number]))
         executed.append(execute(one, factors_R, places))
-    return OnPaper(planned, executed, links.gpus_per_node, posed)
+    return OnPaper(planned, executed, posed.links.gpus_per_node, posed)
 
 
 def draw(options: argparse.Namespace, shown: OnPaper) -> None:

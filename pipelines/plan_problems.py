@@ -1,8 +1,9 @@
 """What `reelweave plan` plans: the iteration of a case, or those of a trace."""
 
 import argparse
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -10,8 +11,13 @@ from loader.errors import UsageError
 from pipelines.files import read_text
 
 if TYPE_CHECKING:
+    from loader.arrays import Floats
+    from train.cascade.communication import Traffic
     from train.cascade.costs import CostModel, Links, Samples
     from train.cascade.problem import Problem
+    from train.cascade.trace import Trace
+
+_Step = TypeVar("_Step")
 
 
 class Posed(NamedTuple):
@@ -19,17 +25,19 @@ class Posed(NamedTuple):
 
     Attributes:
         problems: one for each step.
-        samples: that each of them is made of.
-        costs: that they are counted with.
+        operations: seconds of one GPU that each cascade computes, of each step, float64 [S, M].
+        traffic: bytes that cascades exchange and hand over, of each step.
+        links: assumed by the times.
     """
 
     problems: "list[Problem]"
-    samples: "list[Samples]"
-    costs: "CostModel"
+    operations: "list[Floats]"
+    traffic: "list[Traffic]"
+    links: "Links"
 
 
 def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
-    """The iterations that the options name.
+    """Return the iterations that the options name.
 
     Args:
         options: of the command.
@@ -40,34 +48,89 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
     """
     from train.cascade.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
-    costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
-    degrees: tuple[int, ...] = DEGREES
     if options.case:
-        for name in ("costs", "degrees"):
+        for name in ("costs", "cost_table", "degrees"):
             if getattr(options, name):
-                raise UsageError(f"--{name} goes with --trace: a case has its own")
+                raise UsageError(f"--{name.replace('_', '-')} goes with --trace: a case has its own")
         samples, gpus = case_samples(options.case, options.seed)
-        steps = [samples]
-    else:
-        from loader.tokens import COMPRESSIONS
-        from train.cascade.trace import read_trace
+        costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
+        return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), f"--case {options.case}")
+    from loader.tokens import COMPRESSIONS
+    from train.cascade.trace import read_trace
 
-        trace = read_trace(options.trace)
-        if options.costs:
-            costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
-        degrees = _degrees(options.degrees) if options.degrees else DEGREES
-        links = links or costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
-        compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
-        steps, gpus = trace.samples(compression, costs.text_tokens), trace.gpus
-    costs = costs.model_copy(update={"links": links}) if links else costs
+    trace = read_trace(options.trace)
+    degrees = _degrees(options.degrees) if options.degrees else None
+    if options.cost_table:
+        return _looked_up(options, trace, degrees, links)
+    costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
+    if options.costs:
+        costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
+    links = links or costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
+    costs = costs.model_copy(update={"links": links})
+    compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
+    try:
+        steps = trace.samples(compression, costs.text_tokens)
+    except UsageError as error:
+        raise UsageError(f"{options.trace}, {error}") from error
+    return _counted(steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, str(options.trace))
+
+
+def _counted(
+    steps: "list[Samples]",
+    costs: "CostModel",
+    gpus: int,
+    degrees: tuple[int, ...],
+    memory_bytes: float,
+    name: str,
+) -> Posed:
+    """Return the problems of a cost model."""
+    from train.cascade.communication import Traffic
+    from train.cascade.trace import arithmetic
+
+    return Posed(
+        _each(steps, lambda samples: costs.problem(samples, gpus, degrees, memory_bytes), name),
+        [arithmetic(costs, samples) for samples in steps],
+        [Traffic.of(costs, samples) for samples in steps],
+        costs.links,
+    )
+
+
+def _looked_up(
+    options: argparse.Namespace, trace: "Trace", degrees: tuple[int, ...] | None, links: "Links | None"
+) -> Posed:
+    """Return the problems of an explicit table, in whose times all communication is."""
+    import numpy as np
+
+    from train.cascade.communication import Traffic
+    from train.cascade.cost_table import read_cost_table
+    from train.cascade.costs import Links
+
+    if options.costs:
+        raise UsageError("--costs and --cost-table are two ways of telling costs: give one of them")
+    table = read_cost_table(
+        read_text(options.cost_table, "--cost-table"), f"--cost-table {options.cost_table}"
+    )
+    memory_gib = options.memory_gib
+    problems = _each(
+        trace.steps,
+        lambda step: table.problem(step, trace.gpus, degrees, memory_gib),
+        str(options.trace),
+    )
+    # The cheapest degree communicates least, so that its time is nearest to the arithmetic alone.
+    work = [np.where(problem.has_SM, problem.work_SMK.min(axis=2), 0.0) for problem in problems]
+    none = [Traffic(np.zeros_like(work_SM), np.zeros_like(work_SM)) for work_SM in work]
+    return Posed(problems, work, none, links or Links(gpus_per_node=trace.gpus_per_node))
+
+
+def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: str) -> "list[Problem]":
+    """Return the problem of each step; errors name the step."""
     problems = []
-    for number, samples in enumerate(steps):
+    for number, step in enumerate(steps):
         try:
-            problems.append(costs.problem(samples, gpus, degrees, memory_bytes))
+            problems.append(posing(step))
         except UsageError as error:
-            named = f"{options.trace}, step {number}" if options.trace else f"--case {options.case}"
-            raise UsageError(f"{named}: {error}") from error
-    return Posed(problems, steps, costs)
+            raise UsageError(f"{name}, step {number}: {error}") from error
+    return problems
 
 
 def _cost_model(file: Path) -> "CostModel":

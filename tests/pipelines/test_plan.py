@@ -80,6 +80,47 @@ def test_a_cost_model_of_ones_own(trace: Path, tmp_path: Path, capsys: pytest.Ca
     assert "step 0" in capsys.readouterr().err
 
 
+def test_a_cost_table_and_sample_sets_of_ones_own(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sizes are needed where the table tells them apart, not otherwise."""
+    steps, table = tmp_path / "steps.json", tmp_path / "table.csv"
+    steps.write_text(
+        '{"gpus": 4, "steps": [[{"frames": 13}, {"frames": 5, "batch": 2}], [{"frames": 5, "batch": 2}]]}'
+    )
+    table.write_text(
+        "module,batch,frames,degree,seconds\nvae,1,13,2,2.5\ndit,1,13,2,8\ndit,1,13,4,4.5\nvae,2,5,1,3\ndit,2,5,2,3.5\n"
+    )
+    call = ["plan", "--trace", str(steps), "--cost-table", str(table)]
+    out, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
+    placing = ["--topology", "dgx-h100", "--noise", "0", "--timeline", str(picture)]
+    assert main([*call, *placing, "--json", "--plan-out", str(out)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    on_paper = said["on_paper"]
+    assert on_paper["planned"] == pytest.approx(on_paper["executed"])  # all communication is in the table
+    assert said["lower_bound_s"] <= said["planners"]["ours"]["makespan_s"] <= (10.5 + 6.5) / 2
+    seconds = {(2, 1): 2.5, (2, 2): 8.0, (4, 2): 4.5, (1, 1): 3.0}
+    rows = [row for row in json.loads(out.read_text()) if row["step"] == 0 and row["sample"] == 0]
+    for row in rows:
+        taken = seconds[len(row["gpus"]), {"vae": 1, "dit": 2}[row["module"]]]
+        assert row["end_s"] - row["start_s"] == pytest.approx(taken)
+    assert picture.read_text().startswith("<svg")
+    for wrong, told in (
+        (
+            ["plan", "--trace", str(trace), "--cost-table", str(table)],
+            f"{trace}, step 0: sample 1: --cost-table",
+        ),
+        ([*call, "--costs", str(table)], "give one of them"),
+        (
+            ["plan", "--trace", str(steps)],
+            f"{steps}, at step 0, sample 0: a sample needs frames, height and width",
+        ),
+        (["plan", "--case", "arachne", "--cost-table", str(table)], "--cost-table goes with --trace"),
+    ):
+        assert main(wrong) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -36,7 +36,7 @@ class Shape(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _known(self) -> "Shape":
-        if not self.tokens and not (self.frames and self.height and self.width):
+        if not self.tokens and not self.frames:
             raise ValueError("a sample needs frames, height and width, or tokens")
         return self
 
@@ -56,7 +56,17 @@ class Trace(BaseModel, frozen=True, extra="forbid"):
         Args:
             compression: pixels per token, for shapes that come without their tokens.
             text_tokens: that S counts for a caption there.
+
+        Raises:
+            UsageError: a sample has neither tokens nor a size; a cost table may know it by its frames alone.
         """
+        for number, step in enumerate(self.steps):
+            for sample, one in enumerate(step):
+                if not one.tokens and not (one.height and one.width):
+                    raise UsageError(
+                        f"at step {number}, sample {sample}: a sample needs frames, height and width, or tokens;"
+                        " frames alone are for a --cost-table that has no sizes"
+                    )
         return [_samples(step, compression, text_tokens) for step in self.steps]
 
 
