@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 from curate.source import SourceError, open_video
 from loader.dataset.media import FORMATS
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 """Counts up when the same bytes would give other values; tars looked at by older code are then read again."""
 
 IMAGE_FPS = 25.0

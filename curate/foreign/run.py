@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import pyarrow.compute as pc
+
 from curate.foreign.crew import Progress, read_tars
 from curate.foreign.probe import PROBE_VERSION
 from curate.foreign.tar import NOTES, note_path
@@ -83,6 +85,7 @@ def index_tars(
     manifest, others = publish_foreign(
         place, indices, foreign, {"index": {"shards": shards}}, _versions(), previous, with_sidecars
     )
+    notes += _remarks(indices, manifest)
     notes += [
         f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in others
     ]
@@ -161,6 +164,37 @@ def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:
     if reasons.pop("", 0) == 0:
         most = reasons.most_common(1)[0][0] if reasons else "the tars are empty"
         raise RunError(f"{root} has no sample that can be used; most often: {most}")
+
+
+def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
+    """Sentences on what a person may have expected otherwise: names of samples, and captions that are missing."""
+    found = []
+    qualified = [entry for entry in manifest.shards if entry.qualified]
+    if qualified:
+        found.append(
+            f"keys repeat from tar to tar: the samples of {len(qualified)} of {len(manifest.shards)} tars go by tar"
+            f" and key ({qualified[0].key_prefix}KEY)"
+        )
+    usable = sum(reason == "" for tar in tars for reason in tar.table.column("reason").to_pylist())
+    if lost := usable - manifest.totals.samples:
+        found.append(
+            f"{lost} samples repeat a key of their own tar and were left out; accounting.parquet names them"
+        )
+    silent = {tar.path: keys for tar in tars if (keys := _without_caption(tar))}
+    if silent:
+        path, keys = next(iter(silent.items()))
+        found.append(
+            f"{sum(map(len, silent.values()))} samples have a .txt or .json and no caption in it, the first: {keys[0]}"
+            f" of {path}; read are the text of .txt, and caption, text or prompt of .json"
+        )
+    return found
+
+
+def _without_caption(tar: TarIndex) -> list[str]:
+    """Keys of the usable samples of a tar that have a .txt or .json, but no caption."""
+    rows = tar.table.filter((pc.field("reason") == "") & (pc.field("caption_source") == "none"))
+    columns = zip(rows.column("key").to_pylist(), rows.column("members").to_pylist(), strict=True)
+    return [key for key, listed in columns if any(one["suffix"] in ("txt", "json") for one in listed)]
 
 
 def _versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ accounting and manifest follow from these files alone.
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from loader.dataset.manifest import (
     Totals,
     count_states,
     plan_path,
+    qualifier,
     sha256,
     table_path,
 )
@@ -57,6 +58,7 @@ class TarIndex:
         damage: what is wrong with the tar itself, one sentence each.
         probe: version of the code that looked at it.
         table: columns ``TAR_TABLE``; a sample whose end is missing has size 0.
+        qualified: whether the keys in ``table`` are qualified by the tar; they never are in the file.
     """
 
     path: str
@@ -66,6 +68,7 @@ class TarIndex:
     damage: tuple[str, ...]
     probe: int
     table: pa.Table
+    qualified: bool = False
 
     def to_bytes(self) -> bytes:
         """As a parquet file."""
@@ -124,6 +127,7 @@ def publish_foreign(
     Raises:
         RunError: somebody else published here in the meantime.
     """
+    tars = _named(tars, previous)
     kept = _kept(tars)
     used, accounting = _used(tars, kept), _accounting(tars, kept)
     index = used.select(INDEX.names)
@@ -146,7 +150,13 @@ def publish_foreign(
             accounting=count_states(accounting.column("state").to_pylist()),
         ),
         shards=[
-            ShardEntry(path=tar.path, size=tar.size, sha256=tar.sha256, samples=int(own.sum()))
+            ShardEntry(
+                path=tar.path,
+                size=tar.size,
+                sha256=tar.sha256,
+                samples=int(own.sum()),
+                qualified=tar.qualified,
+            )
             for tar, own in zip(tars, kept, strict=True)
         ],
         files=[*files, *idx],
@@ -158,10 +168,54 @@ def publish_foreign(
     return publish_files(storage, manifest, contents, previous), others
 
 
+def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:
+    """Qualify the keys of tars that would repeat each other's, so that tars that all count from 0 keep every sample.
+
+    A tar that an earlier revision knows keeps its names; the new ones are qualified together or not at all.
+    """
+    known = {entry.path: entry for entry in previous.shards} if previous else {}
+    old = [tar.path in known and known[tar.path].sha256 == tar.sha256 for tar in tars]
+    was = [tar.path in known and known[tar.path].qualified for tar in tars]
+    fresh = any(entry.qualified for entry in known.values()) or _repeat_each_other(tars, old, was)
+    return [
+        _qualified(tar) if qualified or (fresh and not settled) else tar
+        for tar, settled, qualified in zip(tars, old, was, strict=True)
+    ]
+
+
+def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified: Sequence[bool]) -> bool:
+    """Whether a key of a new tar also stands in another tar, among those that go by their plain keys."""
+    plain = [number for number, apart in enumerate(qualified) if not apart]
+    usable = [_usable(tars[number]) for number in plain]
+    keys = pa.chunked_array(
+        [
+            tars[number].table.filter(own).column("key").combine_chunks()
+            for number, own in zip(plain, usable, strict=True)
+        ],
+        pa.string(),
+    )
+    place_N = np.asarray(keys.combine_chunks().dictionary_encode().indices, np.int64)
+    tar_N = np.repeat(np.array(plain, np.int64), [own.true_count for own in usable])
+    pairs = np.unique(place_N * len(tars) + tar_N)  # a key of a tar, once
+    in_several = np.bincount(pairs // len(tars), minlength=1) > 1
+    new = ~np.array(old, np.bool_)
+    return bool((in_several[pairs // len(tars)] & new[pairs % len(tars)]).any())
+
+
+def _qualified(tar: TarIndex) -> TarIndex:
+    key = pc.binary_join_element_wise(qualifier(tar.path), tar.table.column("key"), "")
+    place = tar.table.schema.get_field_index("key")
+    return replace(tar, table=tar.table.set_column(place, INDEX.field("key"), key), qualified=True)
+
+
+def _usable(tar: TarIndex) -> pa.BooleanArray:
+    return pc.equal(tar.table.column("reason").combine_chunks(), "")
+
+
 def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     """Per tar, the rows that become samples: usable, and the first with their key."""
     keys = pa.chunked_array([tar.table.column("key").combine_chunks() for tar in tars], pa.string())
-    usable = np.concatenate([np.asarray(pc.equal(tar.table.column("reason"), "")) for tar in tars])
+    usable = np.concatenate([np.asarray(_usable(tar)) for tar in tars])
     rows = np.flatnonzero(usable)
     places = keys.take(pa.array(rows)).combine_chunks().dictionary_encode().indices
     kept = np.zeros(len(keys), bool)
@@ -192,10 +246,10 @@ def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
     key, offset, end_s, reason = (
         table.column(name).combine_chunks() for name in ("key", "offset", "end_s", "reason")
     )
-    name = pc.binary_join_element_wise(pa.scalar(tar.path), key, "/")
+    name = pc.binary_join_element_wise(pa.scalar(tar.path), _plain(tar, key), "/")
     place = pc.binary_join_element_wise(name, offset.cast(pa.string()), " at byte ")
     second = pc.if_else(
-        pc.equal(reason, ""), "its key is that of a sample before it; keys are unique", reason
+        pc.equal(reason, ""), "its key is that of a sample before it in the tar; keys are unique", reason
     )
     nothing = pa.nulls(len(table), pa.float64())
     columns = {
@@ -217,15 +271,23 @@ def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Ite
     columns = ["key", "offset", "size", "members"]
     for tar, own in zip(tars, kept, strict=True):
         in_tar = np.asarray(pc.greater(tar.table.column("size"), 0))
-        places = np.flatnonzero(own[in_tar]).tolist()
         whole = tar.whole.select(columns)
-        rows = to_rows(whole.take(places))
+        rows = to_rows(whole.filter(pa.array(own[in_tar])))
+        places = np.flatnonzero(own[in_tar]).tolist()
         used = {row["key"] for row in rows}
-        # Energon leaves out by key, so a second sample of a used key cannot be left out alone.
-        excluded = [key for key in whole.column("key").to_pylist() if key not in used]
+        # Energon leaves out by the key in the tar, so a second sample of a used key cannot be left out alone.
+        unused = whole.filter(
+            pa.array([key not in used for key in whole.column("key").to_pylist()], pa.bool_())
+        )
+        excluded = _plain(tar, unused.column("key")).to_pylist()
         yield EnergonShard(
             tar.path, tar.sha256, len(whole), zip(places, rows, strict=True), "train", excluded
         )
+
+
+def _plain(tar: TarIndex, key: Any) -> Any:
+    """The keys as they stand in the tar."""
+    return pc.utf8_slice_codeunits(key, len(qualifier(tar.path))) if tar.qualified else key
 
 
 def _idx_files(

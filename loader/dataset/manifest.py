@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from loader.dataset.latents import Latents
 from loader.dataset.schema import FORMAT_VERSION, STATES
@@ -17,12 +17,21 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 
 
 class ShardEntry(BaseModel, frozen=True, extra="forbid"):
-    """One shard as the manifest lists it."""
+    """One shard as the manifest lists it.
+
+    ``qualified`` shards are tars of somebody else whose keys repeat elsewhere: their samples go by shard and key.
+    """
 
     path: str
     size: int
     sha256: str
     samples: int
+    qualified: bool = Field(default=False, exclude_if=lambda qualified: not qualified)
+
+    @property
+    def key_prefix(self) -> str:
+        """Prefix that makes the keys in this tar unique over all tars; empty where they are already."""
+        return qualifier(self.path) if self.qualified else ""
 
 
 class FileEntry(BaseModel, frozen=True, extra="forbid"):
@@ -99,6 +108,11 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         """The entry of the plan index; None where a dataset was written without one."""
         path = plan_path(self.revision)
         return next((file for file in self.files if file.path == path), None)
+
+
+def qualifier(tar: str) -> str:
+    """Return the prefix of keys that are qualified by their tar: its path without ``.tar``, and a slash."""
+    return f"{tar.removesuffix('.tar')}/"
 
 
 def table_path(name: str, revision: int) -> str:

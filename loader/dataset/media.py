@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")
@@ -17,6 +18,7 @@ NO_CAPTION = ("", "none")
 MAX_CAPTION_CHARS = 4000
 _MAX_TEXT_BYTES = 16 * MAX_CAPTION_CHARS
 _MAX_JSON_BYTES = 1 << 20
+_MAX_CAPTIONS = 100  # in a list, of which the first is taken
 _JSON_FIELDS = ("caption", "text", "prompt")
 
 
@@ -39,8 +41,9 @@ def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     """A sample's caption, and the member it stands in: "member:txt", "member:json", or "none".
 
     The text of ``txt``; when it is missing or empty, the first field of ``json`` among caption, text and prompt
-    that holds one. Bytes that are not UTF-8 are replaced, white space is joined, and a caption of more than
-    ``MAX_CAPTION_CHARS`` characters is cut at a word.
+    that holds one. A list, as the field or as the whole of ``json``, stands for its first caption. Bytes that are not
+    UTF-8 are replaced, white space is joined, and a caption of more than ``MAX_CAPTION_CHARS`` characters is cut at a
+    word.
 
     Args:
         members: contents by suffix.
@@ -52,10 +55,21 @@ def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
             value = json.loads(bytes(members["json"]).decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError):
             return NO_CAPTION
-        for name in _JSON_FIELDS if isinstance(value, dict) else ():
-            if isinstance(value.get(name), str) and (text := _clean(value[name])):
-                return text, "member:json"
+        if text := _spoken(value):
+            return text, "member:json"
     return NO_CAPTION
+
+
+def _spoken(value: Any, depth: int = 3) -> str:
+    """Return the first caption in a JSON value: text, a list of captions, or an object with one; or ""."""
+    if isinstance(value, str):
+        return _clean(value)
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = [value.get(name) for name in _JSON_FIELDS]
+    elif isinstance(value, list):
+        inner = value[:_MAX_CAPTIONS]
+    return next(filter(None, (_spoken(one, depth - 1) for one in inner if depth)), "")
 
 
 def _clean(text: str) -> str:

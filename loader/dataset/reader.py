@@ -180,7 +180,9 @@ class Dataset:
             intact = sha256(region) == self.index.column("sample_sha256")[row_number].as_py()
         if not intact:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        return clip_of(region, foreign=self.manifest.foreign is not None)
+        clip = clip_of(region, foreign=self.manifest.foreign is not None)
+        prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
+        return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
 
     def members(self, suffix: str) -> Members:
         """Where the members with a suffix lie; computed once."""

@@ -178,7 +178,7 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
             named = True
             yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
         else:
-            yield from _check_members(path, region, row, foreign)
+            yield from _check_members(path, region, row, foreign, shard.key_prefix)
             if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
                 yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
     _hash(file, None, whole)
@@ -188,7 +188,7 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
         yield f"{path} is damaged {where}: its checksum is not the manifest's"
 
 
-def _check_members(path: str, region: bytes, row: Row, foreign: bool) -> Iterator[str]:
+def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: str) -> Iterator[str]:
     """An undamaged sample can still be one that was written wrong."""
     key = row["key"]
     try:
@@ -197,7 +197,7 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool) -> Iterato
         yield f"{path}: {error}"
         return
     promised = [member["suffix"] for member in row["members"]]
-    if found != key or list(contents) != promised:
+    if f"{prefix}{found}" != key or list(contents) != promised:
         where = row["offset"]
         yield f"{path}: index.parquet promises {key} with members {promised} at byte {where}, the tar has another"
         return

@@ -61,7 +61,6 @@ def mixed_set(folder: Path, raw: Path) -> Path:
         ("x/both", {"png": picture(9, "png"), "mp4": video(raw, 51, 7)}),
         ("x/broken", {"mp4": b"junk" * 100, "txt": b"x"}),
         ("x/text", {"txt": b"alone"}),
-        ("clip0001", {"mp4": video(raw, 52)}),
     ]
     by_tarfile(folder / "shards/other.tar", others, tarfile.GNU_FORMAT)
     (folder / "shards/readme.md").write_text("theirs")

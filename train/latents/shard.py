@@ -95,7 +95,9 @@ class ShardWriter:
     def _clip(self, row: Row, region: bytes) -> Clip:
         if sha256(region) != row["sample_sha256"]:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        return clip_of(region, self.foreign)
+        return clip_of(region, self.foreign)._replace(
+            key=row["key"]
+        )  # foreign keys may be qualified by their tar
 
     def _pixels(self, planned: PlannedSample, clip: Clip, view: int) -> NDArray[np.uint8]:
         """What training sees of a clip in its pass ``view``, uint8 [3, T, H, W]."""
