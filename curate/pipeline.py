@@ -7,14 +7,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from curate.records import Row
+from curate.room import Share, fitted
 from loader.errors import RunError, UsageError
 
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
+
+SILENCE_S = 6 * 3600.0
+"""Seconds without any result after which a run counts as stuck, where no stage says more."""
 
 TIMING = "timing"
 """The column in which rows carry the seconds each stage spent on them."""
@@ -42,6 +46,8 @@ class Stage:
         cpus: processors one call occupies.
         gpus: graphics processors, or a share of one.
         memory_mb: megabytes of RAM one call may need.
+        max_silence_s: seconds until the first row of a call. The longest of all stages is the time without any
+            result after which a run stops; starting nodes and loading models counts.
     """
 
     name: str
@@ -51,7 +57,8 @@ class Stage:
     limit: int | None = None
     cpus: float = 1.0
     gpus: float = 0.0
-    memory_mb: int = 0
+    memory_mb: float = 0
+    max_silence_s: float = SILENCE_S
 
 
 class Runner(Protocol):
@@ -87,11 +94,13 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
 
     Rows travel as JSON text, so that Arrow never has to guess a schema. One row is one block while that is
     affordable: results arrive source by source and one slow source delays no other. Neighbouring stages
-    without a pool are one task: Ray sets part of the processors aside for every task of its own.
+    without a pool are one task: Ray sets part of the processors aside for every task of its own. Workers
+    share processors and GPUs where one of each stage would not find room (`curate.room`).
 
     Raises:
-        UsageError: Ray is not installed.
-        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries.
+        UsageError: Ray is not installed, or a stage can never find room.
+        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; or nothing came
+            for longer than the stages may be silent.
     """
     if not rows:
         return
@@ -108,27 +117,73 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    silence_s = max(stage.max_silence_s for stage in stages)
+    context.execution_no_progress_timeout_s = silence_s
     items = [{"row": json.dumps(row)} for row in rows]
     dataset = ray.data.from_items(items, override_num_blocks=min(len(rows), _MAX_BLOCKS))
-    for together in _tasks(stages):
+    for together in tasks(placed(stages)):
         dataset = _add(ray, dataset, together)
     try:
         for item in dataset.iter_rows():
             yield json.loads(item["row"])
+    except ray.data.exceptions.ExecutionTimeoutError as error:
+        raise RunError(
+            f"stopped: no worker gave a result for {silence_s:.0f} s; look whether the cluster still has nodes"
+            " with free processors and GPUs, then run the same command again to go on"
+        ) from error
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
 
 
-def cluster_size() -> tuple[float, float, float]:
-    """Processors, graphics processors and megabytes of memory of the cluster Ray runs on."""
+def cluster_nodes() -> list[Share]:
+    """What the nodes of the cluster that Ray runs on have, one entry for each that is alive."""
     import ray
 
     _start(ray)
-    found = ray.cluster_resources()
-    return float(found.get("CPU", 1)), float(found.get("GPU", 0)), float(found.get("memory", 0)) / 1e6
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Share(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found]
 
 
-def _tasks(stages: Sequence[Stage]) -> list[list[Stage]]:
+def cluster_size() -> Share:
+    """Resources of all nodes together."""
+    nodes = cluster_nodes()
+    return Share(
+        sum(node.cpus for node in nodes) or 1.0,
+        sum(node.gpus for node in nodes),
+        sum(node.memory_mb for node in nodes),
+    )
+
+
+def placed(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with the resources that their workers reserve on the cluster Ray runs on; see `curate.room`.
+
+    Stages that are one task have the same.
+
+    Raises:
+        UsageError: one can never find room.
+    """
+    together = tasks(stages)
+    wanted = {
+        _name(task): Share(
+            max(stage.cpus for stage in task),
+            max(stage.gpus for stage in task),
+            max(stage.memory_mb for stage in task),
+        )
+        for task in together
+    }
+    shares = fitted(wanted, cluster_nodes())
+    return [
+        replace(stage, cpus=share.cpus, gpus=share.gpus, memory_mb=share.memory_mb)
+        for task in together
+        for stage, share in ((stage, shares[_name(task)]) for stage in task)
+    ]
+
+
+def _name(task: Sequence[Stage]) -> str:
+    return "+".join(stage.name for stage in task)
+
+
+def tasks(stages: Sequence[Stage]) -> list[list[Stage]]:
     """Neighbouring stages without a pool together, the others each for itself."""
     return [
         part

@@ -14,6 +14,7 @@ from loader.dataset import (
     Removal,
     Row,
     ShardRecord,
+    next_shard_number,
     publish,
     shard_path,
     write_shard,
@@ -86,7 +87,7 @@ def _matcher(removal: Removal) -> Callable[[Row], bool]:
 def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardRecord], int]:
     """All shards of the next revision, those that lose a sample written anew, and how many those are."""
     present = dataset.shards()
-    number = 1 + max((int(shard.path[7:13]) for shard in present), default=-1)
+    number = next_shard_number(present)
     shards = []
     rewritten = 0
     for shard in present:

@@ -17,7 +17,17 @@ from curate.inputs import SourceRef
 from curate.ledger import Ledger
 from curate.model_stages import availability, clip_stages, has_model, judge, pipeline_stages
 from curate.others import without_known
-from curate.pipeline import TIMING, Pool, Stage, cluster_size, run_sequentially, runner
+from curate.pipeline import (
+    SILENCE_S,
+    TIMING,
+    Pool,
+    Stage,
+    cluster_size,
+    placed,
+    run_sequentially,
+    runner,
+    tasks,
+)
 from curate.progress import Meter, Progress
 from curate.records import Record, Row
 from curate.shard import STAGE as SHARD
@@ -25,7 +35,7 @@ from curate.shard import Kept, WriteShard, plan_shards, untouched
 from curate.source_stage import STAGE as CUT
 from curate.source_stage import CutSource, SourceStage, arrays_name, clip_rows, source_id
 from curate.verdict import described, removed_source, taken_down, without_copies, without_duplicates
-from loader.dataset import Dataset, ShardRecord
+from loader.dataset import Dataset, ShardRecord, next_shard_number
 from loader.dataset.tables import to_rows
 from loader.errors import RunError, UsageError
 
@@ -96,16 +106,8 @@ class Work:
     def _run(self, rows: Sequence[Row], meter: Meter, pools: Mapping[str, Pool]) -> None:
         if not rows:
             return
-        run = self._config.run
-        gpus = cluster_size()[1] if run.runner == "ray" else 0.0
-        first = SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s)
-        limit = pools[CUT].most if CUT in pools else None
-        stages = [
-            Stage(CUT, first, limit=limit, memory_mb=run.worker_memory_mb),
-            *pipeline_stages(self._stages, self._config, pools, gpus),
-        ]
         by_id = {source_id(source): source.uri for source in self._sources.values()}
-        for row in runner(run.runner)(rows, stages):
+        for row in runner(self._config.run.runner)(rows, self._pipeline(pools)):
             for name, seconds in row.get(TIMING, {}).items():
                 self.seconds[name] += seconds
             if row["kind"] == "closed":
@@ -114,16 +116,33 @@ class Work:
                 meter.done(uri, row["entry"])
             else:
                 self._take(row)
-        first.close()
+        SourceStage.close()
+
+    def _pipeline(self, pools: Mapping[str, Pool]) -> list[Stage]:
+        """All stages as a runner takes them, with the workers of ``pools``."""
+        run = self._config.run
+        return [
+            Stage(
+                CUT,
+                SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s),
+                limit=pools[CUT].most if CUT in pools else None,
+                memory_mb=run.worker_memory_mb,
+                max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
+            ),
+            *pipeline_stages(self._stages, self._config, pools, self._gpus()),
+        ]
+
+    def _gpus(self) -> float:
+        return cluster_size().gpus if self._config.run.runner == "ray" else 0.0
 
     def _plan(self, sources: int) -> Plan:
         """Workers per stage from what the first sources cost."""
-        run = self._config.run
-        cpus, gpus, memory_mb = cluster_size()
-        loads = [Load(CUT, self.seconds[CUT] / sources, 1.0, 0.0, run.worker_memory_mb)]
-        for stage in pipeline_stages(self._stages, self._config, {}, gpus):
-            loads.append(Load(stage.name, self.seconds[stage.name] / sources, stage.cpus, stage.gpus))
-        return balance(loads, Machine(cpus, gpus, memory_mb))
+        loads = []
+        for task in tasks(placed(self._pipeline({}))):
+            seconds = sum(self.seconds[stage.name] for stage in task) / sources
+            loads.append(Load(task[0].name, seconds, task[0].cpus, task[0].gpus, task[0].memory_mb))
+        size = cluster_size()
+        return balance(loads, Machine(size.cpus, size.gpus, size.memory_mb))
 
     def _note_run(self, plan: Plan | None, wall_s: float) -> None:
         """What the run took, and the plan against what was achieved, for the report."""
@@ -175,8 +194,7 @@ class Work:
         )
 
     def _gpu_seconds(self, seconds: Mapping[str, float]) -> float:
-        gpus = cluster_size()[1] if self._config.run.runner == "ray" else 0.0
-        shares = {one.name: one.gpus for one in pipeline_stages(self._stages, self._config, {}, gpus)}
+        shares = {stage.name: stage.gpus for stage in self._pipeline({})}
         return sum(spent * shares.get(name, 0.0) for name, spent in seconds.items())
 
     def decide(self) -> list[Record]:
@@ -212,7 +230,7 @@ class Work:
         present = self._dataset.shards() if self._dataset else []
         stay = untouched(present, kept)
         settled = {row["key"] for shard in stay for row in shard.rows}
-        number = 1 + max((int(shard.path[7:13]) for shard in present), default=-1)
+        number = next_shard_number(present)
         self._rescue(records, stay)
         plans = plan_shards(
             [one for one in kept if one.record.key not in settled], self._config.shard, number

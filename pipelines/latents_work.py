@@ -107,7 +107,8 @@ def stage(function: Measure | WriteShard, config: TrainRunConfig, rows: int) -> 
     own = config.latents
     if own.runner == "sequential":
         return Stage(STAGE, function)
-    cpus, gpus, _ = cluster_size()
+    size = cluster_size()
+    cpus, gpus = size.cpus, size.gpus
     on_gpus = gpus >= 1 and config.train.device != "cpu"
     threads = min(float(own.threads), cpus)
     most = own.workers or max(1, int(gpus if on_gpus else cpus // threads))

@@ -4,7 +4,7 @@ from loader.dataset.accounting import StageTotal, stage_totals
 from loader.dataset.manifest import Manifest, Removal, read_manifest
 from loader.dataset.reader import Dataset, open_dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, STATES, Row
-from loader.dataset.shard import Sample, ShardRecord, shard_path, write_shard
+from loader.dataset.shard import Sample, ShardRecord, next_shard_number, shard_path, write_shard
 from loader.dataset.verify import Verification, verify
 from loader.dataset.writer import Content, DatasetWriter, publish, settle
 
@@ -23,6 +23,7 @@ __all__ = [
     "ShardRecord",
     "StageTotal",
     "Verification",
+    "next_shard_number",
     "open_dataset",
     "publish",
     "read_manifest",

@@ -79,6 +79,12 @@ def shard_path(number: int) -> str:
     return f"shards/{number:06d}.tar"
 
 
+def next_shard_number(shards: Iterable[ShardRecord]) -> int:
+    """Return the number after the highest among the shards of a dataset, 0 for none."""
+    names = (shard.path.removeprefix("shards/").removesuffix(".tar") for shard in shards)
+    return 1 + max(map(int, names), default=-1)
+
+
 def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> ShardRecord:
     """Writes the samples, in the given order, to one tar and its ``.idx``; same input, same bytes.
 

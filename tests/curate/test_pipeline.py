@@ -1,6 +1,8 @@
 """Both runners carry rows through stages alike, and a stage that fails stops the run in words."""
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,15 @@ def fail(rows: list[dict]) -> Iterator[dict]:
         yield row
 
 
+def same(rows: list[dict]) -> list[dict]:
+    return rows
+
+
+def sleep(rows: list[dict]) -> list[dict]:
+    time.sleep(3)
+    return rows
+
+
 @pytest.fixture(params=[run_sequentially, run_on_ray])
 def runner(request: pytest.FixtureRequest) -> Runner:
     if request.param is run_on_ray:
@@ -42,12 +53,12 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 
 
 ROWS = [{"name": name, "parts": parts} for name, parts in (("a", 3), ("b", 0), ("c", 2))]
+PARTS = [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1)]
 
 
 def test_rows_fan_out_through_all_stages(runner: Runner) -> None:
     results = list(runner(ROWS, [Stage("split", split), Stage("measure", Measure(), batch=2)]))
-    expected = [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1)]
-    assert sorted((row["name"], row["part"]) for row in results) == expected
+    assert sorted((row["name"], row["part"]) for row in results) == PARTS
     assert {row["size"] for row in results} == {1000}
     assert all(row["scores"] == {row["name"]: 1.0} for row in results)
     assert all(row["timing"].keys() == {"split", "measure"} for row in results)
@@ -66,6 +77,31 @@ def test_no_rows_are_no_work(runner: Runner) -> None:
 def test_a_stage_that_fails_says_why(runner: Runner) -> None:
     with pytest.raises(RunError, match="s3://bucket/c cannot be written: access denied"):
         list(runner(ROWS, [Stage("fail", fail)]))
+
+
+@pytest.mark.parametrize("cpus", [1.0, 2.0])
+def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: None, cpus: float) -> None:
+    # Two processors: the two pools would hold them all, and one pool would where a worker wants both.
+    pool = Pool(1, 1, 1)
+    stages = [
+        Stage("split", split, cpus=cpus, memory_mb=50),
+        Stage("size", Measure(), pool=pool, cpus=cpus),
+        Stage("again", same, batch=2, pool=pool, cpus=cpus),
+    ]
+    stages = [replace(stage, max_silence_s=60.0) for stage in stages]
+    results = list(run_on_ray(ROWS, stages))
+    assert sorted((row["name"], row["part"]) for row in results) == PARTS
+
+
+def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: None) -> None:
+    stage = Stage("sleep", sleep, max_silence_s=1.0)
+    with pytest.raises(RunError, match=r"no worker gave a result for 1 s; .* run the same command again"):
+        list(run_on_ray(ROWS, [stage]))
+
+
+def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: None) -> None:
+    stages = [Stage("sleep", sleep, max_silence_s=60.0), Stage("quick", same, max_silence_s=1.0)]
+    assert len(list(run_on_ray(ROWS[:1], stages))) == 1
 
 
 def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import pytest
 
 from curate.ledger import Ledger
 from curate.removal import remove
-from loader.dataset import Removal, open_dataset, verify
+from loader.dataset import Removal, open_dataset, publish, shard_path, verify, write_shard
 from loader.errors import UsageError
 from loader.storage import open_storage
 from tests.loader.test_dataset import make_sample, write
+from tests.loader.test_revisions import accounted
 
 
 def removal(**what: str) -> Removal:
@@ -48,6 +49,21 @@ def test_one_sample_goes_and_only_its_shard_changes(folder: Path) -> None:
     rows = {row["key"]: row for row in open_dataset(folder).accounting.to_pylist()}
     assert rows[gone.row["key"]]["state"] == "filtered"
     assert "taken down on 2026-11-21: on request" in rows[gone.row["key"]]["reason"]
+
+
+def test_a_shard_written_anew_replaces_no_other_however_many_there_are(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path)
+    shards = [
+        write_shard(storage, shard_path(number), [make_sample(number % 97), make_sample(number % 97 + 1)])
+        for number in (100_001, 1_000_000)
+    ]
+    publish(storage, shards, accounted(shards))
+    remove(storage, removal(key=make_sample(1_000_000 % 97).row["key"]))
+    assert [shard.path for shard in open_dataset(tmp_path).shards()] == [
+        shard_path(100_001),
+        shard_path(1_000_001),
+    ]
+    assert verify(storage).problems == []
 
 
 def test_a_source_goes_with_all_its_samples_and_is_recorded(folder: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from loader.dataset import (
     Content,
     ShardRecord,
+    next_shard_number,
     open_dataset,
     publish,
     settle,
@@ -47,6 +48,19 @@ def grown(folder: Path) -> list[ShardRecord]:
         *present,
         write_shard(dataset.storage, shard_path(len(present)), [make_sample(20), make_sample(21)]),
     ]
+
+
+def test_shards_beyond_a_million_are_counted_on(tmp_path: Path) -> None:
+    numbers = (100_001, 999_999, 1_000_000)
+    shards = [
+        write_shard(open_storage(tmp_path), shard_path(number), [make_sample(number % 97)])
+        for number in numbers
+    ]
+    publish(open_storage(tmp_path), shards, accounted(shards))
+    assert problems(tmp_path) == []
+    assert open_dataset(tmp_path).read_member(0, "mp4")
+    assert next_shard_number(shards) == 1_000_001
+    assert next_shard_number([]) == 0
 
 
 def test_new_shards_leave_the_old_ones_alone(folder: Path) -> None:

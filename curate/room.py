@@ -1,0 +1,117 @@
+"""Resources that one worker of each stage reserves, lowered until all stages find room at once: a pure function.
+
+Stages of a pipeline run side by side, and workers with a model hold what they reserve until the end. Where one
+worker of every stage does not fit, the others would wait for them for ever. Reservations are numbers for the
+scheduler, so workers may share a processor or a GPU, as they do when one process runs all stages in turn.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.errors import UsageError
+
+_GRAIN = 10_000  # Ray counts resources in parts of this
+
+
+@dataclass(frozen=True)
+class Share:
+    """Resources of a node, or reserved by one worker.
+
+    Attributes:
+        cpus: processors.
+        gpus: graphics processors.
+        memory_mb: megabytes of RAM.
+    """
+
+    cpus: float
+    gpus: float = 0.0
+    memory_mb: float = 0.0
+
+
+def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Share]:
+    """What one worker of each stage reserves so that the nodes hold one of each at the same time.
+
+    Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has, and processors,
+    GPUs and memory are divided by the smallest whole numbers that make room.
+
+    Args:
+        wanted: reservation of a worker, by stage.
+        nodes: of the cluster; without any processor among them nothing is known, and nothing changes.
+
+    Raises:
+        UsageError: a stage wants more whole GPUs than a node has, or than are left beside the other stages.
+    """
+    nodes = [node for node in nodes if node.cpus > 0]
+    if not nodes:
+        return dict(wanted)
+    within = {name: _clamped(name, share, nodes) for name, share in wanted.items()}
+    parts = range(1, len(wanted) + 1)
+    for divisors in sorted(itertools.product(parts, repeat=3), key=lambda parts: (sum(parts), parts)):
+        shares = {name: _divided(share, *divisors) for name, share in within.items()}
+        if _placed(list(shares.values()), nodes):
+            return shares
+    raise UsageError(
+        f"the stages {', '.join(wanted)} want {sum(share.gpus for share in wanted.values()):g} GPUs for one worker"
+        f" each, and there are {sum(node.gpus for node in nodes):g}; lower their shares under run, such as"
+        " run.caption_gpus"
+    )
+
+
+def _clamped(name: str, share: Share, nodes: Sequence[Share]) -> Share:
+    """The share within what the best node for it has."""
+    if share.gpus > max(node.gpus for node in nodes):
+        raise UsageError(
+            f"a worker of the stage {name} wants {share.gpus:g} GPUs, and no node has more than"
+            f" {max(node.gpus for node in nodes):g}; lower its share under run, such as run.caption_gpus"
+        )
+    home = max(
+        (node for node in nodes if node.gpus >= share.gpus), key=lambda node: (node.cpus, node.memory_mb)
+    )
+    return Share(min(share.cpus, home.cpus), share.gpus, min(share.memory_mb, home.memory_mb))
+
+
+def _divided(share: Share, cpu_parts: int, gpu_parts: int, memory_parts: int) -> Share:
+    return Share(
+        _floored(share.cpus / cpu_parts),
+        share.gpus if share.gpus > 1 else _floored(share.gpus / gpu_parts),
+        share.memory_mb / memory_parts,
+    )
+
+
+def _floored(value: float) -> float:
+    """The value as Ray can count it, rounded down so that parts never add up to more than the whole."""
+    return math.floor(value * _GRAIN + 1e-6) / _GRAIN
+
+
+def _placed(shares: Sequence[Share], nodes: Sequence[Share]) -> bool:
+    """Whether first fit, the largest share first, finds a place for each."""
+    free = [_Free(node) for node in nodes]
+    ordered = sorted(shares, key=lambda share: (share.gpus, share.cpus, share.memory_mb), reverse=True)
+    return all(any(node.take(share) for node in free) for share in ordered)
+
+
+class _Free:
+    """What is left of a node."""
+
+    def __init__(self, node: Share) -> None:
+        self._cpus, self._memory_mb = node.cpus, node.memory_mb
+        self._gpus = [1.0] * int(node.gpus)
+
+    def take(self, share: Share) -> bool:
+        """Whether the share found place. A part of a GPU lies on one device, more than one are whole devices."""
+        slack = 1e-9
+        devices = [place for place, left in enumerate(self._gpus) if left + slack >= min(share.gpus, 1.0)]
+        count = math.ceil(share.gpus)
+        if (
+            share.cpus > self._cpus + slack
+            or share.memory_mb > self._memory_mb + slack
+            or len(devices) < count
+        ):
+            return False
+        self._cpus -= share.cpus
+        self._memory_mb -= share.memory_mb
+        for place in sorted(devices, key=lambda place: self._gpus[place])[:count]:
+            self._gpus[place] -= min(share.gpus, 1.0)
+        return True
