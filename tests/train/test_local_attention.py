@@ -5,6 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from tests.train.comparison import relative
 from train.parallel import local_attention
 from train.parallel.local_attention import CPU, FLASH, PLAIN
 from train.parallel.lse import merge_
@@ -13,11 +14,6 @@ WAYS = {"cpu": CPU, "plain": PLAIN}
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 5e-6, torch.bfloat16: 1e-2}
 # Queries, and keys of each block; one query and one key are odd ends of blocked kernels.
 SIZES = [(50, [5, 1, 70]), (1, [3]), (130, [1, 64])]
-
-
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    found, expected = found.detach().double(), expected.detach().double()
-    return float((found - expected).norm() / expected.norm())
 
 
 def inputs(L: int, M: int, dtype: torch.dtype) -> list[torch.Tensor]:
