@@ -1,7 +1,7 @@
 """Relative errors of tensors of which some may be zero but for rounding.
 
 A gradient that is zero in theory is rounding noise in practice, and other noise on another processor. Its error in
-units of its own norm means nothing, so the part of an error that rounding of the largest tensor explains does not count.
+units of its own norm means nothing, so what rounding of the largest tensor explains of an error does not count.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,7 @@ def relative(found: torch.Tensor, exact: torch.Tensor, largest: torch.Tensor | N
     return 0.0 if error <= 0 else error / max(float(exact.norm()), torch.finfo(torch.float64).tiny)
 
 
-def relative_errors(
-    found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]
-) -> dict[str, float]:
+def relative_errors(found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """Return the error of each of a model's gradients, see :func:`relative`."""
     assert found.keys() == exact.keys()
     largest = max(exact.values(), key=lambda tensor: float(tensor.detach().double().norm()))

@@ -74,7 +74,9 @@ def test_blocks_that_compute_again_give_equal_gradients_and_keep_less():
     expected, everything = differentiated(lambda block: None, Made)
     kept = {}
     for policy in ("none", "selective", "full"):
-        found, kept[policy] = differentiated(lambda block, policy=policy: checkpoint_block(block, policy), Made)
+        found, kept[policy] = differentiated(
+            lambda block, policy=policy: checkpoint_block(block, policy), Made
+        )
         assert all(torch.equal(found[name], gradient) for name, gradient in expected.items()), policy
     assert kept["none"] == everything
     assert kept["full"] < 0.15 * everything
