@@ -86,8 +86,8 @@ def _render(folder: Path) -> Path:
 def _training(result: "TrainResult") -> dict[str, object]:
     return {
         "steps": result.steps,
-        "first_10_mean": result.first_10_mean,
-        "last_10_mean": result.last_10_mean,
+        "first_loss": result.first_loss,
+        "last_loss": result.last_loss,
         "samples_per_s": result.samples_per_s,
         "checkpoint": result.checkpoint,
     }
@@ -96,15 +96,15 @@ def _training(result: "TrainResult") -> dict[str, object]:
 def _finish(
     options: argparse.Namespace, videos: Path, dataset: Dataset, report: str, result: "TrainResult"
 ) -> None:
+    from pipelines.train import loss_change
+
     totals = dataset.manifest.totals
     place, out = options.out / "dataset", options.out
-    fall = 1 - result.last_10_mean / result.first_10_mean
     made = [
         ("raw footage", f"{totals.sources} files", str(videos)),
         ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(place)),
         ("report", "open it in a browser", report),
-        ("training", f"{result.steps} steps, loss {result.first_10_mean:.3f} -> {result.last_10_mean:.3f}"
-         f" ({fall:.0%} lower)", str(out / "train")),
+        ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
     ]  # fmt: skip
     console = stdout()
     console.print(table("made", ["what", "how much", "where"], made))

@@ -49,6 +49,13 @@ def run(options: argparse.Namespace) -> int:
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
     _print_chosen(latents)
+    if latents.seed is not None:
+        stdout().print(
+            f"clips longer than their bucket: choices of frames stored of each: {config.latents.views} (latents.views),"
+            " taken in turn; on the fly every pass draws another",
+            markup=False,
+            soft_wrap=True,
+        )
     print_accounting(dataset)
     return 0
 

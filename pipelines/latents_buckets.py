@@ -37,8 +37,7 @@ def described(
         facts: shape and seconds of the latents of each bucket (`pipelines.latents_work.Measure`).
 
     Raises:
-        UsageError: clips of stored buckets offer several choices of frames and the configuration does not say how many
-            are stored, or nothing would be.
+        UsageError: nothing would be stored.
     """
     starts_N, clip_N = _starts(source, config, assignment), source.media.size
     buckets = []
@@ -47,13 +46,7 @@ def described(
         length = assignment.lengths[place]
         buckets.append(_bucket(fact, length, _views(starts_N[here_N], config), clip_N[here_N], config))
     stored_N = np.array([one.latent is not None for one in buckets] + [False])[assignment.bucket_of]
-    several = int((stored_N & (starts_N > 1)).sum())
-    if several and config.latents.views is None:
-        raise UsageError(
-            f"{several} of {len(starts_N)} clips are longer than their bucket, and stream.buckets.sampling.mode="
-            f"{config.stream.buckets.sampling.mode} takes other frames of them at every pass: set latents.views to how"
-            " many choices are stored, or sampling.mode=all"
-        )
+    several = (stored_N & (starts_N > 1)).any()
     if asked["text"] is None and not stored_N.any():
         raise UsageError(f"nothing would be stored; of bucket {assignment.buckets[0]}: {buckets[0].why}")
     text = None
@@ -135,4 +128,4 @@ def _starts(source: Dataset, config: TrainRunConfig, assignment: Assignment) -> 
 
 
 def _views(starts_n: Places, config: TrainRunConfig) -> Places:
-    return np.where(starts_n > 1, config.latents.views or 1, 1)
+    return np.where(starts_n > 1, config.latents.views, 1)

@@ -53,8 +53,7 @@ def make_latents(
     """Makes ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
 
     Raises:
-        UsageError: an encoder is not there, the configuration draws other frames at every pass, ``out`` holds
-            something else, or nothing would be stored.
+        UsageError: an encoder is not there, ``out`` holds something else, or nothing would be stored.
         RunError: the environment failed, or float16 cannot hold a number; what was done is kept for the next run.
     """
     source = _source(uri, config)

@@ -116,9 +116,19 @@ def held_out_batches(
 
 
 def summary(result: "TrainResult") -> str:
-    """One line on how the loss went."""
-    fall = 1 - result.last_10_mean / result.first_10_mean
+    """Return one line on what a run did."""
     return (
-        f"{result.steps} steps: loss {result.first_10_mean:.3f} -> {result.last_10_mean:.3f} ({fall:.0%} lower),"
+        f"{result.steps} step{'s' * (result.steps != 1)}: {loss_change(result)},"
         f" {result.samples_per_s:.1f} samples/s; checkpoint: {result.checkpoint}"
     )
+
+
+def loss_change(result: "TrainResult") -> str:
+    """Return the loss at the start and at the end of a run, and its change."""
+    first, last = result.first_loss, result.last_loss
+    if first is None or last is None:
+        return "no loss"
+    if first == last:
+        return f"loss {last:.3f}"
+    change = "" if first == 0 else f" ({abs(1 - last / first):.0%} {'lower' if last < first else 'higher'})"
+    return f"loss {first:.3f} -> {last:.3f}{change}"

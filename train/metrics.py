@@ -1,13 +1,12 @@
 """The numbers of a step, and those of a run."""
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from train.step_times import StepTimes
 
-WINDOW = 10  # steps averaged at the start and at the end of a run
+WINDOW = 10  # steps averaged at the start and at the end of a run, at most
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Summary:
     def __init__(self) -> None:
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=WINDOW)
+        self._losses = 0
         self._samples = 0
         self._seconds = 0.0
 
@@ -68,16 +68,22 @@ class Summary:
             if len(self._first) < WINDOW:
                 self._first.append(metrics.loss)
             self._last.append(metrics.loss)
+            self._losses += 1
 
     @property
-    def first_mean(self) -> float:
-        """Mean loss of the first steps, ten at most; NaN before the first."""
-        return sum(self._first) / len(self._first) if self._first else math.nan
+    def window(self) -> int:
+        """Number of steps at either end that are averaged: ten, or half of a shorter run; 0 without a step."""
+        return min(WINDOW, (self._losses + 1) // 2)
 
     @property
-    def last_mean(self) -> float:
-        """Mean loss of the last steps, ten at most; NaN before the first."""
-        return sum(self._last) / len(self._last) if self._last else math.nan
+    def first_loss(self) -> float | None:
+        """Mean loss of the first `window` steps; None without a step."""
+        return sum(self._first[: self.window]) / self.window if self._losses else None
+
+    @property
+    def last_loss(self) -> float | None:
+        """Mean loss of the last `window` steps; None without a step."""
+        return sum(list(self._last)[-self.window :]) / self.window if self._losses else None
 
     @property
     def samples_per_s(self) -> float:

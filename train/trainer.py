@@ -40,16 +40,18 @@ class TrainResult:
 
     Attributes:
         steps: optimizer steps done, those before a resume included.
-        first_10_mean: mean loss of the first ten steps.
-        last_10_mean: mean loss of the last ten steps.
+        window: steps that either loss is the mean of: ten, or half of a shorter run; 0 where no step was done.
+        first_loss: mean loss of the first steps, those before a resume included; None where no step was done.
+        last_loss: mean loss of the last steps.
         samples_per_s: over all ranks and steps.
         checkpoint: URI of the last one.
         stopped: whether a signal ended the run before its last step.
     """
 
     steps: int
-    first_10_mean: float
-    last_10_mean: float
+    window: int
+    first_loss: float | None
+    last_loss: float | None
     samples_per_s: float
     checkpoint: str
     stopped: bool = False
@@ -199,8 +201,9 @@ class Trainer:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
         return TrainResult(
             steps=last,
-            first_10_mean=summary.first_mean,
-            last_10_mean=summary.last_mean,
+            window=summary.window,
+            first_loss=summary.first_loss,
+            last_loss=summary.last_loss,
             samples_per_s=summary.samples_per_s,
             checkpoint=checkpoints.uri(last),
             stopped=stopped,

@@ -36,7 +36,7 @@ def test_the_loss_falls_by_30_percent(demo: tuple[Path, dict]) -> None:
     assert [line["step"] for line in lines] == list(range(1, 61))
     losses = [line["loss"] for line in lines]
     assert sum(losses[-10:]) <= 0.7 * sum(losses[:10])
-    assert result["train"]["last_10_mean"] == pytest.approx(sum(losses[-10:]) / 10, rel=1e-6)
+    assert result["train"]["last_loss"] == pytest.approx(sum(losses[-10:]) / 10, rel=1e-6)
 
 
 def test_every_file_of_the_footage_is_accounted_for(demo: tuple[Path, dict]) -> None:
@@ -78,7 +78,7 @@ def test_training_killed_and_resumed_ends_at_the_same_loss(
     code, _ = train(ranks, dataset, tmp_path / "killed", "kill", "checkpoints/step-*")
     assert code == -signal.SIGKILL
     _, resumed = train(ranks, dataset, tmp_path / "killed")
-    assert resumed["last_10_mean"] == pytest.approx(expected["last_10_mean"], abs=1e-6)
+    assert resumed["last_loss"] == pytest.approx(expected["last_loss"], abs=1e-6)
     curves = [
         [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("undisturbed", "killed")

@@ -1,10 +1,12 @@
 import json
 from dataclasses import asdict, replace
 
+import pytest
+
 from loader.batch import BadSample
 from train.log import MetricLog
 from train.log_config import LogConfig
-from train.metrics import StepMetrics
+from train.metrics import StepMetrics, Summary
 from train.records import BAD_SAMPLES, METRICS, read_metrics
 from train.step_times import StepTimes
 
@@ -71,9 +73,27 @@ def test_the_summary_covers_the_steps_before_a_resume(tmp_path):
             first.add(step(number, loss=float(number)))
     with log(tmp_path, start_step=12) as second:
         second.add(step(13, loss=None))
-    assert second.summary.first_mean == 5.5
-    assert second.summary.last_mean == 7.5
+    assert second.summary.window == 6
+    assert second.summary.first_loss == 3.5
+    assert second.summary.last_loss == 9.5
     assert second.summary.samples_per_s == 8
+
+
+@pytest.mark.parametrize(
+    ("losses", "window", "first", "last"),
+    [
+        ([], 0, None, None),
+        ([4.0], 1, 4.0, 4.0),
+        ([4.0, 2.0], 1, 4.0, 2.0),
+        ([4.0, 3.0, 2.0], 2, 3.5, 2.5),
+        ([float(n) for n in range(30)], 10, 4.5, 24.5),
+    ],
+)
+def test_the_start_and_the_end_of_a_short_run_are_told_apart(losses, window, first, last):
+    summary = Summary()
+    for number, loss in enumerate(losses, start=1):
+        summary.add(step(number, loss=loss))
+    assert (summary.window, summary.first_loss, summary.last_loss) == (window, first, last)
 
 
 def test_bad_samples_are_listed_beside_the_metrics(tmp_path):

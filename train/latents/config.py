@@ -23,10 +23,10 @@ class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
     dtype: Literal["float16", "float32"] = Field(
         "float16", description="of latents and contexts; float16 keeps 11 bits and nothing above 65504"
     )
-    views: PositiveInt | None = Field(
-        None,
-        description="choices of frames that are stored of a clip that has several; training takes them in turn. null:"
-        " clips must have one, as with stream.buckets.sampling.mode=all",
+    views: PositiveInt = Field(
+        1,
+        description="choices of frames that are stored of a clip that is longer than its bucket; training takes them in"
+        " turn, one per pass, where on the fly it draws another for every pass",
     )
     context: bool = Field(
         True, description="store the contexts of captions, where the text encoder is frozen"

@@ -154,8 +154,9 @@ class VaeTrainer:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
         return TrainResult(
             steps=last,
-            first_10_mean=summary.first_mean,
-            last_10_mean=summary.last_mean,
+            window=summary.window,
+            first_loss=summary.first_loss,
+            last_loss=summary.last_loss,
             samples_per_s=summary.samples_per_s,
             checkpoint=checkpoints.uri(last),
             stopped=stopped,
