@@ -4,9 +4,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from types import ModuleType
 
 from loader.errors import RunError, UsageError
+from pipelines.noise import silence_noise
 
 COMMANDS = (
     "demo",
@@ -30,8 +32,9 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns 0 on success, 1 on failure, 2 on a wrong call or configuration."""
+    silence_noise()
     try:
-        options = _parser().parse_args(arguments)
+        options = build_parser().parse_args(arguments)
         return int(options.module.run(options))
     except UsageError as error:
         return _fail(error, 2)
@@ -45,10 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="reelweave", description="From a dump of raw videos to a balanced text-to-video training run."
     )
+    parser.add_argument("--version", action="version", version=f"reelweave {version('reelweave')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module: ModuleType = importlib.import_module(f"pipelines.{name.replace('-', '_')}")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,22 @@ def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Pat
     done = reelweave("bench", "shots", "--videos", tmp_path)
     assert done.returncode == 2
     assert "a.cuts.json" in done.stderr
+
+
+def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
+    code = (
+        "from pipelines.noise import silence_noise\nsilence_noise()\nsilence_noise()\n"
+        "import peft, logging\nfrom diffusers.models.transformers import transformer_wan\n"
+        "logging.getLogger('torch.utils._pytree').warning('another message')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.rstrip().endswith("another message")
+
+
+def test_the_version_is_told() -> None:
+    done = reelweave("--version")
+    assert (done.returncode, done.stdout) == (0, f"reelweave {version('reelweave')}\n")

@@ -1,0 +1,227 @@
+"""Every command that the documentation prints, run as printed in a folder that holds what it names.
+
+    python -m tests.bench.docs_commands [--page docs/curate.md]... [--keep FOLDER] > commands.json
+
+Each command is a process of its own. Buckets and objects are those of a real S3 server on loopback. Commands of a page
+run in its order, in a folder of the page, in which `raw`, `ds`, `train.yaml`, `runs/first` and what else the pages take
+for granted lie ready: small films, and a model that trains within seconds.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from tests.media import write_video
+from tests.printed import PAGES, ROOT, Printed, printed
+from tests.s3server import make_bucket, s3_client, s3_server
+
+SIZE = (160, 96)
+BUCKETS = {
+    "frames": [5, 9],
+    "sizes": [[32, 48], [48, 32]],
+    "compression": {"frames": 2, "height": 8, "width": 8, "causal": True},
+    "max_text_tokens": 65,
+    "memory_tokens": 1000,
+}
+TRAIN = {
+    "dataset": "my-dataset",
+    "out": "runs/first",
+    "stream": {"buckets": BUCKETS, "workers": 1},
+    "train": {
+        "device": "cpu",
+        "dtype": "float32",
+        "model": {"hidden": 48, "heads": 4, "layers": 2, "patch": [1, 2, 2]},
+        "tokenizer": {"frames": 2, "height": 4, "width": 4},
+        "schedule": {"total_steps": 3, "warmup_steps": 1},
+        "checkpoint": {"every_steps": 1},
+    },
+}
+# What stands for a thing of the reader's own.
+NAMES = {
+    "VIDEOS": "raw",
+    "INPUT": "raw",
+    "raw/": "raw",
+    "URI": "their-tars",
+    "DATASET": "ds",
+    "RUN/checkpoints/step-000500": "runs/first/checkpoints/step-000002",
+    "run/checkpoints/step-000500": "runs/first/checkpoints/step-000002",
+    "A": "runs/first/checkpoints/step-000002",
+    "B": "runs/first/checkpoints/step-000003",
+    "FILE": "runs/first/checkpoints/step-000003",
+    "FOLDER": "for-diffusers",
+    "GLOB": "*.tar",
+    "N": "2",
+    "F": "my-buckets.yaml",
+}
+
+
+def words_of(command: Printed, folder: Path) -> list[str]:
+    """Return a command's words with the reader's own things in place of placeholders."""
+    names = dict(NAMES)
+    if "--out" in command.words and command.words[0] in ("curate", "index"):
+        names["URI"] = "out" if command.words[0] == "curate" else "their-tars"
+    if "--like" in command.words:
+        names["KEY"] = json.loads((folder / "ds-keys.json").read_text())[0]
+    words = [names.get(word, word) for word in command.words]
+    return [word.replace("/models/", f"{folder}/models/") for word in words]
+
+
+def run(arguments: Sequence[str], folder: Path, timeout_s: float = 900.0) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, with its output kept."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        list(arguments),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def program(*arguments: str) -> list[str]:
+    """Return the command line of `reelweave`."""
+    return [sys.executable, "-m", "pipelines.cli", *arguments]
+
+
+def prepared(folder: Path) -> None:
+    """Fill a folder with what the pages take for granted.
+
+    Raises:
+        RuntimeError: the program could not make it.
+    """
+    raw = folder / "raw"
+    for number, name in enumerate(("one", "two", "three")):
+        write_video(raw / f"{name}.mp4", (55,), size=SIZE, first_scene=number)
+        (raw / f"{name}.txt").write_text(f"a red kite over the sea {number}")
+    write_video(raw / "bad.mp4", (52,), size=SIZE, first_scene=7)
+    write_video(folder / "more" / "four.mp4", (52,), size=SIZE, first_scene=5)
+    write_video(folder / "clip.mp4", (52,), size=SIZE, first_scene=1)
+    _picture(folder / "picture.jpg")
+    _models(folder / "models")
+    made(folder, "curate", "raw", "--out", "ds", "--set", "run.runner=sequential",
+         "--set", "embed.backend=open_clip", "--set", "embed.model=models/clip-vit-l-14")  # fmt: skip
+    shutil.copytree(folder / "ds", folder / "my-dataset")
+    import pyarrow.parquet as pq
+
+    keys = pq.read_table(folder / "ds" / "index.parquet", columns=["key"]).column("key").to_pylist()
+    (folder / "ds-keys.json").write_text(json.dumps(keys))
+    (folder / "their-tars").mkdir()
+    for tar in (folder / "ds" / "shards").glob("*.tar"):
+        shutil.copy(tar, folder / "their-tars")
+    written(folder / "train.yaml", TRAIN)
+    written(folder / "my-buckets.yaml", {"buckets": BUCKETS})
+    written(folder / "mix.yaml", {"splits": {"train": {"blend": [{"path": "ds"}, {"path": "my-dataset"}]}}})
+    made(folder, "train", "--config", "train.yaml")
+    steps = [
+        [[2, 33, 480, 832], [1, 65, 480, 832], [1, 1, 480, 832]],
+        [[1, 129, 480, 832], [2, 17, 480, 832]],
+    ]
+    named = ("batch", "frames", "height", "width")
+    (folder / "steps.json").write_text(
+        json.dumps([[dict(zip(named, one, strict=True)) for one in step] for step in steps])
+    )
+    cluster = {"nodes": 8, "gpus_per_node": 4, "distances": [["PIX", "NODE"], ["NODE", "PIX"]] * 2}
+    written(folder / "cluster.yaml", cluster)
+    rows = [f"{b},{s},{0.05 + 1e-5 * b * s + 3e-10 * b * s * s},{30 + 5e-4 * b * s}"
+            for b in (1, 2, 4) for s in (2000, 4000, 8000, 16000, 32000)]  # fmt: skip
+    (folder / "bench.csv").write_text("\n".join(["batch,length,step_s,peak_gib", *rows]))
+
+
+def made(folder: Path, *arguments: str) -> None:
+    """Run a command that must succeed."""
+    done = run(program(*arguments), folder)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
+
+
+def written(path: Path, value: object) -> None:
+    """Write a YAML file."""
+    path.write_text(yaml.safe_dump(value))
+
+
+def _picture(path: Path) -> None:
+    from PIL import Image
+
+    values = np.random.default_rng(0).integers(0, 255, (96, 160, 3), dtype=np.uint8)
+    Image.fromarray(values).save(path)
+
+
+def _models(folder: Path) -> None:
+    from tests.tiny_models import tiny_open_clip
+    from tests.tiny_vlm import tiny_vlm
+
+    tiny_open_clip(folder / "clip-vit-l-14")
+    tiny_vlm(folder / "Qwen2.5-VL-7B-Instruct", says=["a red kite over the sea"])
+
+
+def judged(command: Printed, folder: Path) -> dict[str, Any]:
+    """Run one command and return what came of it."""
+    words = words_of(command, folder)
+    line = program(*words)
+    if command.ranks:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(command.ranks)]
+        line = [*torchrun, "-m", "pipelines.cli", *words]
+    start = time.monotonic()
+    try:
+        done = run(line, folder)
+        status, told = done.returncode, done.stderr
+    except subprocess.TimeoutExpired as late:
+        status, told = -1, f"not done after {late.timeout} s"
+    found = {"command": str(command), "status": status, "seconds": round(time.monotonic() - start, 1)}
+    found["stderr_lines"] = len(told.splitlines())
+    if status:
+        found["error"] = told[-600:]
+    return found
+
+
+def main() -> None:
+    """Print one object per command; exit 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", action="append", default=[], help="only this page, as docs/curate.md")
+    parser.add_argument("--keep", type=Path, help="folder to work in, kept")
+    options = parser.parse_args()
+    work = options.keep or Path(tempfile.mkdtemp(prefix="docs-"))
+    pages = [page for page in PAGES if not options.page or page.relative_to(ROOT).as_posix() in options.page]
+    failed = 0
+    with s3_server() as endpoint:
+        os.environ["AWS_ENDPOINT_URL"] = endpoint
+        ready = work / "ready"
+        prepared(ready)
+        make_bucket(endpoint, "bucket")
+        for path in ready.rglob("*"):
+            if path.is_file() and path.relative_to(ready).parts[0] in ("raw", "their-tars", "ds"):
+                key = path.relative_to(ready).as_posix()
+                s3_client(endpoint).put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+        for page in pages:
+            commands = list(printed(page))
+            if not commands:
+                continue
+            folder = work / page.stem
+            shutil.copytree(ready, folder)
+            for command in commands:
+                found = judged(command, folder)
+                failed += found["status"] != 0
+                print(json.dumps(found), flush=True)
+            if options.keep is None:
+                shutil.rmtree(folder)
+    if options.keep is None:
+        shutil.rmtree(work)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
