@@ -3,6 +3,9 @@
 Pure functions over costs; nothing here knows samples. In a step with one synchronisation only the sums of the ranks
 count: the largest microbatches are placed first, each on the rank with the least work (LPT, Graham 1969), then heavy
 and light ranks are paired and exchange what brings them nearest, all pairs at once.
+
+Time and memory are bounded for any costs: a rank offers a fixed number of its microbatches in a round, and no more than
+``_COMPARED`` exchanges are compared at once.
 """
 
 import heapq
@@ -16,7 +19,9 @@ from loader.arrays import Floats, Places
 _ROUNDS = 60
 _GOOD_ENOUGH = 1e-4  # of the mean load above it; below, the cost model is the larger error
 _SHIFTS = 7
-_BUNDLES_COMPARED = 500_000
+_COMPARED = 500_000  # exchanges at once: 4 MB in float64
+_OFFERED_ONE, _OFFERED_TWO = 64, 36  # microbatches of a rank in a round of one for one, of two for two
+_GOLDEN = 0.618034  # rounds of any number spread evenly over what a rank may offer
 
 
 class Room(NamedTuple):
@@ -37,6 +42,24 @@ def balanced(costs: Floats, ranks: int) -> Places:
         int64 [M], the same for the same costs on every machine.
     """
     return exchanged(costs, _largest_first(costs, ranks), np.zeros(ranks))
+
+
+def least_load(costs: Floats, ranks: int) -> float:
+    """Return a load that some rank has under every placement, whatever else binds.
+
+    It is the largest of the mean load, the dearest microbatch, and for every k the k + 1 cheapest of the k x ranks + 1
+    dearest microbatches, of which some rank gets as many (Martello and Toth, "Knapsack Problems", 1990, bound L2 of
+    P||Cmax).
+
+    Args:
+        costs: float64 [M].
+        ranks: number of ranks.
+    """
+    dearest_first = np.sort(costs)[::-1]
+    reach = np.concatenate([[0.0], np.cumsum(dearest_first)])
+    k = np.arange((len(costs) - 1) // ranks + 1)
+    together = reach[k * ranks + 1] - reach[k * (ranks - 1)]
+    return float(max(costs.sum() / ranks, together.max()))
 
 
 def _largest_first(costs: Floats, ranks: int) -> Places:
@@ -83,13 +106,16 @@ def exchanged(
         heavy, light = by_load[: ranks // 2], by_load[::-1][: ranks // 2]
         # Other pairs meet as rounds go on: the same two have nothing left to offer each other.
         light = np.roll(light, number // 2 % _SHIFTS)
-        items = _items(placed, ranks)
         two_for_two = number % 2 == 1
+        offered = _OFFERED_TWO if two_for_two else _OFFERED_ONE
+        items = _items(_offered(costs, placed, offered, number * _GOLDEN % 1), placed, ranks)
         bundles = _bundles(items.shape[1], two_for_two)
+        at_once = max(1, _COMPARED // bundles.shape[1] ** 2)
         if two_for_two or room is not None:
-            outermost = max(1, _BUNDLES_COMPARED // bundles.shape[1] ** 2)
-            heavy, light = heavy[:outermost], light[:outermost]
-        _meet(costs, placed, loads, items, bundles, heavy, light, room)
+            heavy, light = heavy[:at_once], light[:at_once]
+        for first in range(0, len(heavy), at_once):
+            some = slice(first, first + at_once)
+            _meet(costs, placed, loads, items, bundles, heavy[some], light[some], room)
     return placed
 
 
@@ -154,11 +180,32 @@ def _bundles(columns: int, two: bool) -> Places:
     return np.concatenate([np.stack(np.triu_indices(columns, 1)), [[none], [none]]], axis=1)
 
 
-def _items(placed: Places, ranks: int) -> Places:
-    """The microbatches of each rank, [ranks, most + 1], filled up with at least one -1."""
-    counts = np.bincount(placed, minlength=ranks)
-    order = np.argsort(placed, kind="stable")
+def _offered(costs: Floats, placed: Places, most: int, phase: float) -> Places:
+    """Return the numbers of at most ``most`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
+
+    Args:
+        costs: float64 [M].
+        placed: int64 [M], the rank of each.
+        most: microbatches of a rank.
+        phase: in [0, 1); another one gives other microbatches of a rank that has more than ``most``.
+    """
+    counts = np.bincount(placed)
+    if counts.max() <= most:
+        return np.arange(len(placed))
+    order = np.lexsort((-costs, placed))
+    count = counts[placed[order]]
+    place = np.arange(len(order)) - (np.cumsum(counts) - counts)[placed[order]]
+    # Of count places in a row, those at which a line that rises by most / count a place passes a whole number.
+    passes = np.floor((place + 1) * most / count + phase) > np.floor(place * most / count + phase)
+    return np.sort(order[passes | (count <= most)])
+
+
+def _items(offered: Places, placed: Places, ranks: int) -> Places:
+    """The offered microbatches of each rank, [ranks, most + 1], filled up with at least one -1."""
+    rank = placed[offered]
+    counts = np.bincount(rank, minlength=ranks)
+    order = np.argsort(rank, kind="stable")
     firsts = np.cumsum(counts) - counts
     items = np.full((ranks, counts.max() + 1), -1)
-    items[placed[order], np.arange(len(placed)) - firsts[placed[order]]] = order
+    items[rank[order], np.arange(len(rank)) - firsts[rank[order]]] = offered[order]
     return items

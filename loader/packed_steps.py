@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.arrays import Places
+from loader.balance import least_load
 from loader.buckets import Budgets
 from loader.cost import Cost
 from loader.errors import UsageError
@@ -32,12 +33,14 @@ class PackedStep:
             whole.
         fill: share of the token budget that is used.
         alone: samples longer than the token budget, each in a pack of its own.
+        idle_floor: see `StepMetrics`.
     """
 
     planned: PlannedStep
     carried: float
     fill: float
     alone: int
+    idle_floor: float
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def simulate_packs(
         costs, placement = step.planned.costs, step.planned.placement
         keep(step.planned)
         spent_s.append(seconds_spent)
-        metrics.append(step_metrics(step.planned.microbatches, costs, placement))
+        measured = step_metrics(step.planned.microbatches, costs, placement)
+        metrics.append(replace(measured, idle_floor=step.idle_floor))
         slot_idle.append(idle(costs, replace(placement, regime="slot")))
         fill.append(step.fill)
         carried, alone = carried + step.carried, alone + step.alone
@@ -174,11 +178,15 @@ def packed_step(
         carried: see `PackedStep`.
     """
     together_with = np.bincount(pack, minlength=sizes.per_step)[pack]
-    costs = cost.sample_s(samples.length) + cost.fixed_s / together_with
+    own = cost.sample_s(samples.length)
+    costs = own + cost.fixed_s / together_with
+    # The packs of a rank cost the same fixed_s under every plan.
+    least = sizes.packs * cost.fixed_s + least_load(own, sizes.ranks)
     placement = Placement(pack % sizes.ranks, pack // sizes.ranks, sizes.ranks)
     return PackedStep(
         planned=PlannedStep(number, samples, costs, placement),
         carried=carried,
         fill=float(sizes.sizes(samples.length).sum()) / (sizes.per_step * sizes.tokens),
         alone=int((samples.length > sizes.tokens).sum()),
+        idle_floor=max(0.0, 1 - float(costs.sum() / sizes.ranks / least)),
     )

@@ -20,6 +20,7 @@ Places = NDArray[np.int64]
 CARRIED = -1
 _FILL = 0.85  # with fuller packs the tokens decide what goes where, and costs differ
 _GROUPS = 4  # of packs; in a round one group gets a sample each
+_ALONE = 64  # the last so many samples of a pack are placed one by one
 _GOOD_ENOUGH = 2e-3  # of a pack's cost; no cost model is as good
 _LOOKED_AT, _MOST_ROUNDS = 120_000, 10  # samples in all rounds of exchanges together
 
@@ -155,6 +156,9 @@ def _fill(
 ) -> None:
     """Places samples round by round, in place: in each, the packs that miss most and have room get one sample each.
 
+    As long as more than ``_ALONE`` samples for each pack wait, a pack gets several of nearly one length at a time. So
+    there are fewer than n + P rounds, in practice some hundreds, and each takes O(P log P) and no memory that grows.
+
     Args:
         pack_N: int64 [N], gets the pack of each sample of ``order``, or is left as it is.
         order: int64 [n], samples by falling size.
@@ -163,19 +167,23 @@ def _fill(
         missing_P: float64 [P], what each pack lacks; changed.
         room_P: int64 [P], tokens left in each; changed.
     """
-    group = max(1, len(room_P) // _GROUPS)
-    at = 0
+    packs, at = len(room_P), 0
+    group = max(1, packs // _GROUPS)
     while at < len(order):
-        able = np.flatnonzero(room_P >= sizes_N[order[at]])
+        each = max(1, (len(order) - at) // (_ALONE * packs))
+        size = sizes_N[order[at]]
+        able = np.flatnonzero(room_P >= each * size)
+        if not len(able) and each > 1:
+            each, able = 1, np.flatnonzero(room_P >= size)
         if not len(able):
             at += 1
             continue
-        packs = able[np.argsort(-missing_P[able], kind="stable")[:group]]
-        samples = order[at : at + group][: len(packs)]
-        packs = packs[: len(samples)]
-        pack_N[samples] = packs
-        missing_P[packs] -= costs_N[samples]
-        room_P[packs] -= sizes_N[samples]
+        chosen_p = able[np.argsort(-missing_P[able], kind="stable")[:group]]
+        samples = order[at : at + each * len(chosen_p)]
+        pack = np.resize(chosen_p, len(samples))
+        pack_N[samples] = pack
+        missing_P -= np.bincount(pack, costs_N[samples], packs)
+        room_P -= np.bincount(pack, sizes_N[samples], packs).astype(np.int64)
         at += len(samples)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.arrays import Floats
+from loader.balance import least_load
 from loader.microbatches import Microbatches
 from loader.policy import Placement
 
@@ -25,6 +26,9 @@ class StepMetrics:
         token_cv: the same of the ranks' B*S.
         idle: 1 - mean / max of the ranks' cost, or of the sums over the slots of mean and of max: the share of the
             cluster's time spent waiting.
+        idle_floor: the same of a rank with the least load that some rank has under every placement
+            (`loader.balance.least_load`). No plan of this step idles less.
+        dearest: cost of the dearest microbatch, or sample of a pack, in mean loads of a rank.
         padding: share of the trained tokens that are padding.
         image_share: of the samples.
         samples: in the step.
@@ -34,6 +38,8 @@ class StepMetrics:
     compute_cv_s2: float
     token_cv: float
     idle: float
+    idle_floor: float
+    dearest: float
     padding: float
     image_share: float
     samples: int
@@ -44,7 +50,8 @@ class PlanMetrics:
     """Means over steps, and the spread of what steps are made of.
 
     Attributes:
-        compute_cv, compute_cv_s2, token_cv, idle, padding: means, see `StepMetrics`.
+        compute_cv, compute_cv_s2, token_cv, idle, idle_floor, padding: means, see `StepMetrics`.
+        dearest: the largest, see `StepMetrics`.
         image_share_std: standard deviation over the steps.
         samples_std: the same of the samples of a step, relative to their mean.
     """
@@ -53,6 +60,8 @@ class PlanMetrics:
     compute_cv_s2: float
     token_cv: float
     idle: float
+    idle_floor: float
+    dearest: float
     padding: float
     image_share_std: float
     samples_std: float
@@ -74,6 +83,8 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
         compute_cv_s2=_spread(_loads(trained * microbatches.length.astype(np.float64), placement)),
         token_cv=_spread(_loads(trained, placement)),
         idle=idle(costs, placement),
+        idle_floor=max(0.0, 1 - float(costs.sum() / placement.ranks / least_load(costs, placement.ranks))),
+        dearest=float(costs.max() / costs.sum() * placement.ranks),
         padding=1 - float(microbatches.tokens.sum() / trained.sum()),
         image_share=float(microbatches.images.sum()) / samples,
         samples=samples,
@@ -98,6 +109,8 @@ def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
         compute_cv_s2=mean("compute_cv_s2"),
         token_cv=mean("token_cv"),
         idle=mean("idle"),
+        idle_floor=mean("idle_floor"),
+        dearest=max(step.dearest for step in steps),
         padding=mean("padding"),
         image_share_std=float(np.std([step.image_share for step in steps])),
         samples_std=float(samples.std() / samples.mean()),

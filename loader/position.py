@@ -10,7 +10,7 @@ from loader.cost import Cost
 from loader.errors import UsageError
 from loader.policy import Division, Policy, Regime
 
-STATE_VERSION = 4  # of the state and of the plans it counts steps of
+STATE_VERSION = 5  # of the state and of the plans it counts steps of
 
 MAX_SETTINGS, MAX_PARTS = 12, 64
 """Of one epoch, so that a state stays below 4 KB."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from loader.cost import Cost
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
 from loader.errors import UsageError
+from loader.outlook import outlook
 from loader.pipeline import Pipeline, Planned
 from loader.position import Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
@@ -25,6 +27,8 @@ from loader.share import NO_WORKERS, Share
 from loader.source import Source
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
+
+_log = logging.getLogger(__name__)
 
 
 class EpochProgress(NamedTuple):
@@ -86,7 +90,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             _check_shapes(source.latents, self._stages.buckets)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
-        self.steps_per_epoch = len(self._stages.plan(self._position))
+        plan = self._stages.plan(self._position)
+        self.steps_per_epoch = len(plan)
+        told = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
+        if told and (advice := outlook(plan).advice()):
+            _log.warning("%s", advice)
 
     @property
     def assignment(self) -> Assignment:

@@ -36,7 +36,9 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
     pin_memory: bool = Field(default=False, description="pixels in page-locked memory, for copies to a GPU")
     microbatches: PositiveInt = Field(
-        default=1, description="of a rank in an optimizer step, on average; from 4 on ranks can be balanced"
+        default=1,
+        description="of a rank in an optimizer step, on average; with 1 nothing can be balanced, from 4 on wide mixtures"
+        " are",
     )
     policy: Policy = Field(
         default="balanced",

@@ -3,8 +3,8 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,22 @@ import pyarrow.parquet as pq
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
 from loader.errors import UsageError
+from loader.outlook import BALANCED_FROM, WORTH_A_WORD, heavy_tail
 from loader.packed_steps import PACK_POLICIES, PacksSimulated, simulate_packs
 from loader.policy import POLICIES, Division, Policy
 from loader.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, simulate
+from loader.stream_config import StreamConfig
 from loader.workloads import WORKLOADS
 from pipelines.console import print_json, stdout, table
 from pipelines.files import read_text
 from pipelines.mixture import Mixture
 
 _MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
-
+STREAM_DEFAULT: int = StreamConfig.model_fields["microbatches"].default
 
 _SHARES = {
     "idle": "idle",
+    "idle_floor": "idle, any plan",
     "compute_cv": "compute CV",
     "compute_cv_s2": "CV of B*S^2",
     "token_cv": "token CV",
@@ -94,18 +97,32 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             f"--policy {options.policy} makes no packs; with --regime pack it is {' or '.join(policies)}"
         )
 
-    def simulated(policy: Policy, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
-        division = Division(ranks, options.microbatches, policy, options.regime, options.lookahead)
+    asked = Division(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
+
+    def simulated(division: Division, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
+        # As many samples whatever a step holds of them.
+        steps = max(1, options.steps * asked.per_step // division.per_step)
         if options.regime == "pack":
-            return simulate_packs(mixture.packs(division, cost, options.steps), keep)
-        return simulate(mixture.steps(division, cost, options.steps), keep)
+            return simulate_packs(mixture.packs(division, cost, steps), keep)
+        return simulate(mixture.steps(division, cost, steps), keep)
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
-            chosen = simulated(options.policy, keep)
+            chosen = simulated(asked, keep)
     else:
-        chosen = simulated(options.policy)
-    results = {policy: chosen if policy == options.policy else simulated(policy) for policy in policies}
+        chosen = simulated(asked)
+    results: dict[Policy, Simulated] = {
+        policy: chosen if policy == options.policy else simulated(replace(asked, policy=policy))
+        for policy in policies
+    }
+    by_microbatches: dict[int, float] = {}
+    if options.regime == "step" and options.policy == "balanced":
+        for count in sorted({STREAM_DEFAULT, BALANCED_FROM, options.microbatches}):
+            with suppress(UsageError):  # a dataset may be too small for a step of so many
+                found = (
+                    chosen if count == asked.microbatches else simulated(replace(asked, microbatches=count))
+                )
+                by_microbatches[count] = found.metrics.idle
     if options.json:
         said = {
             "workload": mixture.name,
@@ -119,10 +136,27 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             "buckets": [str(bucket) for bucket in mixture.buckets],
             "policy": options.policy,
         }
+        if by_microbatches:
+            said["idle_by_microbatches"] = {str(count): idle for count, idle in by_microbatches.items()}
         print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
         return 0
-    _print(results, mixture, options, ranks, cost)
+    _print(results, _advice(chosen, by_microbatches), mixture, options, ranks, cost)
     return 0
+
+
+def _advice(chosen: Simulated, by_microbatches: dict[int, float]) -> list[str]:
+    """What the figures mean for the settings of a stream."""
+    said = []
+    if by_microbatches:
+        each = ", ".join(
+            f"{count}{' (default of a stream)' if count == STREAM_DEFAULT else ''} {idle:.2%}"
+            for count, idle in by_microbatches.items()
+        )
+        said.append(f"idle by stream.microbatches: {each}")
+    floor, better = chosen.metrics.idle_floor, min(by_microbatches.values(), default=1.0)
+    if floor > WORTH_A_WORD and chosen.metrics.dearest > 1 and better > floor - WORTH_A_WORD:
+        said.append(heavy_tail(floor, chosen.metrics.dearest))
+    return said
 
 
 def _keys(simulated: Simulated) -> dict[str, Any]:
@@ -161,7 +195,12 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
 
 
 def _print(
-    results: dict[Policy, Simulated], mixture: Mixture, options: argparse.Namespace, ranks: int, cost: Cost
+    results: dict[Policy, Simulated],
+    said: list[str],
+    mixture: Mixture,
+    options: argparse.Namespace,
+    ranks: int,
+    cost: Cost,
 ) -> None:
     out = stdout()
     keys = {policy: _keys(one) for policy, one in results.items()}
@@ -181,8 +220,10 @@ def _print(
     )
     out.print(table(title, ["mean over steps", *results], rows))
     notes = [
+        *said,
         f"cost: {_unit(cost)}",
         "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",
+        "idle, any plan: no placement of a step's microbatches idles less",
         "costs off: each microbatch really costs so much more or less than planned (standard deviation)",
     ]
     if options.plan_out:

@@ -1,11 +1,12 @@
 """Microbatches placed on ranks: all of them, evenly, and the same everywhere."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from loader.balance import balanced
+from loader.balance import balanced, least_load
 
 
 def loads(costs: np.ndarray, ranks: int) -> np.ndarray:
@@ -60,3 +61,28 @@ def test_scale_does_not_matter() -> None:
     costs = heavy_tailed(256, 3)
     assert np.array_equal(balanced(costs, 32), balanced(costs * 2.0**40, 32))
     assert np.array_equal(balanced(costs, 32), balanced(costs.copy(), 32))
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, 1), (3, 3), (4, 3), (8, 2), (7, 3), (5, 4)])
+def test_no_placement_is_below_the_least_load(count: int, ranks: int) -> None:
+    for seed in range(4):
+        costs = np.random.default_rng(seed).pareto(0.8, count) + 0.1
+        best = min(
+            np.bincount(choice, weights=costs, minlength=ranks).max()
+            for choice in itertools.product(range(ranks), repeat=count)
+        )
+        assert max(costs.sum() / ranks, costs.max()) <= least_load(costs, ranks) <= best * (1 + 1e-9)
+
+
+def test_one_more_equal_microbatch_than_ranks_makes_one_rank_run_two() -> None:
+    assert least_load(np.ones(9), 8) == 2
+
+
+def test_ranks_of_many_microbatches_are_balanced_in_bounded_memory() -> None:
+    costs = np.concatenate([np.full(7, 50.0), np.random.default_rng(0).uniform(0.001, 0.1, 20_000)])
+    tracemalloc.start()
+    placed = balanced(costs, 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.bincount(placed, costs).max() <= least_load(costs, 8) * 1.001
+    assert peak < 60 * 2**20

@@ -1,7 +1,9 @@
 """Samples packed: each once, no pack too full, packs of equal cost, and the same packs everywhere."""
 
 import hashlib
+import resource
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from loader.microbatches import Microbatches
 from loader.packed_steps import PackedStep, packed_steps, simulate_packs
 from loader.packing import CARRIED, PackSizes, balanced_packs, cu_seqlens, packs_in_order, taken
 from loader.workloads import WORKLOADS
+from tests.bench.hard_packs import mixtures
+from tests.bench.hard_packs import packed as packed_hard
 
 TOKENS = 10_000
 
@@ -192,3 +196,32 @@ def test_offsets_are_those_of_a_packed_sequence() -> None:
     for wrong in ([3, 0], [2**31]):
         with pytest.raises(UsageError):
             cu_seqlens(wrong)
+
+
+HARD = PackSizes(8, 1, 144_000)
+
+
+@pytest.mark.parametrize("name", mixtures(1, HARD.tokens))
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_any_mixture_is_packed_in_bounded_time_and_memory(name: str, ranks: int) -> None:
+    # With packs of hundreds of samples an exchange of two for two once took n^2 x n^2 numbers, 39.5 GiB.
+    step = HARD if ranks == HARD.ranks else PackSizes(ranks, 2, 500_000)
+    lengths = mixtures(step.per_step * step.tokens // 70, step.tokens)[name]
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + 512 * 2**20, limit[1]))
+    try:
+        found = packed_hard(lengths, step)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert found.peak_mib < 40 + 200e-6 * found.samples
+    assert found.seconds < 10
+    assert found.fullest <= 1
+    assert found.carried < step.per_step
+    assert found.floor - 1e-9 <= found.idle
+    if name.startswith(("images", "latents")):
+        assert found.idle < 0.002
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
