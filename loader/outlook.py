@@ -68,8 +68,9 @@ def heavy_tail(idle_floor: float, dearest: float) -> str:
     """Return what it means that single microbatches exceed a rank's share of their step, in words."""
     return (
         f"one microbatch costs up to {dearest:.1f} times a rank's share of its step, so that ranks wait"
-        f" {idle_floor:.1%} of the time at least, whatever the plan: set more microbatches, fewer frames or smaller sizes, or let several"
-        " GPUs share a long sample (parallel.ulysses, parallel.ring, or parallel.schedule=cascade)"
+        f" {idle_floor:.1%} of the time at least, whatever the plan: set more microbatches, fewer frames or smaller"
+        " sizes, or let several GPUs share a long sample (parallel.ulysses, parallel.ring, or"
+        " parallel.schedule=cascade)"
     )
 
 

@@ -37,8 +37,8 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
     pin_memory: bool = Field(default=False, description="pixels in page-locked memory, for copies to a GPU")
     microbatches: PositiveInt = Field(
         default=1,
-        description="of a rank in an optimizer step, on average; with 1 nothing can be balanced, from 4 on wide mixtures"
-        " are",
+        description="of a rank in an optimizer step, on average; 1 leaves nothing to balance, 4 and more balance wide"
+        " mixtures",
     )
     policy: Policy = Field(
         default="balanced",
