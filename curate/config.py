@@ -61,6 +61,11 @@ class RunConfig(BaseModel, frozen=True, extra="forbid"):
         1536, gt=0, description="memory Ray reserves for one worker that cuts, megabytes"
     )
     model_cpus: float = Field(1.0, ge=0, description="processors a worker with a model occupies")
+    shots_gpus: float = Field(
+        0.1,
+        ge=0,
+        description="share of a GPU one cutting worker takes, where shots.device puts a network on it",
+    )
     embed_gpus: float = Field(
         0.25, ge=0, description="share of a GPU one embedding worker takes, if there is one"
     )

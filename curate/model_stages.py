@@ -15,6 +15,7 @@ from curate.ledger import Ledger, digest
 from curate.pipeline import Pool, Stage
 from curate.records import Record, Row
 from curate.search import WEIGHTS_VERSION
+from curate.shots import check_detector
 from curate.verdict import judged
 from loader.dataset.shard import npy_bytes
 from loader.errors import UsageError
@@ -114,6 +115,7 @@ def check(config: CurateConfig) -> dict[str, str]:
         UsageError: one cannot, and what to do.
     """
     check_ocr(config.scores)
+    check_detector(config.shots)
     versions = {}
     if config.embed.backend == "open_clip":
         embedder = EmbedWork(config).embedder()

@@ -30,7 +30,7 @@ class FrameStats:
         self._last: NDArray[np.float32] | None = None
 
     def push(self, picture: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, uint8 [h, w, 3] RGB."""
+        """Take the next shown frame, uint8 [36, 64, 3] RGB."""
         luma: NDArray[np.float32] = picture.astype(np.float32) @ _LUMA
         self._luma.append(float(luma.mean()))
         self._steps.append(0.0 if self._last is None else float(np.abs(luma - self._last).mean()))

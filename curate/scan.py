@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from curate.ahead import Ahead, encode_ahead, foresee
 from curate.config import SourceStageConfig
+from curate.perceptual import PICTURE
 from curate.picture import Geometry, geometry
 from curate.probe import Probe, probe
 from curate.sampling import FrameStats
@@ -52,7 +53,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         found = probe(container, stream, limits)
         fps = float(found.rate or 25)
         detector = make_detector(config.shots, fps)
-        scale = Scaler(detector.analysis_size)
+        scale = Scaler(PICTURE)
+        # Stitching and the scores were made for one size; a network may look at another.
+        own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
         samples = Samples(config.stitch, fps)
         stats = FrameStats()
         foresight = foresee(detector, samples, found, config)
@@ -70,7 +73,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
             pts.append(frame.pts)
             last_duration = frame.duration
             small = scale(frame)
-            detector.push(small)
+            detector.push(small if own_scale is scale else own_scale(frame))
             samples.push(len(pts) - 1, small)
             stats.push(small)
             if ahead is not None:

@@ -69,7 +69,7 @@ class Samples:
         self._step = max(1, round(self.fps / self.config.samples_per_s))
 
     def push(self, number: int, picture: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, uint8 [h, w, 3] RGB; most are passed over."""
+        """Take the next shown frame, uint8 [36, 64, 3] RGB; most are passed over."""
         if self.config.enabled and number % self._step == 0:
             self._numbers.append(number)
             self._waiting.append(picture)

@@ -120,16 +120,17 @@ class Work:
 
     def _pipeline(self, pools: Mapping[str, Pool]) -> list[Stage]:
         """All stages as a runner takes them, with the workers of ``pools``."""
-        run = self._config.run
+        run, gpus = self._config.run, self._gpus()
         return [
             Stage(
                 CUT,
                 SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s),
                 limit=pools[CUT].most if CUT in pools else None,
+                gpus=run.shots_gpus if gpus and self._config.shots.may_use_gpu else 0.0,
                 memory_mb=run.worker_memory_mb,
                 max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
             ),
-            *pipeline_stages(self._stages, self._config, pools, self._gpus()),
+            *pipeline_stages(self._stages, self._config, pools, gpus),
         ]
 
     def _gpus(self) -> float:

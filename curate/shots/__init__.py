@@ -1,6 +1,6 @@
 """Shot detection: a small interface and the detectors behind it."""
 
-from curate.shots.choice import ShotConfig, make_detector
+from curate.shots.choice import ShotConfig, check_detector, make_detector
 from curate.shots.colour import ColourDetector, ColourDetectorConfig
 from curate.shots.types import ForetellingDetector, Piece, ShotDetector, Transition, pieces
 
@@ -12,6 +12,7 @@ __all__ = [
     "ShotConfig",
     "ShotDetector",
     "Transition",
+    "check_detector",
     "make_detector",
     "pieces",
 ]

