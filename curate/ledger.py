@@ -128,9 +128,13 @@ class Ledger:
         with ThreadPoolExecutor(_READERS) as readers:
             yield from readers.map(self.read_arrays, names)
 
-    def forget_arrays(self, gone: Callable[[str], bool]) -> None:
-        """Removes the arrays whose key ``gone`` names, wherever they lie."""
-        for name in self.array_names():
+    def drop_arrays(self, name: str) -> None:
+        """Remove all arrays kept under a name."""
+        self.storage.delete(_arrays_path(name))
+
+    def forget_arrays(self, gone: Callable[[str], bool], names: Iterable[str]) -> None:
+        """Remove the arrays whose key ``gone`` accepts, of those kept under ``names``."""
+        for name in names:
             arrays = self.read_arrays(name)
             left = {key: array for key, array in arrays.items() if not gone(key)}
             if len(left) < len(arrays):

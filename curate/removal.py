@@ -1,4 +1,4 @@
-"""Taking a source or one sample down: out of the shards, the tables and the ledger, and recorded.
+"""Taking a source or one sample down: out of the shards, the tables, the ledger and the report, and recorded.
 
 Only shards that hold something of it are written again; the dataset changes in one step, by its manifest.
 """
@@ -6,12 +6,16 @@ Only shards that hold something of it are written again; the dataset changes in 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from curate.forget import forget
 from curate.ledger import Ledger
+from curate.records import Record
+from curate.takedown import TakeDowns, emptied, words
 from loader.dataset import (
     Content,
     Dataset,
     Manifest,
     Removal,
+    RemovedSpan,
     Row,
     ShardRecord,
     next_shard_number,
@@ -24,7 +28,7 @@ from loader.dataset.tables import to_rows
 from loader.errors import UsageError
 from loader.storage import Storage
 
-FILTERED, STAGE = "filtered", "removal"
+REPORT = "report/"
 
 
 @dataclass(frozen=True)
@@ -32,18 +36,28 @@ class Removed:
     """What a take-down did.
 
     Attributes:
-        manifest: of the dataset now.
-        samples: taken out.
-        shards_rewritten: that held one of them and others besides, or only such.
+        manifest: Of the dataset now.
+        samples: Number of samples taken out.
+        shards_rewritten: Number of shards that held one of them.
+        copies: Keys of clips that were no samples, but copies of what went; they went too.
+        left: Keys of samples that stay although what went was a duplicate of them.
+        clean: False when the storage may keep older versions of objects and does not let them be removed.
     """
 
     manifest: Manifest
     samples: int
     shards_rewritten: int
+    copies: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    clean: bool = True
 
 
 def remove(storage: Storage, removal: Removal) -> Removed:
-    """Takes down ``removal.source`` or ``removal.key``; doing it twice changes nothing the second time.
+    """Take down ``removal.source`` or ``removal.key``, and every clip that is a copy or a duplicate of what goes.
+
+    Copies were left out of the dataset because the sample stood for them; none of them may take its place. Doing
+    it twice changes nothing the second time, but finishes what was interrupted. The report is removed, since it
+    shows what was there.
 
     Raises:
         UsageError: the dataset knows no such source or key.
@@ -55,33 +69,83 @@ def remove(storage: Storage, removal: Removal) -> Removed:
             f"{storage.root} is an index over tars that somebody else wrote, which are never changed; take it out"
             " of the tars and run `reelweave index` again"
         )
-    gone = _matcher(removal)
     accounting = to_rows(dataset.accounting)
-    if not any(gone(row) for row in accounting):
+    named = _matcher(removal)
+    if not any(named(row) for row in accounting):
         what = f"source {removal.source}" if removal.source else f"key {removal.key}"
         raise UsageError(f"{storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds")
+    copies = _copies(accounting, named)
+    keys = {row["key"] for row in accounting if named(row) and row["key"]} | copies.keys()
+
+    def gone(row: Row) -> bool:
+        return named(row) or row["key"] in keys
+
+    taken = [row for row in to_rows(dataset.index) if gone(row)]
+    samples = len(taken)
     shards, rewritten = _without(dataset, gone)
-    samples = sum(gone(row) for row in to_rows(dataset.index))
-    recorded = removal.model_copy(update={"samples": samples})
-    known = any((old.source, old.key) == (removal.source, removal.key) for old in dataset.manifest.removals)
+    new = [
+        removal.model_copy(update={"samples": samples, "span": _span(accounting, taken, removal.key)}),
+        *(_of_copy(row, removal) for row in copies.values()),
+    ]
+    known = {(old.source, old.key) for old in dataset.manifest.removals}
+    added = [one for one in new if one.samples or (one.source, one.key) not in known]
+    removals = [*dataset.manifest.removals, *added]
     content = Content(
-        accounting=_accounted(accounting, gone, removal),
+        accounting=_accounted(accounting, gone, TakeDowns(tuple(removals))),
         scores=[row for row in to_rows(dataset.scores) if not gone(row)],
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
-        removals=[*dataset.manifest.removals, *([] if known and not samples else [recorded])],
+        removals=removals,
         latents=dataset.latents,
         files=dataset.latent_files(),
     )
     manifest = publish(storage, shards, content, dataset.manifest)
-    _purge(Ledger(storage), {row["key"] for row in accounting if gone(row) and row["key"]})
-    return Removed(manifest, samples, rewritten)
+    storage.delete_tree(REPORT)
+    forget(Ledger(storage), TakeDowns(tuple(removals)))
+    storage.sweep()
+    clean = storage.drop_versions()
+    stay = {row["key"] for shard in shards for row in shard.rows}
+    left = sorted({row["duplicate_of"] for row in accounting if gone(row)} & stay)
+    return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(left), clean)
 
 
 def _matcher(removal: Removal) -> Callable[[Row], bool]:
     if removal.source is not None:
         return lambda row: row["source"] == removal.source
     return lambda row: row["key"] == removal.key
+
+
+def _copies(accounting: list[Row], named: Callable[[Row], bool]) -> dict[str, Row]:
+    """A row of each clip of other sources that is a copy or a duplicate of what goes, by key."""
+    found: dict[str, Row] = {}
+    keys = {row["key"] for row in accounting if named(row) and row["key"]}
+    while True:
+        more = {
+            row["key"]: row
+            for row in accounting
+            if row["key"]
+            and not named(row)
+            and row["key"] not in found
+            and (row["key"] in keys or (row["state"] == "duplicate" and row["duplicate_of"] in keys))
+        }
+        if not more:
+            return found
+        found |= more
+        keys |= more.keys()
+
+
+def _of_copy(row: Row, removal: Removal) -> Removal:
+    reason = f"a copy of what was {words(removal)}"
+    span = RemovedSpan(source=row["source"], start_s=row["start_s"], end_s=row["end_s"])
+    return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=span)
+
+
+def _span(accounting: list[Row], taken: list[Row], key: str | None) -> RemovedSpan | None:
+    """Where the clip lies; a sample's row tells the content of its source too."""
+    for row in (*taken, *accounting):
+        if key is not None and row["key"] == key and row["start_s"] is not None:
+            return RemovedSpan(**{name: row[name] for name in RemovedSpan.model_fields if name in row})
+    return None
 
 
 def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardRecord], int]:
@@ -103,42 +167,25 @@ def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardR
     return shards, rewritten
 
 
-def _accounted(rows: list[Row], gone: Callable[[Row], bool], removal: Removal) -> list[Row]:
-    """The accounting after the take-down: one row for a whole source, the span's own row for one sample.
-
-    A duplicate of a sample that is gone stays what it is, but points nowhere any more, so it says so.
-    """
-    reason = f"taken down on {removal.date}: {removal.reason}"
+def _accounted(rows: list[Row], gone: Callable[[Row], bool], down: TakeDowns) -> list[Row]:
+    """The accounting after the take-down: one row for a whole source, the span's own row for one sample."""
     result: list[Row] = []
     said: set[str] = set()
-    keys = {row["key"] for row in rows if gone(row) and row["state"] == "kept"}
     for row in rows:
-        if row["state"] == "duplicate" and row["duplicate_of"] in keys and not gone(row):
-            row = _closed(row, f"duplicate of {row['duplicate_of']}, which was {reason}")
-        elif gone(row) and removal.key is not None:
-            row = _closed(row, reason)
-        elif gone(row):
-            if row["source"] in said:
-                continue
-            said.add(row["source"])
-            row = _closed({**row, "start_s": None, "end_s": None, "key": None}, reason)
-        result.append(row)
+        if not gone(row):
+            result.append(row)
+            continue
+        record = Record.from_row(row)
+        if removal := down.sources.get(record.source):
+            if record.source not in said:
+                result.append(_columns(emptied(Record(record.source), removal), row))
+            said.add(record.source)
+        else:
+            result.append(_columns(emptied(record, down.keys[row["key"]]), row))
     return result
 
 
-def _closed(row: Row, reason: str) -> Row:
-    closed = {"state": FILTERED, "stage": STAGE, "reason": reason}
-    return {**row, **closed, "score": None, "threshold": None, "duplicate_of": None}
-
-
-def _purge(ledger: Ledger, keys: set[str]) -> None:
-    """Takes out of the ledger whatever was made of the clips with these keys."""
-
-    def of_them(identity: str) -> bool:
-        return identity.split("-", 1)[0] in keys
-
-    ledger.drop_clips(filter(of_them, ledger.staged_clips()))
-    for stage in ("embed", "captions"):
-        for name in ledger.fingerprints(stage):
-            ledger.forget(stage, name, of_them)
-    ledger.forget_arrays(of_them)
+def _columns(record: Record, row: Row) -> Row:
+    """The record's fields, as many as the row has."""
+    fields = record.to_row()
+    return {name: fields[name] for name in row}

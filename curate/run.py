@@ -9,6 +9,7 @@ from typing import Any
 
 from curate.config import CurateConfig
 from curate.forecast import Forecast, ForecastConfig
+from curate.forget import forget
 from curate.inputs import SourceRef, list_sources, shown
 from curate.ledger import LEDGER, Ledger, digest
 from curate.model_stages import check
@@ -16,6 +17,8 @@ from curate.others import fingerprints
 from curate.progress import Progress
 from curate.records import Record, Row
 from curate.shard import STAGE as SHARD
+from curate.takedown import STAGE as REMOVAL
+from curate.takedown import TakeDowns
 from curate.work import Work, places_of
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
@@ -99,7 +102,9 @@ def curate(
     shards = work.shards(records)
     content = Content(
         accounting=[_columns(record, ACCOUNTING.names) for record in records],
-        scores=[_columns(record, SCORES.names) for record in records if record.key],
+        scores=[
+            _columns(record, SCORES.names) for record in records if record.key and record.stage != REMOVAL
+        ],
         config=asked,
         versions={**versions(), **models},
         removals=dataset.manifest.removals if dataset else [],
@@ -160,6 +165,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
         rejected: identities of clips that may come back; None: of all that are staged.
     """
     settle(dataset.storage, dataset.manifest, dataset.shards())
+    forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
     staged = ledger.staged_clips()
     keep = staged if rejected is None else staged & rejected
     ledger.drop_clips(staged - (keep - places_of(dataset).keys() if config.run.keep_rejected else set()))

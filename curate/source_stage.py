@@ -28,6 +28,7 @@ from curate.sampling import Collected, Collector
 from curate.scan import Scan, scan
 from curate.source import SourceError
 from curate.spans import Span, spans
+from curate.takedown import TakeDowns, emptied
 from loader.errors import RunError
 from loader.storage import StorageConfig, WebError, open_object
 
@@ -47,12 +48,14 @@ class CutSource:
         storage: how to reach the source.
         ledger: where clips and arrays go.
         fingerprint: of the configuration.
+        down: What was taken down, of which no clip is made.
     """
 
     config: SourceStageConfig
     storage: StorageConfig
     ledger: Ledger
     fingerprint: str
+    down: TakeDowns = field(default_factory=TakeDowns)
 
     def __call__(self, row: Row) -> list[Row]:
         """``{"record": ...}`` of each span in order, then ``{"source": ...}``."""
@@ -101,7 +104,7 @@ class CutSource:
         times_s, ahead = seen.timeline.times_s, seen.ahead
         parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, self.config.spans)
         base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
-        records = [_planned(base, part, span) for part, span in enumerate(parts)]
+        records = [self._planned(base, part, span) for part, span in enumerate(parts)]
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         collector = Collector(seen.probe.codec, self.config.scores)
 
@@ -123,6 +126,21 @@ class CutSource:
             yield {"record": record.to_row()}
         if arrays:
             self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
+
+    def _planned(self, base: Record, part: int, span: Span) -> Record:
+        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
+        if span.fault is not None:
+            return replace(
+                record,
+                state=span.fault_state,
+                stage=span.stage,
+                reason=span.fault,
+                score=span.score,
+                threshold=span.threshold,
+            )
+        named = replace(record, key=clip_key(base.source_sha256, span.start_s, span.end_s))
+        removal = self.down.of(named)
+        return emptied(named, removal) if removal else record
 
     def _finished(
         self, record: Record, clip: Clip, collected: Collected, seen: Scan, arrays: dict[str, NDArray[Any]]
@@ -236,20 +254,6 @@ def arrays_name(source: SourceRef, fingerprint: str) -> str:
 
 def _unopened(source: SourceRef, reason: str) -> Row:
     return {"record": Record(source.uri, state="failed", stage="open", reason=reason).to_row()}
-
-
-def _planned(base: Record, part: int, span: Span) -> Record:
-    record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
-    if span.fault is None:
-        return record
-    return replace(
-        record,
-        state=span.fault_state,
-        stage=span.stage,
-        reason=span.fault,
-        score=span.score,
-        threshold=span.threshold,
-    )
 
 
 def _sha256(file: BinaryIO) -> str:

@@ -12,7 +12,7 @@ from curate.filters import decide
 from curate.inputs import SourceRef
 from curate.records import Record, Row
 from curate.shard import bin_of, split_of
-from loader.dataset import Removal
+from curate.takedown import TakeDowns, emptied
 from loader.text import count_tokens
 
 _AFTER_FILTERS = ("captions", "text_embed")
@@ -70,24 +70,10 @@ def judged(
     )
 
 
-def taken_down(records: Iterable[Record], removals: Sequence[Removal]) -> list[Record]:
+def taken_down(records: Iterable[Record], down: TakeDowns) -> list[Record]:
     """Records after take-downs of single samples: what was removed once stays out."""
-    keys = {removal.key: removal for removal in removals if removal.key}
-
-    def down(record: Record) -> Record:
-        removal = keys.get(record.key or "")
-        if removal is None or record.state == "failed":
-            return record
-        reason = f"taken down on {removal.date}: {removal.reason}"
-        return replace(record, state="filtered", stage="removal", reason=reason, score=None, threshold=None)
-
-    return [down(record) for record in records]
-
-
-def removed_source(uri: str, removal: Removal) -> Record:
-    """The one record of a source that was taken down: it is not read again."""
-    reason = f"taken down on {removal.date}: {removal.reason}"
-    return Record(uri, state="filtered", stage="removal", reason=reason)
+    found = ((record, down.of(record)) for record in records)
+    return [emptied(record, removal) if removal else record for record, removal in found]
 
 
 def without_copies(records: Iterable[Record]) -> list[Record]:

@@ -34,7 +34,9 @@ from curate.shard import STAGE as SHARD
 from curate.shard import Kept, WriteShard, plan_shards, untouched
 from curate.source_stage import STAGE as CUT
 from curate.source_stage import CutSource, SourceStage, arrays_name, clip_rows, source_id
-from curate.verdict import described, removed_source, taken_down, without_copies, without_duplicates
+from curate.takedown import STAGE as REMOVAL
+from curate.takedown import TakeDowns, emptied
+from curate.verdict import described, taken_down, without_copies, without_duplicates
 from loader.dataset import Dataset, ShardRecord, next_shard_number
 from loader.dataset.tables import to_rows
 from loader.errors import RunError, UsageError
@@ -58,14 +60,12 @@ class Work:
         progress: Callable[[Progress], None],
     ) -> None:
         self._config, self._ledger, self._dataset, self._progress = config, ledger, dataset, progress
-        removals = dataset.manifest.removals if dataset else []
-        self._down = {removal.source: removal for removal in removals if removal.source is not None}
-        self._removals = removals
-        self._removed = [source for source in sources if source.uri in self._down]
-        sources = [source for source in sources if source.uri not in self._down]
+        self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset else ())
+        self._removed = [source for source in sources if source.uri in self._down.sources]
+        sources = [source for source in sources if source.uri not in self._down.sources]
         self._sources = {source.uri: source for source in sources}
         source_config = config.source_stage()
-        self._cut = CutSource(source_config, config.storage, ledger, fingerprint(source_config))
+        self._cut = CutSource(source_config, config.storage, ledger, fingerprint(source_config), self._down)
         self._stages: list[ClipStage] = clip_stages(config, ledger)
         self._judge = judge(config)
         by_id = {source_id(source): source.uri for source in sources}
@@ -217,9 +217,9 @@ class Work:
             for uri, source in sorted(self._sources.items())
             for row in self._entries[uri]["records"]
         ]
-        records += [removed_source(source.uri, self._down[source.uri]) for source in self._removed]
+        records += [emptied(Record(source.uri), self._down.sources[source.uri]) for source in self._removed]
         records.sort(key=lambda record: (record.source, record.part))
-        records = without_copies(taken_down(records, self._removals))
+        records = without_copies(taken_down(records, self._down))
         if self._config.dedup.evaluation or self._config.dedup.older:
             records = without_known(records, *self._items(records), self._config)
         new, old = self._items(records)
@@ -263,7 +263,7 @@ class Work:
             return
         for record in records:
             place = self._places.get(record.clip_id)
-            if place and place[0] not in staying and record.state != "kept" and record.stage != "removal":
+            if place and place[0] not in staying and record.state != "kept" and record.stage != REMOVAL:
                 self._ledger.write_clip(record.clip_id, self._dataset.storage.read(*place))
 
     def forget_failures(self) -> None:

@@ -1,7 +1,7 @@
 """The dataset contract (DESIGN section 4): write, open, verify."""
 
 from loader.dataset.accounting import StageTotal, stage_totals
-from loader.dataset.manifest import Manifest, Removal, read_manifest
+from loader.dataset.manifest import Manifest, Removal, RemovedSpan, read_manifest
 from loader.dataset.reader import Dataset, open_dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, STATES, Row
 from loader.dataset.shard import Sample, ShardRecord, next_shard_number, shard_path, write_shard
@@ -18,6 +18,7 @@ __all__ = [
     "DatasetWriter",
     "Manifest",
     "Removal",
+    "RemovedSpan",
     "Row",
     "Sample",
     "ShardRecord",

@@ -52,14 +52,27 @@ class Totals(BaseModel, frozen=True, extra="forbid"):
     accounting: dict[str, int]
 
 
+class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
+    """Where a sample lay that was taken down: seconds of a source, by its URI and, where known, its content."""
+
+    source: str
+    source_sha256: str = ""
+    start_s: float
+    end_s: float
+
+
 class Removal(BaseModel, frozen=True, extra="forbid"):
-    """What was taken down: a source or one sample, when (ISO date), why, and how many samples went."""
+    """What was taken down: a source or one sample, when (ISO date), why, and how many samples went.
+
+    ``span`` keeps the same seconds out when they are cut otherwise; null where a source went, or nothing is known.
+    """
 
     source: str | None = None
     key: str | None = None
     date: str
     reason: str
     samples: int
+    span: RemovedSpan | None = None
 
 
 class Foreign(BaseModel, frozen=True, extra="forbid"):

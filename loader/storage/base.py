@@ -71,3 +71,9 @@ class Storage(Protocol):
 
     def sweep(self) -> None:
         """Removes what killed writers left unfinished. Only for a place that nobody else is writing to."""
+
+    def drop_versions(self) -> bool:
+        """Remove former content that the place itself keeps: older versions of objects, and of deleted ones.
+
+        False when the place lets nobody look for them, or keeps them all the same.
+        """

@@ -87,6 +87,9 @@ class HttpStorage:
     def sweep(self) -> None:
         self._refuse()
 
+    def drop_versions(self) -> bool:
+        self._refuse()
+
     def _object(self, path: str) -> WebObject:
         query = f"?{self.query}" if self.query else ""
         return WebObject(f"{self.base}/{_spelled(check_path(path))}{query}", self.uri(path), self.config)

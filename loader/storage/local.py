@@ -121,6 +121,9 @@ class LocalStorage:
             with self._faults("delete", left.name):
                 left.unlink(missing_ok=True)
 
+    def drop_versions(self) -> bool:
+        return True
+
     def _walk(self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[ObjectInfo]:
         """Files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
         try:

@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         HeadObjectOutputTypeDef,
         ListObjectsV2OutputTypeDef,
         ListObjectsV2RequestTypeDef,
+        ObjectIdentifierTypeDef,
     )
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 _MIB = 1 << 20
 _CHUNK = 256 << 10  # of a body; at most so much is fetched twice after a break
 _MAX_PARTS = 10_000
+_DELETED_AT_ONCE = 1000
 _WRITE_ID = "reelweave-write"
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 
@@ -177,6 +179,31 @@ class S3Storage:
         )
         for upload in uploads:
             self._abort(upload["Key"], upload["UploadId"])
+
+    def drop_versions(self) -> bool:
+        below = self._below("")
+
+        def old(s3: S3Client) -> Iterator[ObjectIdentifierTypeDef]:
+            for page in s3.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=below):
+                for version in page.get("Versions", ()):
+                    if not version["IsLatest"]:
+                        yield {"Key": version["Key"], "VersionId": version["VersionId"]}
+                # A marker stands for an object whose versions all go, so that it goes too.
+                for marker in page.get("DeleteMarkers", ()):
+                    yield {"Key": marker["Key"], "VersionId": marker["VersionId"]}
+
+        def drop(s3: S3Client) -> bool:
+            try:
+                versions = [*old(s3)]
+                for first in range(0, len(versions), _DELETED_AT_ONCE):
+                    self._delete_objects(s3, versions[first : first + _DELETED_AT_ONCE])
+            except ClientError as error:
+                if code_of(error) not in ("AccessDenied", "403", "NotImplemented", "MethodNotAllowed"):
+                    raise
+                return False
+            return True
+
+        return self._call("", drop)
 
     def _below(self, path: str) -> str:
         return f"{self.prefix}/{path}" if self.prefix else path
@@ -313,9 +340,10 @@ class S3Storage:
             return False
 
     def _delete_keys(self, s3: S3Client, keys: Iterable[str]) -> None:
-        answer = s3.delete_objects(
-            Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        )
+        self._delete_objects(s3, [{"Key": key} for key in keys])
+
+    def _delete_objects(self, s3: S3Client, objects: Sequence[ObjectIdentifierTypeDef]) -> None:
+        answer = s3.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
         if failed := answer.get("Errors"):
             raise ClientError({"Error": {"Code": failed[0].get("Code", "")}}, "DeleteObjects")
 

@@ -73,7 +73,7 @@ def test_clips_and_arrays_come_back(ledger: Ledger) -> None:
         ledger.read_clip("k1-s")
     arrays = {"k1-s.perceptual": np.arange(6, dtype=np.float16), "k2-s.perceptual": np.ones(3, np.float32)}
     ledger.write_arrays("source", arrays)
-    ledger.forget_arrays(lambda name: name.startswith("k2-"))
+    ledger.forget_arrays(lambda name: name.startswith("k2-"), ["source"])
     found = ledger.read_arrays("source")
     assert found.keys() == {"k1-s.perceptual"}
     assert found["k1-s.perceptual"].dtype == np.float16

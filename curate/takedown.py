@@ -1,0 +1,79 @@
+"""What was taken down of a dataset, and how it is known again: by source, by key, by time within a source."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+from curate.records import Record
+from loader.dataset import Removal
+
+STAGE = "removal"
+
+_TOUCHING_S = 1e-3
+"""Spans that overlap by no more than this only touch each other."""
+
+
+@dataclass(frozen=True)
+class TakeDowns:
+    """Everything that stays out of a dataset for ever.
+
+    Attributes:
+        removals: In the order in which they were asked for.
+    """
+
+    removals: tuple[Removal, ...] = ()
+
+    @cached_property
+    def sources(self) -> dict[str, Removal]:
+        """Take-downs of whole sources, by URI."""
+        return {removal.source: removal for removal in self.removals if removal.source is not None}
+
+    @cached_property
+    def keys(self) -> dict[str, Removal]:
+        """Take-downs of single samples, by key."""
+        return {removal.key: removal for removal in self.removals if removal.key}
+
+    @cached_property
+    def _spans(self) -> dict[str, list[Removal]]:
+        spans = defaultdict(list)
+        for removal in self.keys.values():
+            if removal.span is not None:
+                for name in (removal.span.source, removal.span.source_sha256):
+                    spans[name].append(removal)
+        spans.pop("", None)
+        return spans
+
+    def of(self, record: Record) -> Removal | None:
+        """The take-down that a record falls under: of its source, its key, or a span that it overlaps."""
+        found = self.sources.get(record.source) or self.keys.get(record.key or "")
+        if found is not None or record.start_s is None or record.end_s is None:
+            return found
+        known: list[Removal] = []
+        for name in (record.source, record.source_sha256):
+            known += self._spans.get(name, [])
+        for removal in known:
+            span = removal.span
+            if span and min(span.end_s, record.end_s) - max(span.start_s, record.start_s) > _TOUCHING_S:
+                return removal
+        return None
+
+
+def words(removal: Removal) -> str:
+    """The reason that stands in the accounting."""
+    return f"taken down on {removal.date}: {removal.reason}"
+
+
+def emptied(record: Record, removal: Removal) -> Record:
+    """What may be kept of a span that was taken down: where it was, and why it went."""
+    return Record(
+        source=record.source,
+        part=record.part,
+        parts=record.parts,
+        start_s=record.start_s,
+        end_s=record.end_s,
+        key=record.key,
+        source_sha256=record.source_sha256,
+        state="filtered",
+        stage=STAGE,
+        reason=words(removal),
+    )
