@@ -1,10 +1,9 @@
 """What a microbatch holds of its samples while threads load them: pixels or latents, or clips as they are encoded."""
 
 import math
-import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from loader.dataset.clip import Clip
 from loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
 from loader.decode import DecoderName, decode
 from loader.errors import RunError
+from loader.shared_memory import has_memfd, map_shared, open_shared
 
 
 class Filled(NamedTuple):
@@ -135,10 +135,10 @@ class Encoded:
         size = sum(map(len, self._clips))
         if _is_sent() and size:
             # Written into the file, not into memory mapped from it, which would cost a page fault every 4 KiB.
-            with _shared_file() as file:
+            with open_shared() as file:
                 file.writelines(self._clips)
                 file.flush()
-                return _mapped(file, size)
+                return map_shared(file, size)
         joined = _empty(size, self._pin_memory)
         if size:
             np.concatenate([np.frombuffer(clip, np.uint8) for clip in self._clips], out=joined.numpy())
@@ -173,9 +173,9 @@ def _there(member: memoryview | None, name: str) -> memoryview:
 def _empty(size: int, pin_memory: bool) -> torch.Tensor:
     """A uint8 tensor of no particular content, where touching it costs least."""
     if _is_sent() and size:
-        with _shared_file() as file:
+        with open_shared() as file:
             file.truncate(size)
-            return _mapped(file, size)
+            return map_shared(file, size)
     if pin_memory:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     # numpy asks for huge pages: a tenth of the page faults of torch.empty.
@@ -184,14 +184,4 @@ def _empty(size: int, pin_memory: bool) -> torch.Tensor:
 
 def _is_sent() -> bool:
     """Whether tensors go to another process, which would copy them to shared memory: better made there at once."""
-    return get_worker_info() is not None and hasattr(os, "memfd_create")
-
-
-def _shared_file() -> BinaryIO:
-    # Unlike what PyTorch makes, it is not bounded by /dev/shm, which is 64 MB in a container by default.
-    return os.fdopen(os.memfd_create("reelweave"), "wb")
-
-
-def _mapped(file: BinaryIO, size: int) -> torch.Tensor:
-    storage = torch.UntypedStorage._new_shared_fd_cpu(file.fileno(), size)  # type: ignore[attr-defined]
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return get_worker_info() is not None and has_memfd()

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,14 +20,23 @@ from loader.cost import Cost
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
 from loader.errors import UsageError
+from loader.loader_state import ReadingState, Stand, is_loader_state, read_loader_state, read_reading_state
 from loader.outlook import outlook
-from loader.pipeline import Pipeline, Planned
+from loader.pipeline import Pipeline
+from loader.planned import planned
 from loader.position import Part, Position, Setting, read_state, state_of
 from loader.samples import Samples
 from loader.share import NO_WORKERS, Share
 from loader.source import Source
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
+from loader.worker_starts import WorkerStarts
+
+_READ = (
+    "worker processes of a DataLoader have read this stream, and it cannot know how much of that was used: first load"
+    " where to go on, stream.load_state_dict(stream.state_after(last_batch)); or let a StepLoader(stream, processes=n)"
+    " read, which keeps count"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +60,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     Iterating goes on from the state and moves it, a step at a time: a stream left in mid-step begins that step
     again. In a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share and
-    the loader restores plan order; the processes then hold copies of this object, so take the state from
-    ``state_after(batch)``.
+    the loader restores plan order. The processes hold copies of this object, which cannot know what of their
+    batches was used: then take states from ``state_after(batch)``, and load one before another pass.
 
     A sample that is damaged, missing or cannot be decoded is reported in `Microbatch.bad`, and the next one of its
     bucket, by the plan, stands in for it.
@@ -90,6 +100,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             _check_shapes(source.latents, self._stages.buckets)
         setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
+        self._taken = 0  # microbatches of the position's step that are not read again
+        self._moves = 1
+        self._persists = False  # whether this is a copy in a worker process that has begun a pass before
+        self._starts = WorkerStarts()
         plan = self._stages.plan(self._position)
         self.steps_per_epoch = len(plan)
         told = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
@@ -101,21 +115,17 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """Each sample's bucket where the stream stands, and the samples that fit none."""
         return self._stages.assignment(self._position.part.setting)
 
-    def __iter__(self) -> Iterator[Microbatch | Pack]:
-        worker = get_worker_info()
-        if self.share is not None:
-            self._agree(self.share, worker is not None)
-        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
-        kept = self.config.cache
-        cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
-        with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
-            for batch in pipeline.run(islice(self._planned(), first, None, stride)):
-                self._position = batch.after
-                yield batch
+    def __iter__(self) -> "Reading":
+        return Reading(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after the last microbatch this object yielded; a few JSON values."""
+        """The state after the last microbatch this object yielded; a few JSON values.
+
+        Raises:
+            UsageError: worker processes of a DataLoader read the stream.
+        """
+        if get_worker_info() is None:
+            self._check_unread()
         return self._state(self._position)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
@@ -125,11 +135,31 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of this or another rank, in this or another process.
 
+        Args:
+            state: of a stream; or of a StatefulDataLoader around one, whatever number of worker processes it had.
+
         Raises:
             UsageError: the state is of another dataset, seed, bucket configuration or version, so its
                 position counts steps of another plan; or the epoch was changed too often.
         """
-        loaded, own = read_state(state), self.state_dict()
+        if is_loader_state(state):
+            self._stand(read_loader_state(state))
+        else:
+            self._load(state)
+
+    def _stand(self, stand: Stand) -> None:
+        """Goes on behind the last microbatch that a loader gave; from the step's beginning where it had others."""
+        if self._load(stand.stream) and stand.rank == self.rank:
+            self._move(self._position, stand.used + stand.more)
+        elif stand.more:
+            raise UsageError(
+                "cannot resume: a StatefulDataLoader with snapshot_every_n_steps > 1 counted microbatches of"
+                f" rank {stand.rank} and its plan; use the rank, ranks and plan of that time, or snapshots of each step"
+            )
+
+    def _load(self, state: dict[str, Any]) -> bool:
+        """Moves to a state; False where what is left is divided otherwise than it was planned when it was saved."""
+        loaded, own = read_state(state), self._state(self._position)
         for key in ("dataset", "seed", "config"):
             if (saved := getattr(loaded, key)) != own[key]:
                 raise UsageError(
@@ -153,7 +183,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
                 " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
                 " (`reelweave state inspect` shows them)"
             )
-        self._position = position
+        self._move(position)
+        return bool(position == loaded.position)
 
     @property
     def cost(self) -> Cost:
@@ -169,15 +200,17 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             cost: seconds of a microbatch (`loader.recalibrate`).
         """
+        self._check_unread()
         setting = self._position.part.setting.model_copy(update={"cost": cost})
         position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         if not position.fits_a_state:
             return False
-        self._position = position
+        self._move(position)
         return True
 
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""
+        self._check_unread()
         plan, steps = self._stages.plan(self._position), self._position.part.steps
         drawn = int((self.assignment.bucket_of[plan.draws.rows] >= 0).sum())
         over_D = np.zeros(len(plan.draws.rows), np.bool_)
@@ -191,6 +224,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
         None where nothing comes, or a plan would have to be made that reading has not come to yet.
         """
+        self._check_unread()
         position = self._stages.entered(self._position)
         plan = self._stages.made(position)
         if plan is None or position.part.steps == len(plan):
@@ -209,41 +243,91 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             found.append(Coming(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts))
         return found
 
-    def _agree(self, share: Share, in_worker: bool) -> None:
-        if in_worker:
+    def _agree(self, share: Share) -> None:
+        if get_worker_info() is not None:
             raise UsageError(NO_WORKERS)
         config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
-    def _planned(self) -> Iterator[Planned]:
-        position = self._stages.entered(self._position)
-        while self.config.epochs is None or position.epoch < self.config.epochs:
-            plan, assignment = self._stages.plan(position), self._stages.assignment(position.part.setting)
-            ends_at = self._stages.ends_at(position)
-            packed = position.part.setting.regime == "pack"
-            lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
-            for number in range(position.part.steps, len(plan)):
-                own, after = plan.step(number, self.rank), position.after_step()
-                for micro in own.microbatches:
-                    yield Planned(
-                        plan=plan,
-                        micro=micro,
-                        buckets=tuple(
-                            assignment.buckets[place] for place in assignment.bucket_of[micro.rows]
-                        ),
-                        lengths=tuple(lengths_of(micro.rows).tolist()),
-                        slots=len(own.microbatches),
-                        samples=own.samples,
-                        packed=packed,
-                        before=position,
-                        after=after,
-                    )
-                position = after
-                if position.step == ends_at:
-                    break
-            else:
-                position = position.next_epoch()
-            position = self._stages.entered(position)
+    def _begin(self) -> tuple[Position, int, int]:
+        """Where a pass begins: a position, the microbatch behind it that is read first, and the move that led there.
+
+        In a worker process that is the first of its own.
+        """
+        worker = get_worker_info()
+        if worker is None:
+            self._check_unread()
+            return self._position, self._taken, self._moves
+        move, text = self._starts.posted()
+        if self._persists and move > self._moves:
+            posted = json.loads(text)
+            self._position, self._taken = read_state(posted["state"]).position, posted["taken"]
+            self._moves = move
+        self._persists = True
+        if self._starts.begun(worker.id) >= self._moves:
+            raise UsageError(_READ)
+        self._starts.begin(worker.id, self._moves)
+        return self._position, self._taken + worker.id, self._moves
+
+    def _resume(self, state: ReadingState, worker: int, workers: int) -> tuple[Position, int, int]:
+        """Where a pass begins that goes on with what one process was reading."""
+        if (state.worker, state.workers) != (worker, workers):
+            raise UsageError(
+                f"worker process {state.worker} of {state.workers} saved what {worker} of {workers} loads; give the"
+                " StatefulDataLoader's whole state to the stream, stream.load_state_dict(loader_state), and none to the"
+                " loader"
+            )
+        if get_worker_info() is None:
+            self._stand(Stand(state.stream, state.rank, state.next, 0))
+            return self._begin()
+        if not self._load(state.stream) or state.rank != self.rank:
+            raise UsageError(
+                f"the loader's state was saved by rank {state.rank} or planned otherwise, so its processes stand at"
+                " other places now; give it to the stream, stream.load_state_dict(loader_state), and none to the loader"
+            )
+        self._starts.begin(worker, self._moves)
+        return self._position, state.next, self._moves
+
+    def _used(self, batch: Batch, move: int) -> None:
+        """Notes that a pass hands out a batch.
+
+        Args:
+            batch: that is used next.
+            move: behind which the pass began.
+        """
+        if get_worker_info() is None:
+            self._move(batch.after)
+        elif self._starts.last > move:
+            raise UsageError(
+                "the stream was moved, or another DataLoader began to read it, in the middle of a pass"
+            )
+
+    def _check_unread(self) -> None:
+        """Refuses where worker processes have begun behind the last move."""
+        if self._starts.is_own and self._starts.last >= self._moves:
+            raise UsageError(_READ)
+
+    def _move(self, position: Position, taken: int = 0) -> None:
+        self._position, self._taken = position, taken
+        if get_worker_info() is not None:
+            return  # a copy: where the stream stands is not for it to say
+        self._moves += 1
+        if not self._starts.is_own:
+            self._starts = WorkerStarts()
+        if self._starts.last:
+            self._starts.post(self._moves, json.dumps({"state": self._state(position), "taken": taken}))
+
+    def _read(self, position: Position, first: int) -> Generator[Microbatch | Pack, None, None]:
+        worker = get_worker_info()
+        if self.share is not None:
+            self._agree(self.share)
+        pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
+        kept = self.config.cache
+        cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
+        stride = 1 if worker is None else worker.num_workers
+        own = islice(planned(self._stages, self.config, self.rank, position), first, None, stride)
+        with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
+            yield from pipeline.run(own)
 
     @property
     def latents(self) -> Latents | None:
@@ -251,11 +335,80 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return self.source.latents if self.config.latents and self.config.decode else None
 
     def _state(self, position: Position) -> dict[str, Any]:
+        return state_of(position, self.source.fingerprint, self._config_fingerprint, self.config.seed)
+
+    @cached_property
+    def _config_fingerprint(self) -> str:
         plans = self.config.model_dump(mode="json", include={"buckets", "curriculum"})
         # Of the policies this one alone decides B.
         said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
-        config = hashlib.sha256(said.encode()).hexdigest()
-        return state_of(position, self.source.fingerprint, config, self.config.seed)
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+class Reading:
+    """One pass over a stream in one process; it begins when a batch or its state is first asked for.
+
+    Its own state, which torchdata's StatefulDataLoader saves, is exact to the microbatch, and holds for the same
+    process of equally many.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        worker = get_worker_info()
+        self._stream = stream
+        self._worker, self._workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._batches: Generator[Microbatch | Pack, None, None] | None = None
+        self._place: tuple[Position, int, int] | None = None
+        self._refusal: UsageError | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Microbatch | Pack:
+        position, first, move = self._begin()
+        if self._batches is None:
+            self._batches = self._stream._read(position, first)
+        batch = next(self._batches)
+        self._stream._used(batch, move)
+        # Counted from where the stream stands behind it: in worker processes, others read what comes between.
+        first = self._workers - 1 if batch.ends_step else batch.slot + self._workers
+        self._place = batch.after, first, move
+        return batch
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state behind the last microbatch, also within a step."""
+        position, first, _ = self._begin()
+        return ReadingState(
+            stream=self._stream._state(position),
+            rank=self._stream.rank,
+            worker=self._worker,
+            workers=self._workers,
+            next=first,
+        ).model_dump()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same process out of equally many.
+
+        Raises:
+            UsageError: it is of another process or rank, or another plan was made since.
+        """
+        self._place = self._stream._resume(read_reading_state(state), self._worker, self._workers)
+        self._batches = None
+
+    def _begin(self) -> tuple[Position, int, int]:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._place is None:
+            try:
+                self._place = self._stream._begin()
+            except UsageError as error:
+                self._refusal = error
+                raise
+        return self._place
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

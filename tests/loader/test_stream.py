@@ -109,7 +109,7 @@ def test_threads_and_prefetch_do_not_change_the_stream(dataset: Dataset) -> None
     assert one == other
 
 
-@pytest.mark.parametrize(("processes", "start"), [(1, "fork"), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("processes", "start"), [(1, "fork"), (2, "fork")])
 def test_worker_processes_give_back_plan_order(dataset: Dataset, processes: int, start: str) -> None:
     whole = [digest(micro) for micro in VideoStream(dataset, config())]
     stream = VideoStream(dataset, config())

@@ -1,0 +1,45 @@
+"""A rank's microbatches from a position on, as they are planned: which samples, of which step, in which shape."""
+
+from collections.abc import Iterator
+
+from loader.pipeline import Planned
+from loader.position import Position
+from loader.stages import Stages
+from loader.stream_config import StreamConfig
+
+
+def planned(stages: Stages, config: StreamConfig, rank: int, position: Position) -> Iterator[Planned]:
+    """Yield the microbatches of one rank, step by step, epoch by epoch, until the epochs are over.
+
+    Args:
+        stages: what an epoch draws, and its plans.
+        config: of the stream.
+        rank: data-parallel.
+        position: of the first step.
+    """
+    position = stages.entered(position)
+    while config.epochs is None or position.epoch < config.epochs:
+        plan, assignment = stages.plan(position), stages.assignment(position.part.setting)
+        ends_at = stages.ends_at(position)
+        packed = position.part.setting.regime == "pack"
+        lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
+        for number in range(position.part.steps, len(plan)):
+            own, after = plan.step(number, rank), position.after_step()
+            for micro in own.microbatches:
+                yield Planned(
+                    plan=plan,
+                    micro=micro,
+                    buckets=tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows]),
+                    lengths=tuple(lengths_of(micro.rows).tolist()),
+                    slots=len(own.microbatches),
+                    samples=own.samples,
+                    packed=packed,
+                    before=position,
+                    after=after,
+                )
+            position = after
+            if position.step == ends_at:
+                break
+        else:
+            position = position.next_epoch()
+        position = stages.entered(position)
