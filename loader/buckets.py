@@ -1,7 +1,8 @@
 """Dual-constraint buckets: which shape a sample trains at, and how many make a microbatch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,7 +205,11 @@ def shapes_of(config: BucketConfig) -> dict[str, Any]:
     return values | {"frames": sorted(values["frames"]), "sizes": sorted(values["sizes"])}
 
 
-def assign(index: PlanIndex, config: BucketConfig) -> Assignment:
+def assign(
+    index: PlanIndex,
+    config: BucketConfig,
+    keep: Callable[[Callable[[], Numbers]], Numbers] = lambda make: make(),
+) -> Assignment:
     """Gives every sample the bucket that keeps most of it.
 
     The frame count is the largest allowed one not above what frame sampling finds in the sample. Of the
@@ -215,20 +220,24 @@ def assign(index: PlanIndex, config: BucketConfig) -> Assignment:
     Args:
         index: of the samples.
         config: the allowed shapes.
+        keep: takes what finds each sample's bucket, and returns what it found, perhaps in another process.
     """
     frame_counts = sorted(config.frames)
     sizes = sorted(config.sizes)
     buckets = buckets_of(config)
     lengths = tuple(bucket_length(bucket, config) for bucket in buckets)
-    bucket_N: NDArray[np.signedinteger[Any]] = np.empty(
-        len(index), np.dtype(np.int16 if len(buckets) < 2**15 else np.int32)
-    )
-    for part in parts(len(bucket_N)):
-        frames_N = config.sampling.available(index.frames[part], index.fps[part])
-        frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
-        size_place_N = _nearest_sizes(index.height[part], index.width[part], sizes, config)
-        fits_N = (frames_place_N >= 0) & (size_place_N >= 0)
-        bucket_N[part] = np.where(fits_N, frames_place_N * len(sizes) + size_place_N, -1)
+
+    def make() -> Numbers:
+        bucket_N = np.empty(len(index), np.dtype(np.int16 if len(buckets) < 2**15 else np.int32))
+        for part in parts(len(bucket_N)):
+            frames_N = config.sampling.available(index.frames[part], index.fps[part])
+            frames_place_N = np.searchsorted(frame_counts, frames_N, side="right") - 1
+            size_place_N = _nearest_sizes(index.height[part], index.width[part], sizes, config)
+            fits_N = (frames_place_N >= 0) & (size_place_N >= 0)
+            bucket_N[part] = np.where(fits_N, frames_place_N * len(sizes) + size_place_N, -1)
+        return bucket_N
+
+    bucket_N = cast(NDArray[np.signedinteger[Any]], keep(make))
     rows_X = np.flatnonzero(bucket_N < 0)
     return Assignment(
         buckets=buckets,

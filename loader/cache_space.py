@@ -50,7 +50,7 @@ class CacheSpace:
     def __init__(self, parent: Path, max_bytes: int) -> None:
         self.folder = parent / _FOLDER
         self.max_bytes = max_bytes
-        self._boot = _boot()
+        self._boot = boot_id()
 
     def path(self, name: bytes) -> str:
         """Where the entry with this name of 20 bytes lies."""
@@ -195,7 +195,7 @@ def not_a_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-def _boot() -> str:
+def boot_id() -> str:
     """36 characters that change with every start of the machine, where it tells."""
     found = ""
     with suppress(OSError):

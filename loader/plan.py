@@ -19,11 +19,14 @@ from loader.cost import seconds
 from loader.draws import shuffled
 from loader.epoch_draws import Draws
 from loader.errors import UsageError
+from loader.node_files import NodeFiles
 from loader.pack_plan import packs
 from loader.pieces import Pieces, Runs, cut, filled, in_turn, spread
 from loader.policy import Division, Placement, place
+from loader.shuffle import SORTED, Grouped, Permuted, Shuffle, grouped
 
 _DRAWN_AT_ONCE = 1 << 16
+_KEPT_WINDOWS = 64  # behind the one that is placed; a process further behind places by itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,22 +73,25 @@ class EpochPlan:
     Attributes:
         assignment: the buckets of its samples.
         draws: of the epoch.
-        order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them.
+        order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them;
+            an array, or what is computed where it is asked for.
         pieces: the microbatches.
         turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
         fillers: how many microbatches at the very end repeat another one with weight 0.
         carried: samples that fit into no pack of a step and begin the next one.
         division: how a step is divided over the ranks.
+        shared: where the processes of a machine share what is placed, and the plan's name there.
     """
 
     assignment: Assignment
     draws: Draws
-    order: Numbers
+    order: Numbers | Permuted
     pieces: Pieces
-    turns: Numbers
+    turns: Numbers | Permuted
     fillers: int
     carried: int
     division: Division
+    shared: tuple[NodeFiles, str] | None = None
 
     def __len__(self) -> int:
         return len(self.turns) // self.division.per_step
@@ -161,7 +167,7 @@ class EpochPlan:
     def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
         """Rows and passes that may take the place of sample ``number``: what follows of its bucket, no draw twice."""
         bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
-        for part in parts(len(self.order)):
+        for part in parts(len(self.order), _DRAWN_AT_ONCE):
             drawn = self.order[
                 (first + np.arange(part.start, min(part.stop, len(self.order)))) % len(self.order)
             ]
@@ -190,6 +196,7 @@ class Done(NamedTuple):
     assignment: Assignment
     division: Division
     steps: int
+    shuffle: Shuffle = SORTED
 
 
 def plan_epoch(
@@ -199,6 +206,9 @@ def plan_epoch(
     division: Division,
     done: Sequence[Done] = (),
     draws: Draws | None = None,
+    shuffle: Shuffle = SORTED,
+    near_N: Numbers | None = None,
+    groups: Grouped | None = None,
 ) -> EpochPlan:
     """Plans an epoch, or the rest of one, in which every draw that has a bucket is trained on exactly once.
 
@@ -220,6 +230,9 @@ def plan_epoch(
         done: what is over of this epoch, in order, where assignment or division were others before; what is left
             is planned.
         draws: what the epoch holds; every row of the assignment once, where it is not given.
+        shuffle: how samples are shuffled within their buckets.
+        near_N: place of each row in the order of the shards, for runs that are longer than 1; None is their own order.
+        groups: of a permuted order, where they are known already (`group_draws`) and nothing is done.
 
     Raises:
         UsageError: there are fewer samples in buckets than microbatches in a step, or fewer steps in a part than are
@@ -231,14 +244,16 @@ def plan_epoch(
         _check_fills(len(draws.rows), one)
     over_D = np.zeros(len(draws.rows), np.bool_)
     for number, part in enumerate(done):
-        before = _part(part.assignment, seed, epoch, number, part.division, draws, over_D)
+        before = _part(
+            part.assignment, seed, epoch, number, part.division, draws, over_D, part.shuffle, near_N, None
+        )
         if part.steps > len(before):
             raise UsageError(
                 f"{part.steps} steps of part {number} of the epoch are done, but it has {len(before)} steps"
             )
         for drawn in before.drawn_before(part.steps):
             over_D[drawn] = True
-    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D)
+    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D, shuffle, near_N, groups)
     if not done:
         _check_fills(len(plan.order), division)
     return plan
@@ -252,16 +267,77 @@ def _check_fills(samples: int, division: Division) -> None:
         )
 
 
-def _part(
-    assignment: Assignment, seed: int, epoch: int, part: int, division: Division, draws: Draws, over_D: Flags
-) -> EpochPlan:
-    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
+    """Group the draws of an epoch by bucket, for a permuted order; the same in every epoch that draws the same."""
+    return _grouped(assignment, draws, np.zeros(len(draws.rows), np.bool_), near_N)
+
+
+def _grouped(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Numbers | None) -> Grouped:
+    group_D, _ = _groups(assignment, draws, over_D)
+    return grouped(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
+
+
+def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
+    """The group of each draw, 0 where it is over or has no bucket, else that of its bucket; and how many each has."""
     group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
     count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
     for some in parts(len(group_D)):
         bucket_d = assignment.bucket_of[draws.rows[some]]
         group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # 0: not to be drawn
         count_G += np.bincount(group_D[some], minlength=len(count_G))
+    return group_D, count_G
+
+
+def _permuted(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    part: int,
+    division: Division,
+    draws: Draws,
+    shuffle: Shuffle,
+    groups: Grouped,
+) -> EpochPlan:
+    order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
+    pieces = cut(np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes]))
+    pieces = filled(pieces, division.per_step)
+    fillers = -pieces.total % division.per_step
+    begun = (pieces.total - 1) % division.per_step + 1  # microbatches that the last step has of its own
+    turns: Numbers | Permuted = Permuted(
+        seed, epoch, 2 * part + 1, np.array([0, pieces.total]), fillers=fillers, last=begun
+    )
+    if division.run > 1:
+        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+        turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
+    return EpochPlan(
+        assignment=assignment,
+        draws=draws,
+        order=order,
+        pieces=pieces,
+        turns=turns,
+        fillers=fillers,
+        carried=0,
+        division=division,
+    )
+
+
+def _part(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    part: int,
+    division: Division,
+    draws: Draws,
+    over_D: Flags,
+    shuffle: Shuffle,
+    near_N: Numbers | None,
+    groups: Grouped | None,
+) -> EpochPlan:
+    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+    if shuffle.order == "permuted" and division.regime != "pack":
+        groups = groups or _grouped(assignment, draws, over_D, near_N)
+        return _permuted(assignment, seed, epoch, part, division, draws, shuffle, groups)
+    group_D, count_G = _groups(assignment, draws, over_D)
     if division.regime == "pack":
         order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
         packed, pieces, carried = packs(assignment, draws.rows[order], division)
@@ -290,7 +366,27 @@ def _part(
 
 @lru_cache(maxsize=2)
 def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
+    """Place the steps of a window: in this process, or in whichever process of the machine comes to it first."""
+    if plan.shared is None:
+        found = _placed(plan, number)
+    else:
+        node, name = plan.shared
+        found = node.arrays(f"{name}.{number}", lambda: _placed(plan, number))
+        node.drop_arrays(f"{name}.{number - _KEPT_WINDOWS}")
+    steps = zip(
+        *(found[name].reshape(-1, plan.division.per_step) for name in ("member", "rank", "slot")), strict=True
+    )
+    ranks, regime = plan.division.ranks, plan.division.regime
+    return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
+
+
+def _placed(plan: EpochPlan, number: int) -> dict[str, Places]:
+    """Microbatches, ranks and slots of the steps of a window, one step after the other; int64 [steps x ranks x m]."""
     length = plan.division.window * plan.division.per_step
     members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
     placed = place(plan.division, plan.costs(members), plan.runs(members).size, plan.images(members))
-    return [(members[own], placement) for own, placement in placed]
+    return {
+        "member": np.concatenate([members[own] for own, _ in placed]),
+        "rank": np.concatenate([placement.rank for _, placement in placed]),
+        "slot": np.concatenate([placement.slot for _, placement in placed]),
+    }

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 from loader.cost import Cost
 from loader.errors import UsageError
 from loader.policy import Division, Policy, Regime
+from loader.shuffle import SORTED, Shuffle
 
 STATE_VERSION = 5  # of the state and of the plans it counts steps of
 
@@ -20,7 +21,8 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     """How steps are made, beside the dataset, the seed and the buckets.
 
     ``cost`` is what recalibration replaced the bucket configuration's with, if anything; ``stage`` the place of the
-    curriculum's stage whose buckets hold.
+    curriculum's stage whose buckets hold; ``shuffle`` how samples are shuffled, left out of a state where it is the
+    default.
     """
 
     policy: Policy
@@ -28,6 +30,7 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     lookahead: PositiveInt
     cost: Cost | None = None
     stage: NonNegativeInt = 0
+    shuffle: Shuffle = Field(default=SORTED, exclude_if=lambda shuffle: shuffle == SORTED)
 
 
 class Part(NamedTuple):
@@ -54,7 +57,7 @@ class Part(NamedTuple):
     def continues(self, other: "Part") -> bool:
         """Whether its steps hold the samples that those of the other part would have held."""
         own, before = self.setting, other.setting
-        same_buckets = (own.cost, own.stage) == (before.cost, before.stage)
+        same_buckets = (own.cost, own.stage, own.shuffle) == (before.cost, before.stage, before.shuffle)
         return same_buckets and self.division.same_steps(other.division)
 
 

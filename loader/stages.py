@@ -1,19 +1,27 @@
 """What a stream draws and how it is bucketed, stage by stage of a curriculum."""
 
+import hashlib
+import json
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
+from loader.arrays import Numbers, number_type, numbers
 from loader.blend import Blend, Curriculum, Stage
 from loader.buckets import Assignment, BucketConfig, assign, with_cost
 from loader.epoch_draws import Draws
 from loader.errors import UsageError
-from loader.plan import Done, EpochPlan, plan_epoch
+from loader.node_files import Arrays, NodeFiles
+from loader.plan import Done, EpochPlan, group_draws, plan_epoch
 from loader.policy import budgets_of
 from loader.position import Position, Setting
+from loader.shared_plan import shared_plan
+from loader.shuffle import Grouped
 from loader.source import Source
 from loader.stream_config import StreamConfig
 
@@ -31,8 +39,12 @@ class Stages:
 
     def __init__(self, source: Source, config: StreamConfig) -> None:
         self._source, self._seed = source, config.seed
+        self._node = None if config.node_folder is None else NodeFiles(config.node_folder)
+        self._plans = config.model_dump(mode="json", include={"seed", "buckets", "curriculum", "policy"})
+        self._names: list[str] = []
         self._curriculum = config.curriculum or Curriculum((Stage(),))
         self._assignments: dict[int, Assignment] = {}
+        self._grouped: dict[tuple[int, int], Grouped] = {}
         self._made: tuple[Position, EpochPlan] | None = None
         self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
         budgets = budgets_of(config.policy, config.buckets)
@@ -47,7 +59,7 @@ class Stages:
                 raise UsageError(f"stream.curriculum.{place}: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_assignments": {}, "_made": None, "_all": []}
+        return {**self.__dict__, "_assignments": {}, "_grouped": {}, "_names": [], "_made": None, "_all": []}
 
     @property
     def count(self) -> int:
@@ -81,11 +93,73 @@ class Stages:
         return next((plan() for known, plan in self._all if known == begun), None)
 
     def _planned(self, position: Position) -> EpochPlan:
+        part, assignment = position.part, self.assignment(position.part.setting)
+        said = [self._source.fingerprint, self._plans, asdict(position)]
+        name = _named(said)
+        if (
+            not isinstance(self._source, Blend)
+            and part.setting.shuffle.order == "permuted"
+            and len(position.parts) == 1
+        ):
+            # Nothing is kept of such a plan but what all epochs have in common.
+            plan = self._made_here(position, self._groups(part.setting))
+            return plan if self._node is None else replace(plan, shared=(self._node, name))
+        if self._node is None:
+            return self._made_here(position)
+        plan = shared_plan(self._node, name, assignment, part.division, lambda: self._made_here(position))
+        self._names.append(name)
+        for old in self._names[:-2]:  # others may still read the one before
+            self._node.drop_arrays(old)
+        self._names = self._names[-2:]
+        return plan
+
+    def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
         *done, part = (
-            Done(self.assignment(part.setting), part.division, part.steps) for part in position.parts
+            Done(self.assignment(part.setting), part.division, part.steps, part.setting.shuffle)
+            for part in position.parts
         )
-        draws = self._draws(position)
-        return plan_epoch(part.assignment, self._seed, position.epoch, part.division, done, draws)
+        near_N = self._near() if any(one.shuffle.run > 1 for one in (*done, part)) else None
+        return plan_epoch(
+            part.assignment,
+            self._seed,
+            position.epoch,
+            part.division,
+            done,
+            self._draws(position),
+            part.shuffle,
+            near_N,
+            groups,
+        )
+
+    def _groups(self, setting: Setting) -> Grouped:
+        """All samples by bucket, for the epochs of a dataset that draw each of them once."""
+        key = setting.stage, min(setting.shuffle.run, 2)
+        if key not in self._grouped:
+
+            def make() -> Arrays:
+                near_N = self._near() if setting.shuffle.run > 1 else None
+                return group_draws(
+                    self._assigned(setting.stage), self._source.draws(0, self._seed), near_N
+                )._asdict()
+
+            name = _named([self._source.fingerprint, self._plans["buckets"], self._plans["curriculum"], key])
+            self._grouped[key] = Grouped(**self._kept(f"{name}.groups", make))
+        return self._grouped[key]
+
+    def _near(self) -> Numbers:
+        """The place of each row in the order of the shards."""
+
+        def make() -> Arrays:
+            index = self._source.plan_index
+            order = np.lexsort((index.offset[:], index.shard[:]))
+            near_N = np.empty(len(order), number_type(len(order)))
+            near_N[order] = numbers(len(order))
+            return {"near": near_N}
+
+        return self._kept(f"{_named([self._source.fingerprint])}.near", make)["near"]
+
+    def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        return make() if self._node is None else self._node.arrays(name, make)
 
     def entered(self, position: Position) -> Position:
         """The same position in the stage of its step.
@@ -112,7 +186,9 @@ class Stages:
 
     def _draws(self, position: Position) -> Draws:
         if not isinstance(self._source, Blend):
-            return self._source.draws(position.epoch, self._seed)
+            name = f"{_named([self._source.fingerprint])}.rows"
+            rows = self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
+            return Draws.once(rows, position.epoch)
         blend = self._source
         for era, following in pairwise(position.eras):
             weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
@@ -132,8 +208,22 @@ class Stages:
 
     def _assigned(self, place: int) -> Assignment:
         if place not in self._assignments:
-            self._assignments[place] = assign(self._source.plan_index, self._buckets[place])
+            said = [self._source.fingerprint, self._buckets[place].model_dump(mode="json")]
+            name = f"{_named(said)}.buckets"
+            self._assignments[place] = assign(
+                self._source.plan_index,
+                self._buckets[place],
+                lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
+            )
         return self._assignments[place]
+
+
+def _named(said: Any) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json")
 
 
 def _begun(position: Position) -> Position:

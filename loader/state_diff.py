@@ -170,5 +170,6 @@ def part_values(part: Part) -> dict[str, Any]:
         "ranks": part.ranks,
         "microbatches": part.microbatches,
         **part.setting.model_dump(mode="json"),
+        "shuffle": part.setting.shuffle.model_dump(mode="json"),
         "steps": part.steps,
     }

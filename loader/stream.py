@@ -98,7 +98,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._stages = Stages(source, config)
         if config.latents and source.latents is not None:
             _check_shapes(source.latents, self._stages.buckets)
-        setting = Setting(policy=config.policy, regime=config.regime, lookahead=config.lookahead)
+        setting = Setting(
+            policy=config.policy, regime=config.regime, lookahead=config.lookahead, shuffle=config.shuffle
+        )
         self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
         self._taken = 0  # microbatches of the position's step that are not read again
         self._moves = 1

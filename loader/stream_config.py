@@ -1,5 +1,6 @@
 """What is streamed, in which order, and how far ahead."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_validator
@@ -9,6 +10,7 @@ from loader.buckets import BucketConfig
 from loader.cache import CacheConfig
 from loader.decode import DecoderName
 from loader.policy import Policy, Regime
+from loader.shuffle import SORTED, Shuffle
 
 
 class StreamConfig(BaseModel, frozen=True, extra="forbid"):
@@ -48,6 +50,12 @@ class StreamConfig(BaseModel, frozen=True, extra="forbid"):
         default="step",
         description="when ranks wait for each other: once a step (DDP), or in every slot (FSDP, pipelines); pack:"
         " samples of any shapes in sequences of equal cost",
+    )
+    shuffle: Shuffle = Field(default=SORTED, description="how samples are shuffled within their buckets")
+    node_folder: Path | None = Field(
+        default=None,
+        description="folder on a disk or in the memory of this machine, as /dev/shm, where its ranks share plans that"
+        " one of them makes; null: each makes its own",
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="the slot regime moves a microbatch by fewer than this many steps"

@@ -1,5 +1,6 @@
 """From a blend file to its leaves: files within files opened, ranges merged, datasets opened once each."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -46,14 +47,18 @@ def resolve(uri: str, split: str, config: StorageConfig) -> Resolved:
 
 
 def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
-    """Index rows of a split in the order of the shards, which is the order that ranges count in."""
-    shards = {entry.path: number for number, entry in enumerate(dataset.manifest.shards)}
-    names = dataset.index.column("shard").combine_chunks().dictionary_encode()
-    number_K = np.array([shards[name] for name in names.dictionary.to_pylist()], np.int64)
-    shard_N = number_K[np.asarray(names.indices)] if len(number_K) else np.zeros(0, np.int64)
-    order_N = np.lexsort((dataset.index.column("offset").to_numpy(), shard_N))
-    chosen_N = pc.equal(dataset.index.column("split"), split).to_numpy()
-    return np.asarray(order_N[chosen_N[order_N]])
+    """Index rows of a split in the order of the shards, which is the order that ranges count in.
+
+    One process of a machine finds them for all, and reads no more of the index than which split each row is of.
+    """
+
+    def make() -> dict[str, NDArray[np.int64]]:
+        rows_n = np.flatnonzero(pc.equal(dataset.split_of_rows(), split).to_numpy())
+        index = dataset.plan_index
+        return {"rows": rows_n[np.lexsort((index.offset[rows_n], index.shard[rows_n]))]}
+
+    name = hashlib.sha256(split.encode()).hexdigest()[:16]
+    return dataset.node.arrays(f"{dataset.fingerprint}.split-{name}", make)["rows"]
 
 
 @dataclass(frozen=True)
@@ -148,12 +153,10 @@ class _Resolver:
         try:
             storage = open_storage(uri, self._config)
             if storage.root not in self.datasets:
-                self.datasets[storage.root] = Dataset(storage)
+                self.datasets[storage.root] = Dataset(storage, self._config)
             dataset = self.datasets[storage.root]
             if (storage.root, split) not in self._split_sizes:
-                self._split_sizes[storage.root, split] = (
-                    pc.sum(pc.equal(dataset.index.column("split"), split)).as_py() or 0
-                )
+                self._split_sizes[storage.root, split] = len(split_rows(dataset, split))
         except (UsageError, RunError) as error:
             raise type(error)(f"{place.named}: {error}") from error
         samples = self._split_sizes[storage.root, split]

@@ -5,20 +5,25 @@ all processes of a machine, paged in as they are used.
 """
 
 import hashlib
+import logging
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from io import BufferedReader
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loader.columns import Joined
 from loader.dataset.manifest import FileEntry
 from loader.dataset.schema import Row
 from loader.errors import RunError
+from loader.node_files import NodeFiles
 from loader.storage.base import Storage
 from loader.storage.local import LocalStorage
 
@@ -47,6 +52,8 @@ _WITHOUT_CRC32 = pa.schema([_SCHEMA.field(name) for name in PLANNED])
 _FRAMING_BYTES = 1 << 16  # of an Arrow file with so few columns; measured: about 2,000
 _PART_BYTES = 32 << 20
 _READERS = 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +95,8 @@ class PlanIndex:
 def joined(parts: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     """The samples of several datasets, one dataset after the other; so are their shards numbered.
 
+    The columns stay where they lie: those of mapped files cost no memory here either.
+
     Args:
         parts: of the datasets; without a checksum of one, there is none.
         shards: how many each has.
@@ -95,10 +104,12 @@ def joined(parts: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     if len(parts) == 1:
         return parts[0]
     names = [name for name in DTYPES if name != "crc32" or all(part.crc32 is not None for part in parts)]
-    columns = {name: np.concatenate([part.columns()[name] for part in parts]) for name in names}
-    before = np.cumsum([0, *shards[:-1]]).astype(np.int32)
-    columns["shard"] += np.repeat(before, [len(part) for part in parts])
-    return PlanIndex(**columns)
+    before = np.cumsum([0, *shards[:-1]]).tolist()
+    columns = {
+        name: Joined([part.columns()[name] for part in parts], before if name == "shard" else None)
+        for name in names
+    }
+    return PlanIndex(**cast(dict[str, Any], columns))
 
 
 def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | None = None) -> PlanIndex:
@@ -162,13 +173,17 @@ def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
     return PlanIndex(**columns)
 
 
-def open_plan_index(storage: Storage, entry: FileEntry, samples: int) -> PlanIndex:
-    """The plan index of a dataset, once its checksum is right: mapped from a local file, else read into memory.
+def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: NodeFiles) -> PlanIndex:
+    """The plan index of a dataset, once its checksum is right, mapped from a file.
+
+    That of a remote dataset is fetched by one process of the machine for all. Where no file can be written, each reads
+    it into its memory.
 
     Args:
         storage: of the dataset.
         entry: of the manifest.
         samples: of the dataset.
+        node: where this machine keeps it, if the dataset is remote.
 
     Raises:
         RunError: it is missing, damaged or of another shape.
@@ -177,8 +192,11 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int) -> PlanInd
     if entry.size > samples * MAX_BYTES_PER_SAMPLE + _FRAMING_BYTES:
         raise RunError(f"{where} has {entry.size} bytes, more than a plan index of {samples} samples takes")
     try:
-        local = isinstance(storage, LocalStorage)
-        data, sha256 = _mapped(storage, entry) if local else _fetched(storage, entry)
+        if isinstance(storage, LocalStorage):
+            with storage.open(entry.path) as file:
+                data, sha256 = _mapped(file)
+        else:
+            data, sha256 = _kept(storage, entry, node)
     except FileNotFoundError as error:
         raise RunError(f"{where} is missing, but manifest.json lists it") from error
     if sha256 != entry.sha256:
@@ -203,30 +221,53 @@ def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
             row["sample_crc32"] = crc32
 
 
-def _mapped(storage: Storage, entry: FileEntry) -> tuple[mmap.mmap | bytes, str]:
+def _mapped(file: BinaryIO) -> tuple[Any, str]:
     # Hashed through a small buffer and not through the map, of which only pages in use count as the process's memory.
-    with storage.open(entry.path) as file:
-        sha256 = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
-        return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
+    sha256 = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
+    return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
 
 
-def _fetched(storage: Storage, entry: FileEntry) -> tuple[NDArray[np.uint8], str]:
-    """Several ranges at once, hashed in order as they arrive."""
-    data = np.zeros(entry.size, np.uint8)
-    parts = [slice(start, start + _PART_BYTES) for start in range(0, entry.size, _PART_BYTES)]
+def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str]:
+    """Map the copy of this machine; fetch it where there is none, or where it was damaged since."""
+    name, found = f"{entry.sha256}.plan.arrow", (b"", "")
+    try:
+        for _ in range(2):
+            path = node.file(name, lambda path: _fetch(storage, entry, path))
+            with path.open("rb") as file:
+                found = _mapped(file)
+            if found[1] == entry.sha256:
+                break
+            node.drop(name)
+    except _FetchError as error:
+        raise error.cause from error
+    except OSError as error:
+        _log.warning("each process reads %s by itself: %s", storage.uri(entry.path), error)
+        data = storage.read(entry.path, 0, entry.size)
+        return data, hashlib.sha256(data).hexdigest()
+    return found
 
-    def fetch(part: slice) -> NDArray[np.uint8]:
-        target = data[part]
-        found = np.frombuffer(storage.read(entry.path, part.start, len(target)), np.uint8)
-        target[: len(found)] = found
-        return target
 
-    sha256 = hashlib.sha256()
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="plan-index") as pool:
-        for arrived in pool.map(fetch, parts):
-            sha256.update(arrived.data)
-    data.flags.writeable = False
-    return data, sha256.hexdigest()
+class _FetchError(Exception):
+    """A fault of the storage, which is none of this machine's disk."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _fetch(storage: Storage, entry: FileEntry, path: Path) -> None:
+    """Write an object to a local file, several ranges at once."""
+
+    def fetch(start: int) -> None:
+        try:
+            data = storage.read(entry.path, start, min(_PART_BYTES, entry.size - start))
+        except (OSError, RunError) as error:
+            raise _FetchError(error) from error
+        os.pwrite(file.fileno(), data, start)
+
+    with path.open("xb") as file, ThreadPoolExecutor(_READERS, thread_name_prefix="plan-index") as pool:
+        for _ in pool.map(fetch, range(0, entry.size, _PART_BYTES)):
+            pass
 
 
 def _places(column: pa.ChunkedArray, shards: Sequence[str]) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from loader.arrays import numbers
@@ -20,6 +21,7 @@ from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
 from loader.epoch_draws import Draws
 from loader.errors import RunError
+from loader.node_files import NodeFiles
 from loader.storage import Storage, StorageConfig, open_storage
 
 MAX_TABLE_BYTES = 64 * 2**30
@@ -30,10 +32,11 @@ class Dataset:
 
     Args:
         storage: where it lies.
-        config: for its tars, where they lie elsewhere.
+        config: for its tars, where they lie elsewhere, and for what this machine keeps.
 
     Attributes:
         storage: where it lies.
+        node: what the processes of this machine share of it.
         shard_storage: where its tars lie: the same place, but for an index over tars of somebody else that was
             written apart from them.
         manifest: what it says of itself.
@@ -43,11 +46,12 @@ class Dataset:
         self.storage = storage
         self.manifest: Manifest = read_manifest(storage)
         self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
+        self.node = NodeFiles(None if config is None else config.node_folder)
         self._members: dict[str, Members] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        kept = {"storage": self.storage, "shard_storage": self.shard_storage, "manifest": self.manifest}
-        return {**kept, "_members": {}}
+        names = ("storage", "shard_storage", "node", "manifest")
+        return {**{name: getattr(self, name) for name in names}, "_members": {}}
 
     @property
     def fingerprint(self) -> str:
@@ -80,8 +84,15 @@ class Dataset:
         """What plans are made from, by row of the index, which is not read where ``plan.arrow`` exists."""
         entry = self.manifest.plan_index
         if entry is not None:
-            return open_plan_index(self.storage, entry, self.manifest.totals.samples)
+            return open_plan_index(self.storage, entry, self.manifest.totals.samples, self.node)
         return from_index(self._table("index", PLANNED), [shard.path for shard in self.manifest.shards])
+
+    def split_of_rows(self) -> pa.ChunkedArray:
+        """Name of the split of every row; of the index, only this column is read."""
+        entry = self.manifest.table("index")
+        with self.storage.open(entry.path) as file:
+            # Pages have checksums of their own; the file's would need all of it.
+            return pq.ParquetFile(file, page_checksum_verification=True).read(["split"]).column("split")
 
     @cached_property
     def accounting(self) -> pa.Table:

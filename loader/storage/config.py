@@ -1,5 +1,6 @@
 """How to reach a storage and how long to be patient with it."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator
@@ -29,6 +30,11 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
         ge=0,
         description="disk space in the temporary folder for each open remote object, so that every block is"
         " fetched once and servers without byte ranges can be read; 0 for none",
+    )
+    node_folder: Path | None = Field(
+        None,
+        description="folder on a disk of this machine where one process keeps the plan indices of remote datasets"
+        " for all; the temporary folder when unset",
     )
     max_redirects: int = Field(5, ge=0, le=20, description="redirects of a web server that are followed")
     min_rate_kib_s: float = Field(4.0, ge=0, description="web servers that send slower count as silent")

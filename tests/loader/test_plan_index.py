@@ -253,13 +253,13 @@ def test_an_empty_dataset_has_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_from_s3_it_comes_in_several_ranges_and_survives_faults(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_index_module, "_PART_BYTES", 500)
     expected = open_dataset(folder)
     with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
         make_bucket(endpoint, "lake")
-        remote = StorageConfig(endpoint_url=proxy.url, backoff_base_s=0.001)
+        remote = StorageConfig(endpoint_url=proxy.url, backoff_base_s=0.001, node_folder=tmp_path / "one")
         storage = open_storage("s3://lake/dataset", remote)
         for path, data in tree(folder).items():
             storage.write(path, data)
@@ -269,6 +269,8 @@ def test_from_s3_it_comes_in_several_ranges_and_survives_faults(
         assert columns(index) == columns(expected.plan_index)
         assert len(proxy.lines("GET .*plan.arrow")) > 5
         storage.write("plan.arrow", bytes((folder / "plan.arrow").stat().st_size))
+        assert columns(open_dataset("s3://lake/dataset", remote).plan_index) == columns(expected.plan_index)
+        remote = remote.model_copy(update={"node_folder": tmp_path / "another"})
         with pytest.raises(RunError, match=r"s3://lake/dataset/plan\.arrow is damaged"):
             _ = open_dataset("s3://lake/dataset", remote).plan_index
         storage.delete("plan.arrow")
