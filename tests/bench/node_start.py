@@ -175,8 +175,9 @@ def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         offset = np.empty(count, np.int64)
         offset[np.argsort(at)] = np.cumsum(size[np.argsort(at)]) - size[np.argsort(at)]
         near: Places = at.astype(np.int64)
-        alike = rng.normal(size=(count // 6 + 1, FEATURES)).astype(np.float32)[at // 6]  # clips of one source lie side by side
-        value = np.sqrt(0.5) * alike + np.sqrt(0.5) * rng.normal(size=(count, FEATURES)).astype(np.float32)
+        sources = rng.normal(size=(count // 6 + 1, FEATURES)).astype(np.float32)
+        alike = sources[at // 6]  # clips of one source lie side by side
+        value = np.sqrt(0.5) * (alike + rng.normal(size=(count, FEATURES)).astype(np.float32))
         for run in (1, 2, 4, 8, 16, 64):
             made = plan_epoch(
                 assignment,
