@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -78,7 +78,13 @@ class RunConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
-    """What decides the clips of a source, their scores and fingerprints."""
+    """What decides the clips of a source, their scores and fingerprints.
+
+    Attributes:
+        REVISION: Raise it when the same configuration gives other bytes than before, so that the ledger notices.
+    """
+
+    REVISION: ClassVar = 2
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()
@@ -121,5 +127,8 @@ def content_of(config: BaseModel) -> dict[str, Any]:
 
 def fingerprint(*configs: BaseModel) -> str:
     """A short digest of what configurations say about results."""
-    values = [content_of(config) for config in configs]
+    values: list[dict[str, Any]] = []
+    for config in configs:
+        revision = getattr(config, "REVISION", None)
+        values.append(content_of(config) | ({} if revision is None else {"revision": revision}))
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

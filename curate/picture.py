@@ -77,7 +77,7 @@ class Finisher:
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             steps += [
                 "scale=in_color_matrix=bt2020:in_range=auto:out_range=full",
-                "format=gbrp10le",
+                "format=gbrp16le",  # of all whole numbers only those of 16 bits are looked up with vector instructions
                 f"lut3d=file={self._cube(int(frame.color_trc))}:interp=tetrahedral",
                 "scale=in_range=full:out_color_matrix=bt709:out_range=limited",
             ]

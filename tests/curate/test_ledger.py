@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curate.config import CurateConfig, SourceStageConfig, fingerprint
 from curate.ledger import Ledger, digest
 from loader.storage import open_storage
 
@@ -90,3 +91,11 @@ def test_an_array_file_with_a_pickle_in_it_is_refused(ledger: Ledger, tmp_path: 
 def test_identities_tell_parts_apart() -> None:
     assert digest("ab", "c") != digest("a", "bc")
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+
+
+def test_code_that_gives_other_clips_starts_another_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CurateConfig()
+    cut, captions = fingerprint(config.source_stage()), fingerprint(config.captions)
+    monkeypatch.setattr(SourceStageConfig, "REVISION", SourceStageConfig.REVISION + 1)
+    assert fingerprint(config.source_stage()) != cut
+    assert fingerprint(config.captions) == captions

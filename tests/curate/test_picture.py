@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
+from curate import hdr
 from curate.interlace import deinterlaced
 from curate.picture import Geometry, finisher, geometry
 from curate.source import open_video
@@ -100,6 +101,31 @@ def test_hdr_becomes_sdr_and_says_so() -> None:
     values = [luma(frame) for frame in shown]
     assert values == sorted(values)
     assert values[2] > 150  # PQ code 143 of limited range is about 200 nits, SDR's white
+
+
+@pytest.mark.parametrize("transfer", [hdr.PQ, hdr.HLG])
+def test_hdr_is_mapped_as_its_formula_says(transfer: int) -> None:
+    """Greys and colours that BT.709 has, in blocks that 4:2:0 holds, within three levels of 8 bits."""
+    tints = np.stack(np.meshgrid(*[[-0.02, 0.0, 0.02]] * 3), axis=-1).reshape(1, 27, 3)
+    wanted = np.linspace(0.15, 0.7, 12)[:, None, None] + tints
+    to_yuv = np.array([[0.2627, 0.678, 0.0593], [-0.1396, -0.3604, 0.5], [0.5, -0.4598, -0.0402]])
+    codes = (
+        (wanted @ to_yuv.T * [876, 896, 896] + [64, 512, 512]).round().astype("<u2").repeat(8, 0).repeat(8, 1)
+    )
+    frame = VideoFrame(216, 96, "yuv420p10le")
+    for plane, channel, step in zip(frame.planes, range(3), (1, 2, 2), strict=True):
+        lines = np.frombuffer(plane, "<u2").reshape(plane.height, -1)
+        lines[:, : plane.width] = codes[::step, ::step, channel]
+    frame.color_trc, frame.colorspace, frame.color_primaries, frame.color_range = transfer, 9, 9, 1
+    frame.time_base = Fraction(1, 25)
+    with finisher(Geometry(216, 96)) as pictures:
+        shown = pictures.finish(frame).to_ndarray(format="rgb24", src_colorspace="ITU709")[4::8, 4::8]
+    expected = hdr.tone_map(wanted, transfer)
+    inside = (np.abs(expected - 0.5) < 0.45).all(axis=2)
+    assert inside.sum() > 100
+    error = np.abs(shown / 255 - expected)[inside] * 255
+    assert np.quantile(error, 0.9) < 3
+    assert error.mean() < 2
 
 
 def woven(frames: int, size: tuple[int, int] = SIZE) -> Iterator[np.ndarray]:

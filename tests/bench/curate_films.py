@@ -1,0 +1,102 @@
+"""Films of the kinds that cost curation most, made from real footage.
+
+    python -m tests.bench.curate_films --footage DIR --out OUT --ffmpeg FILE
+
+DIR holds, under any folders, the files named below; where they come from says docs/benchmarks/curate.md. FFmpeg must
+have zimg, and libvpx with high bit depth (the one of PyPI's imageio-ffmpeg has both). The films become
+``OUT/PART/KIND-NAME``. Nothing may be tuned on the part "unseen".
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# SDR white lies at 600 nits, so that tone mapping has something to do everywhere.
+_HDR = (
+    "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709,zscale=transfer=linear:npl=600,format=gbrpf32le,"
+    "zscale=primaries=2020:transfer={}:matrix=2020_ncl:range=limited,format=yuv420p10le"
+)
+_TAGS = "-color_primaries bt2020 -colorspace bt2020nc -color_trc {}"
+_PQ = f"-an -vf {_HDR.format('smpte2084')} {_TAGS.format('smpte2084')}"
+_HLG = f"-an -vf {_HDR.format('arib-std-b67')} {_TAGS.format('arib-std-b67')}"
+_HEVC = "-c:v libx265 -preset fast -crf 18 -x265-params log-level=none"
+_VP9 = "-an -pix_fmt yuv420p10le -c:v libvpx-vp9 -deadline realtime -cpu-used 5 -crf 24 -b:v 0"
+_422 = "-an -pix_fmt yuv422p10le"
+
+FILMS = (
+    # part, kind, footage, name, seconds, arguments; without arguments the film is the footage
+    ("tuning", "hdr", "01_dog.mp4", "dog.mp4", 5, f"{_PQ} {_HEVC}"),
+    (
+        "tuning",
+        "hdr",
+        "05_default_juggle.mp4",
+        "juggle.mp4",
+        5,
+        f"{_HLG} -s 854x480 -c:v libsvtav1 -preset 8 -crf 24",
+    ),
+    ("tuning", "hdr", "nasa_telescope_hdr.mp4", "nasa.mp4", 0, ""),
+    ("tuning", "trailer", "joker_trailer.mp4", "joker.mp4", 60, "-c copy"),
+    ("tuning", "trailer", "movie_media_trailer.mp4", "movie.mp4", 0, ""),
+    ("tuning", "vp9-10bit", "nightmare_trailer.mp4", "nightmare.webm", 12, f"{_VP9} -s 854x480"),
+    ("tuning", "avi", "test.avi", "ocean.avi", 0, ""),
+    ("tuning", "avi", "earth_at_night.avi", "earth.avi", 0, ""),
+    ("tuning", "avi", "highway_bridge.avi", "highway.avi", 0, ""),
+    ("tuning", "converted", "02_cups.mp4", "cups.mov", 3, f"{_422} -c:v prores_ks -profile:v 2"),
+    ("tuning", "converted", "bt709_full_range.mp4", "full_range.mp4", 0, ""),
+    ("tuning", "plain", "bbb_opening.mp4", "bbb.mp4", 0, ""),
+    ("tuning", "plain", "bunny_square.webm", "bunny.webm", 0, ""),
+    ("unseen", "hdr", "bedroom.mp4", "bedroom.mkv", 5, f"{_PQ} {_HEVC}"),
+    ("unseen", "hdr", "04_coffee.mp4", "coffee.mp4", 5, f"{_HLG} {_HEVC}"),
+    ("unseen", "trailer", "movie-webpage_trailer.mp4", "webpage.mp4", 0, ""),
+    ("unseen", "trailer", "robert-borden_trailer.mp4", "borden.mp4", 0, ""),
+    ("unseen", "trailer", "tears-of-steel-battle-clip-medium.webm", "steel.webm", 30, "-c copy"),
+    ("unseen", "vp9-10bit", "regional_trailer.webm", "regional.webm", 10, f"{_VP9} -s 960x540"),
+    ("unseen", "avi", "mmaction_test.avi", "sport.avi", 0, ""),
+    (
+        "unseen",
+        "avi",
+        "starkiller_trailer.mp4",
+        "starkiller.avi",
+        20,
+        "-c:v mpeg4 -q:v 4 -bf 2 -c:a libmp3lame",
+    ),
+    ("unseen", "avi", "skeleton_rgb.avi", "lab.avi", 0, ""),
+    ("unseen", "converted", "03_blocks.mp4", "blocks.mov", 3, f"{_422} -c:v dnxhd -profile:v dnxhr_hqx"),
+    ("unseen", "converted", "pos_video.mp4", "pos.mp4", 8, "-pix_fmt yuvj420p -c:v libx264 -crf 20"),
+    ("unseen", "plain", "ngelag_trailer.mp4", "ngelag.mp4", 0, ""),
+    ("unseen", "plain", "chaplin_policeman.mp4", "chaplin.mp4", 0, ""),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the films that are not there; 1 where footage is missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--footage", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--ffmpeg", default="ffmpeg")
+    options = parser.parse_args(arguments)
+    found = {path.name: path for path in sorted(options.footage.rglob("*"))}
+    missing = sorted({film[2] for film in FILMS} - set(found))
+    for part, kind, footage, name, seconds, how in FILMS:
+        target = options.out / part / f"{kind}-{name}"
+        if footage in found and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f"draft-{target.name}")
+            if how:
+                command = [options.ffmpeg, "-v", "error", "-y", "-i", str(found[footage]), "-t", str(seconds)]
+                subprocess.run([*command, *how.split(), str(draft)], check=True)
+            else:
+                shutil.copyfile(found[footage], draft)
+            draft.rename(target)
+            print(target)
+    for name in missing:
+        print(f"missing: {name}", file=sys.stderr)
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
