@@ -15,7 +15,10 @@ class CaptionConfig(BaseModel, frozen=True, extra="forbid"):
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips", "vllm_gpu_share"})
 
     sidecars: bool = Field(True, description="read NAME.txt and NAME.json beside NAME.mp4")
-    container: bool = Field(True, description="fall back to the container's description, comment or title")
+    container: bool = Field(
+        False,
+        description="fall back to the container's description, comment or title, where it reads like a caption",
+    )
     max_chars: int = Field(
         4000, gt=0, description="longer written captions are cut at a word, longer ones of a model are faulty"
     )

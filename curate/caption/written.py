@@ -1,13 +1,30 @@
 """Captions people wrote: in the list that named the source, beside the video, or in its tags."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Mapping
 
 from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
 from loader.storage.base import Storage
+from loader.text import words
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
+
+_MIN_WORDS = 4
+_MIN_LETTERS = 0.7
+"""Share of letters among the characters of a caption; settings, dates and places of a camera have fewer."""
+
+_LINK = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+\.\w+", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_OF_SOFTWARE = re.compile(
+    r"^(?:created|made|recorded|edited|encoded|captured|produced|exported|converted|uploaded|downloaded)"
+    r" (?:with|by|using|from|on|in)\b"
+    r"|\b(?:encode[dr]? (?:date|settings)|all rights reserved|copyright|subscribe|\w+ ?handler)\b"
+    r"|\b(?:lav[fc]|x26[45]|ffmpeg|handbrake|mencoder)\d*\b|©",
+    re.IGNORECASE,
+)
 
 
 def find_written(
@@ -15,7 +32,7 @@ def find_written(
 ) -> Caption:
     """The caption that people wrote for a source; ``NO_CAPTION`` when nobody did.
 
-    A sidecar that is no text, or JSON without a "caption", counts as absent.
+    A sidecar that is no text, or JSON without a "caption", counts as absent; so does a tag that is not `plausible`.
 
     Args:
         storage: holds the source.
@@ -36,9 +53,28 @@ def find_written(
     if config.container:
         for tag in CONTAINER_TAGS:
             text = _clean(tags.get(tag, ""), config.max_chars)
-            if text:
+            if plausible(text, stem.rsplit("/", 1)[-1]):
                 return Caption(text, f"container:{tag}")
     return NO_CAPTION
+
+
+def plausible(text: str, name: str) -> bool:
+    """Whether a container's tag reads like a caption: words that tell of something, and not what software leaves.
+
+    Versions, settings, dates, links, credits and the file's own name are none.
+
+    Args:
+        text: Of the tag.
+        name: Of the file, without its suffix.
+    """
+    plain = _LINK.sub(" ", text)
+    if _OF_SOFTWARE.search(text) or words(plain.replace("_", " ")) == words(name.replace("_", " ")):
+        return False
+    written = [char for char in plain if not char.isspace()]
+    # Scripts without blanks count by characters.
+    count = sum(1 for word in words(plain) if _WORD.fullmatch(word) or not word.isascii())
+    letters = sum(char.isalpha() or unicodedata.category(char).startswith("M") for char in written)
+    return count >= _MIN_WORDS and letters >= _MIN_LETTERS * len(written)
 
 
 def _read_text(storage: Storage, path: str, config: CaptionConfig) -> str:

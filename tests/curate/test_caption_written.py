@@ -9,6 +9,8 @@ from curate.caption import NO_CAPTION, Caption, CaptionConfig
 from curate.caption.written import find_written
 from loader.storage import open_storage
 
+TAG = "A boat on the lake at noon."
+
 
 def caption_of(
     folder: Path,
@@ -35,20 +37,22 @@ def test_the_list_that_named_the_source_comes_first(tmp_path: Path) -> None:
 def test_a_text_sidecar_comes_before_json(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "\ufeff A boat \n on a lake. \n")
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": "other"}))
-    assert caption_of(tmp_path, tags={"title": "t"}) == Caption("A boat on a lake.", "sidecar:a.b.txt")
+    assert caption_of(tmp_path, tags={"title": TAG}, container=True) == Caption(
+        "A boat on a lake.", "sidecar:a.b.txt"
+    )
 
 
 def test_a_json_sidecar_comes_before_the_container(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": "A boat.", "licence": "CC0"}))
-    assert caption_of(tmp_path, tags={"title": "t"}) == Caption("A boat.", "sidecar:a.b.json")
+    found = caption_of(tmp_path, tags={"title": TAG}, container=True)
+    assert found == Caption("A boat.", "sidecar:a.b.json")
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"caption": 7}', '{"text": "x"}', b"\xff\xfe", "", "   "])
 def test_a_wrong_sidecar_counts_as_absent(tmp_path: Path, content: str | bytes) -> None:
     put(tmp_path, "deep/a.b.json", content)
-    assert caption_of(tmp_path, tags={"comment": "from inside"}) == Caption(
-        "from inside", "container:comment"
-    )
+    found = caption_of(tmp_path, tags={"comment": TAG}, container=True)
+    assert found == Caption(TAG, "container:comment")
 
 
 def test_nobody_wrote_one(tmp_path: Path) -> None:
@@ -57,7 +61,45 @@ def test_nobody_wrote_one(tmp_path: Path) -> None:
 
 def test_places_can_be_switched_off(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "A boat.")
-    assert caption_of(tmp_path, tags={"title": "t"}, sidecars=False, container=False) == NO_CAPTION
+    assert caption_of(tmp_path, tags={"title": TAG}, sidecars=False) == NO_CAPTION
+
+
+JUNK = [
+    "0.9.143",
+    "DE=None, FNum=2.8, Mode=Auto",
+    "F/2.8, SS 320, ISO 100, EV 0, GPS (8.5417, 47.3769, 18)",
+    "2023-05-04 12:33:10",
+    "Created with iMovie on my old machine",
+    "Lavf58.76.100",
+    "HandBrake 1.6.1 2023012300",
+    "VideoHandler of the main track",
+    "https://example.org/watch?v=1 http://example.org/a-boat-on-the-lake",
+    "DJI_0042 final cut version two",
+    "untitled",
+    "Copyright 2019 Somebody, all rights reserved",
+    "a.b",
+    "",
+]
+
+
+@pytest.mark.parametrize("tag", JUNK)
+def test_what_software_leaves_in_a_container_is_no_caption(tmp_path: Path, tag: str) -> None:
+    name = "DJI_0042 final cut version two.mp4" if tag.startswith("DJI") else "deep/a.b.mp4"
+    assert caption_of(tmp_path, name, tags={"comment": tag}, container=True) == NO_CAPTION
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "A red kite flies over the pier.",
+        "Zwei Boote auf dem See, 1987",
+        "一只红色的风筝飞过码头",
+        "पानी पर दो नावें चलती हैं",
+    ],
+)
+def test_a_tag_that_tells_of_something_is_one_when_asked_for(tmp_path: Path, tag: str) -> None:
+    assert caption_of(tmp_path, tags={"comment": "0.9.143", "title": tag}, container=True).text == tag
+    assert caption_of(tmp_path, tags={"title": tag}) == NO_CAPTION
 
 
 def test_long_captions_are_cut_at_a_word(tmp_path: Path) -> None:
