@@ -18,6 +18,10 @@ CONTAINERS = (
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
+_COUNTED, _COUNTED_BYTES = 250, 1 << 26
+_STILLS = 20
+"""A stream with fewer than a twentieth of another one's frames holds stills: a motion photo's, or thumbnails."""
+
 
 class SourceError(Exception):
     """Why a source gives no clips, in words for ``accounting.parquet``; stages turn it into a record."""
@@ -42,8 +46,28 @@ def open_video(
     Raises:
         SourceError: no container can be read, or it holds no picture stream.
     """
+    container = _opened(file, max_pixels, containers)
+    frames = {stream.index: stream.frames for stream in _pictures(container)}
+    if len(frames) > 1 and not all(frames.values()):
+        with container:
+            frames = _counted(container)
+        file.seek(0)
+        container = _opened(file, max_pixels, containers)
+    with container:
+        stream = _choose_picture(container, frames)
+        # One thread decodes the same way every time, damaged streams too; sources run side by side instead.
+        stream.thread_type = "NONE"
+        stream.codec_context.thread_count = 1
+        options = {"max_pixels": str(max_pixels)}
+        if motion_vectors:
+            options["flags2"] = "+export_mvs"
+        stream.codec_context.options = options
+        yield container, stream
+
+
+def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
     try:
-        container = av.open(
+        return av.open(
             file,
             mode="r",
             options={"format_whitelist": containers, "max_pixels": str(max_pixels)},
@@ -57,33 +81,46 @@ def open_video(
             "cannot be opened: no video container, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
-    with container:
-        stream = _choose_picture(container)
-        # One thread decodes the same way every time, damaged streams too; sources run side by side instead.
-        stream.thread_type = "NONE"
-        stream.codec_context.thread_count = 1
-        options = {"max_pixels": str(max_pixels)}
-        if motion_vectors:
-            options["flags2"] = "+export_mvs"
-        stream.codec_context.options = options
-        yield container, stream
 
 
-def _choose_picture(container: InputContainer) -> VideoStream:
-    """The stream a viewer sees: no cover art, default before others, then the largest picture."""
-    candidates = [
+def _counted(container: InputContainer) -> dict[int, int]:
+    """Number of frames of each picture stream, by index, at the beginning of a container that is read for nothing else."""
+    streams = _pictures(container)
+    counts = {stream.index: 0 for stream in streams}
+    seen_bytes = 0
+    try:
+        for packet in container.demux(streams):
+            counts[packet.stream.index] += packet.size > 0
+            seen_bytes += packet.size
+            if max(counts.values()) >= _COUNTED or seen_bytes >= _COUNTED_BYTES:
+                break
+    except (av.error.FFmpegError, OSError):  # decoding will tell
+        pass
+    return counts
+
+
+def _pictures(container: InputContainer) -> list[VideoStream]:
+    """The streams that are neither cover art nor previews."""
+    return [
         stream
         for stream in container.streams.video
         if not stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails)
     ]
+
+
+def _choose_picture(container: InputContainer, frames: dict[int, int]) -> VideoStream:
+    """The stream a viewer sees: a film before stills and thumbnails, default before others, then the largest."""
+    candidates = _pictures(container)
     if not candidates:
         raise SourceError("has no video stream")
     known = [stream for stream in candidates if _has_decoder(stream)]
     if not known:
         raise SourceError("has a video stream of a codec that is not known here")
+    most = max(frames.get(stream.index, 0) for stream in known)
     return max(
         known,
         key=lambda stream: (
+            frames.get(stream.index, 0) * _STILLS >= most,
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,
             -stream.index,

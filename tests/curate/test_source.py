@@ -1,0 +1,59 @@
+"""Which of several picture streams is the film."""
+
+import io
+from pathlib import Path
+
+import av
+import pytest
+from av.stream import Disposition
+
+from curate.source import open_video
+from tests.media import numbered_frame
+
+
+def film(path: Path, *tracks: tuple[tuple[int, int], int], codec: str = "libx264") -> Path:
+    """A file whose picture streams have each a size and a number of frames, shown evenly over two seconds."""
+    with av.open(str(path), "w") as container:
+        streams = []
+        for size, _ in tracks:
+            stream = container.add_stream(codec, rate=25)
+            stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+            stream.codec_context.thread_count = 1
+            stream.disposition = Disposition.default
+            streams.append(stream)
+        for (size, frames), stream in zip(tracks, streams, strict=True):
+            for number in range(frames):
+                frame = av.VideoFrame.from_ndarray(numbered_frame(number, *size), "rgb24").reformat(
+                    format="yuv420p"
+                )
+                frame.pts = number * 50 // frames
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    return path
+
+
+def chosen(path: Path) -> tuple[int, int]:
+    with io.BytesIO(path.read_bytes()) as file, open_video(file) as (container, stream):
+        first = next(container.decode(stream))
+        assert first.pts == stream.start_time
+        return stream.width, stream.height
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "mov"])
+@pytest.mark.parametrize("still_first", [True, False])
+def test_a_motion_photos_still_is_not_its_film(tmp_path: Path, suffix: str, still_first: bool) -> None:
+    tracks = [((320, 240), 1), ((96, 64), 50)]
+    path = film(tmp_path / f"a.{suffix}", *(tracks if still_first else reversed(tracks)))
+    assert chosen(path) == (96, 64)
+
+
+def test_a_track_of_thumbnails_is_not_the_film(tmp_path: Path) -> None:
+    assert chosen(film(tmp_path / "a.mp4", ((96, 64), 50), ((320, 240), 2))) == (96, 64)
+
+
+def test_of_two_films_the_larger_one_is_taken(tmp_path: Path) -> None:
+    assert chosen(film(tmp_path / "a.mp4", ((96, 64), 50), ((320, 240), 25))) == (320, 240)
+
+
+def test_a_single_picture_is_taken_where_there_is_no_film(tmp_path: Path) -> None:
+    assert chosen(film(tmp_path / "a.mp4", ((96, 64), 1), ((320, 240), 1))) == (320, 240)
