@@ -1,5 +1,6 @@
 """One whole decode of a source: its frame times, damage, shot transitions and picture size."""
 
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from curate.probe import Probe, probe
 from curate.sampling import FrameStats
 from curate.shots import Transition, make_detector
 from curate.shots.scale import Scaler
+from curate.shots.types import with_cuts
 from curate.source import SourceError, open_video
 from curate.stitch import Samples, stitch
-from curate.timeline import Decoder, Timeline, timeline
+from curate.timeline import Decoder, Timeline, timeline, too_long
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         ahead: Ahead | None = None
         decoder = Decoder(container, stream, limits)
         pts: list[int | None] = []
+        durations = array("q")
         size: Geometry | None = None
-        last_duration: int | None = None
         time_base = stream.time_base or Fraction(1, 1000)
         for frame in decoder.frames():
             if size is None:
@@ -71,7 +73,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
                 if foresight is not None:
                     ahead = stack.enter_context(encode_ahead(foresight, size, found, time_base, config))
             pts.append(frame.pts)
-            last_duration = frame.duration
+            durations.append(frame.duration or 0)
             small = scale(frame)
             detector.push(small if own_scale is scale else own_scale(frame))
             samples.push(len(pts) - 1, small)
@@ -83,13 +85,17 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         line = timeline(
             pts,
             time_base,
-            last_duration,
+            durations[-1] or None,
             found.rate,
             decoder.damage(),
             config.cut.max_fps,
             deinterlace=decoder.interlaced and limits.interlaced == "deinterlace",
+            durations=durations,
         )
+        if line.times_s[-1] > limits.max_duration_s:
+            raise too_long(limits)
         transitions = stitch(detector.finish(), samples, len(pts), config.stitch)
+        transitions = with_cuts(transitions, line.breaks)
         if ahead is not None:
             ahead.finish(line)
         return Scan(found, line, transitions, size, stats, ahead)

@@ -84,7 +84,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
 
 
 def _counted(container: InputContainer) -> dict[int, int]:
-    """Number of frames of each picture stream, by index, at the beginning of a container that is read for nothing else."""
+    """Number of frames of each picture stream at a container's beginning, by index; it is read for nothing else."""
     streams = _pictures(container)
     counts = {stream.index: 0 for stream in streams}
     seen_bytes = 0

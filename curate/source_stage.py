@@ -102,7 +102,9 @@ class CutSource:
 
     def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Row]:
         times_s, ahead = seen.timeline.times_s, seen.ahead
-        parts = spans(seen.timeline, seen.transitions, seen.probe.promised_s, self.config.spans)
+        # A clock that breaks promises nothing.
+        promised_s = None if seen.timeline.breaks else seen.probe.promised_s
+        parts = spans(seen.timeline, seen.transitions, promised_s, self.config.spans)
         base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
         records = [self._planned(base, part, span) for part, span in enumerate(parts)]
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]

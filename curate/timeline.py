@@ -1,9 +1,7 @@
 """When each frame of a source is shown, and at which constant rate its clips shall run."""
 
-import itertools
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,6 +12,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from curate.clock import JUMP_S, repaired
 from curate.interlace import deinterlaced
 from curate.probe import ProbeConfig, check_frame, check_size
 from curate.source import SourceError
@@ -48,6 +47,10 @@ class Timeline:
         constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for one.
         damage: sorted, apart from each other.
         deinterlace: whether frames hold two fields of which clips shall show a full picture.
+        shifts_s: float64 [frames + 1]: how much later ``times_s`` is than the source's own clock, where that was
+            repaired; None: nowhere.
+        breaks: frames at which the source's clock jumps or starts anew; no clip goes across one.
+        back: the first of them that steps back, or None.
     """
 
     times_s: NDArray[np.float64]
@@ -55,6 +58,9 @@ class Timeline:
     constant: bool
     damage: tuple[Damage, ...]
     deinterlace: bool = False
+    shifts_s: NDArray[np.float64] | None = None
+    breaks: tuple[int, ...] = ()
+    back: int | None = None
 
     @property
     def frames(self) -> int:
@@ -113,7 +119,8 @@ class Decoder:
 
     def _limited(self, limits: ProbeConfig) -> Iterator[VideoFrame]:
         spent_s, began_s = 0.0, time.thread_time()
-        latest: float | None = None
+        lasting, shown = 0.0, None
+        tick_s = float(self._stream.time_base or 0)
         seen: tuple[object, ...] = ()
         for frames in self._packets():
             spent_s += time.thread_time() - began_s
@@ -129,13 +136,13 @@ class Decoder:
                     seen = kind
                 if self._shown > limits.max_frames:
                     raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
-                if (pts := frame.pts) is not None:
-                    if latest is None:
-                        latest = pts + limits.max_duration_s / float(self._stream.time_base or math.inf)
-                    elif pts > latest:
-                        raise SourceError(
-                            f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}"
-                        )
+                if frame.pts is not None:
+                    gap_s = 0.0 if shown is None else (frame.pts - shown) * tick_s
+                    # Jumps of the clock may be repaired; what is left of them is looked at when all is known.
+                    lasting += gap_s if 0 < gap_s <= JUMP_S else 0.0
+                    shown = frame.pts
+                    if lasting > limits.max_duration_s:
+                        raise too_long(limits)
                 yield frame
             began_s = time.thread_time()
 
@@ -181,6 +188,11 @@ class Decoder:
             self._broken_since, self._errors = None, 0
 
 
+def too_long(limits: ProbeConfig) -> SourceError:
+    """The fault of a source that shows frames for longer than it may."""
+    return SourceError(f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}")
+
+
 def timeline(
     pts: list[int | None],
     time_base: Fraction,
@@ -189,31 +201,37 @@ def timeline(
     damage: tuple[Damage, ...],
     max_fps: float,
     deinterlace: bool = False,
+    durations: Sequence[int] | None = None,
 ) -> Timeline:
     """The timeline of frames in shown order.
 
     Args:
-        pts: presentation time of each frame in ticks, as the decoder gave it; may be missing or disordered
-            (AVI stores no presentation times): then the frames lie on the grid of the stated rate.
+        pts: presentation time of each frame in ticks, as the decoder gave it. What does not rise is repaired around
+            the place; where most is missing or disordered (AVI stores no presentation times), the frames lie on
+            the grid of the stated rate.
         time_base: seconds per tick.
         last_duration: of the last frame in ticks, when known.
         stated_rate: of the container, frames per second.
         damage: as the decoder saw it.
         max_fps: upper limit of the rate chosen for sources of variable frame rate.
         deinterlace: as of `Timeline`.
+        durations: of every frame in ticks, 0 where not known.
     """
-    count = len(pts)
-    known = [tick for tick in pts if tick is not None]
-    if len(known) < count or any(b <= a for a, b in itertools.pairwise(known)):
+    clock = repaired(pts, float(time_base), durations)
+    if clock is None:
         rate = stated_rate or Fraction(25)
-        return Timeline(np.arange(count + 1) / float(rate), rate, True, damage, deinterlace)
-    times_s: NDArray[np.float64] = (np.array(known, dtype=np.float64) - known[0]) * float(time_base)
+        return Timeline(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
+    times_s = (clock.ticks - clock.ticks[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
     last_s = 1 / float(rate)
     if not constant and last_duration:
         last_s = float(last_duration * time_base)
-    return Timeline(np.append(times_s, times_s[-1] + last_s), rate, constant, damage, deinterlace)
+    times_s = np.append(times_s, times_s[-1] + last_s)
+    if not clock.shifts.any():
+        return Timeline(times_s, rate, constant, damage, deinterlace)
+    shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
+    return Timeline(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks, clock.back)
 
 
 def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:

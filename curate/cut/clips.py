@@ -103,7 +103,8 @@ class _Pass:
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
         self._form = form_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
-        self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
+        own_s = timeline.times_s if timeline.shifts_s is None else timeline.times_s - timeline.shifts_s
+        self._ticks = np.rint(own_s / float(self._time_base)).astype(np.int64) + (begin or 0)
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
             self.stop_decoding()
@@ -128,7 +129,11 @@ class _Pass:
             deque(self._shown(span), maxlen=0)  # a later span is to be decoded
         if picture is None:
             frames, picture = self._encoded(span)
-        sound = self._sound_of(start_s, frames / self._timeline.rate)
+        back = self._timeline.back
+        if back is not None and span.last > back and self._sound is not None:
+            sound = Sound(fault="the source's clock steps back before it")
+        else:
+            sound = self._sound_of(start_s, frames / self._timeline.rate)
         return self._assembled(span, mode, picture, frames, sound)
 
     def _copied(self, span: Span) -> bytes | None:
@@ -138,7 +143,9 @@ class _Pass:
             return None
         fault: str | None = "its container stores no times of showing"
         units: list[Unit] = []
-        if self._form is not None:
+        if self._timeline.shifts_s is not None:
+            fault = "its time stamps do not rise"
+        elif self._form is not None:
             feed.read_video(int(self._ticks[span.last - 1]) + 1)
             units = units_of(feed.video, self._ticks, span.first, self._form.header)
             fault = copyable(self._form, self._size, self._timeline, units, span.first, span.last)

@@ -35,6 +35,13 @@ class Foretold(NamedTuple):
     fading_since: int | None
 
 
+def with_cuts(transitions: Sequence[Transition], frames: Sequence[int]) -> list[Transition]:
+    """The transitions, and hard cuts before ``frames`` where there is none yet."""
+    cuts = [Transition(frame - 1, frame, "cut") for frame in frames]
+    new = [cut for cut in cuts if not any(overlap(cut, other) for other in transitions)]
+    return sorted([*transitions, *new], key=lambda transition: transition.start_frame)
+
+
 def overlap(a: Transition, b: Transition, margin: int = 0) -> bool:
     """Whether two transitions share a frame step, or lie less than `margin` frames apart."""
     return a.start_frame < b.end_frame + margin and b.start_frame < a.end_frame + margin

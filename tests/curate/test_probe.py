@@ -145,7 +145,7 @@ def test_exactly_as_many_frames_as_allowed_are_fine(tmp_path: Path) -> None:
 
 def test_time_stamps_beyond_the_duration_that_was_promised_fail(tmp_path: Path) -> None:
     times_s = [*(number / 25 for number in range(20)), 90_000.0]
-    data = video(tmp_path, "a.ts", scenes=(21,), times_s=times_s)
+    data = video(tmp_path, "a.mp4", scenes=(21,), times_s=times_s)
     with pytest.raises(SourceError, match=r"lasts more than probe\.max_duration_s = 21600"):
         numbers(data)
 

@@ -95,3 +95,76 @@ def test_clean_runs_leave_damage_out() -> None:
 def test_a_timeline_remembers_that_its_frames_hold_two_fields(pts) -> None:
     assert timeline(pts, Fraction(1, 90000), None, Fraction(25), (), 60.0, deinterlace=True).deinterlace
     assert not line(pts, stated=Fraction(25)).deinterlace
+
+
+STEADY = [3600 * number for number in range(200)]
+
+
+def changed(change) -> list[int | None]:
+    pts: list[int | None] = list(STEADY)
+    change(pts)
+    return pts
+
+
+def set_at(place: int, *values: int | None):
+    return lambda pts: pts.__setitem__(slice(place, place + len(values)), values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_at(100, STEADY[98]),  # one steps back
+        set_at(100, STEADY[99]),  # one says what the one before said
+        set_at(100, STEADY[101], STEADY[100]),  # two changed places
+        set_at(100, STEADY[100] + 90_000),  # one is a second late
+        set_at(0, 7_000_000),  # the first one is of another clock
+        set_at(199, 90_000 * 86_400),  # the last one is a day late
+        set_at(100, None, None),  # two are missing
+        set_at(100, 0, 1, 2),
+    ],
+)
+def test_single_wrong_stamps_are_put_where_they_belong(change) -> None:
+    made = line(changed(change), stated=Fraction(24))
+    assert (made.rate, made.constant, made.breaks) == (25, True, made.breaks)
+    assert np.abs(made.times_s - np.arange(201) / 25).max() <= 0.5 / 25
+
+
+def test_times_far_from_a_wrong_stamp_keep_their_word_at_a_variable_rate() -> None:
+    pts = np.cumsum(np.random.default_rng(1).integers(1500, 9000, 300))
+    true_s = (pts - pts[0]) / 90_000
+    wrong = pts.tolist()
+    wrong[150] = wrong[146]
+    made = line(wrong, stated=Fraction(30), last=3000)
+    assert not made.constant
+    others = np.arange(300) != 150
+    assert made.times_s[:-1][others] == pytest.approx(true_s[others])
+    assert true_s[149] < made.times_s[150] < true_s[151]
+
+
+@pytest.mark.parametrize("jump", [-150, -9, 90 * 25, 26 * 3600 * 25])
+def test_a_clock_that_starts_anew_or_jumps_is_joined_where_it_breaks(jump: int) -> None:
+    def change(pts: list) -> None:
+        pts[120:] = [tick + 3600 * jump for tick in pts[120:]]
+
+    made = line(changed(change), stated=Fraction(24))
+    assert (made.rate, made.constant) == (25, True)
+    assert made.times_s == pytest.approx(np.arange(201) / 25)
+    assert made.shifts_s is not None
+    assert made.shifts_s[100] == 0
+    assert made.shifts_s[-1] == pytest.approx(-jump / 25)
+    assert made.breaks == (() if jump == -9 else (120,))
+    assert made.back == (120 if jump == -150 else None)
+
+
+def test_two_recordings_joined_twice_have_two_breaks() -> None:
+    made = line([*STEADY, *STEADY, *STEADY], stated=Fraction(25))
+    assert made.breaks == (200, 400)
+    assert made.times_s == pytest.approx(np.arange(601) / 25)
+
+
+def test_a_picture_that_is_held_on_purpose_is_no_jump() -> None:
+    pts = [*STEADY[:100], *(tick + 90_000 * 120 for tick in STEADY[100:])]
+    durations = [3600] * 99 + [90_000 * 120] + [3600] * 100
+    made = timeline(pts, Fraction(1, 90000), 3600, Fraction(25), (), 60.0, durations=durations)
+    assert made.breaks == ()
+    assert made.times_s[-1] == pytest.approx(200 / 25 + 120)

@@ -1,0 +1,134 @@
+"""Time stamps that do not rise: repaired around the place, so that all others keep their word.
+
+A clock that starts anew or jumps (recordings joined together, counters that wrap) is joined where it breaks. Single
+stamps that are out of order, repeated or missing are put evenly between their neighbours.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_LOST = 0.2
+"""Share of wrong stamps above which nothing is believed: AVI counts frames in the order of decoding."""
+
+JUMP_S = 60.0
+"""A frame that nothing says is shown for so long is the last one before a jump of the clock."""
+
+_AROUND, _LEAST = 8, 4
+"""Frames on each side of a break that must lie wholly apart, and how few there may be of a clock that starts anew."""
+
+Ticks = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The repaired clock of a source's frames, in ticks.
+
+    Attributes:
+        ticks: float64 [frames], strictly rising.
+        shifts: float64 [frames]: how much later each one is than the source says.
+        breaks: Frames at which the clock jumps or starts anew.
+        back: The first of them that steps back, or None.
+    """
+
+    ticks: NDArray[np.float64]
+    shifts: NDArray[np.float64]
+    breaks: tuple[int, ...] = ()
+    back: int | None = None
+
+
+def repaired(
+    pts: Sequence[int | None], seconds_per_tick: float, durations: Sequence[int] | None = None
+) -> Clock | None:
+    """The clock of frames in shown order; None when so much is wrong that nothing can be believed.
+
+    Args:
+        pts: As the decoder gave them.
+        seconds_per_tick: Of both.
+        durations: How long each frame says it is shown, 0 where it does not; a long one is no jump.
+    """
+    known = np.array([number for number, tick in enumerate(pts) if tick is not None], np.int64)
+    if not len(known) or len(pts) - len(known) > _MOST_LOST * len(pts):
+        return None
+    stated: Ticks = np.array([tick for tick in pts if tick is not None], np.int64)
+    gaps = np.diff(stated)
+    held = np.zeros(len(stated)) if durations is None else np.array(durations, np.float64)[known]
+    jumps = (gaps > JUMP_S / seconds_per_tick) & (held[:-1] < gaps / 2)
+    if len(known) == len(pts) and (gaps > 0).all() and not jumps.any():
+        return Clock(stated.astype(np.float64), np.zeros(len(stated)))
+    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
+    places = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
+    joined = stated.astype(np.float64)
+    for place in places:
+        joined[place:] += joined[place - 1] + usual - joined[place]
+    kept = np.array(_longest_rising(joined.tolist()), np.int64)
+    if len(pts) - len(kept) > _MOST_LOST * len(pts):
+        return None
+    ticks, shifts = _filled(len(pts), known[kept], joined[kept], usual)
+    ordered, unmoved = _filled(len(pts), known, np.sort(joined), usual)
+    if (np.diff(ordered) > 0).all() and _unevenness(ordered, usual) < _unevenness(ticks, usual):
+        ticks, shifts = ordered, unmoved
+    moved = np.zeros(len(pts))
+    moved[known] = joined - stated
+    before = np.maximum.accumulate(np.where(np.isin(np.arange(len(pts)), known), np.arange(len(pts)), 0))
+    back = (int(known[place]) for place in places if stated[place] <= stated[place - 1])
+    return Clock(
+        ticks, shifts + moved[before], tuple(int(known[place]) for place in places), next(back, None)
+    )
+
+
+def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:
+    """Places from which on the clock is another one: all around before and after lies apart."""
+    since = 0
+    for place in suspects.tolist():
+        before, after = stated[max(since, place - _AROUND) : place], stated[place : place + _AROUND]
+        anew = after.max() < before.min() and min(len(before), len(after)) >= _LEAST
+        if anew or after.min() > before.max():
+            yield place
+            since = place
+
+
+def _longest_rising(ticks: list[float]) -> list[int]:
+    """Places of the longest strictly rising subsequence; of equal ticks the first."""
+    tails: list[float] = []
+    ends: list[int] = []
+    previous = [-1] * len(ticks)
+    for place, tick in enumerate(ticks):
+        length = bisect_left(tails, tick)
+        previous[place] = ends[length - 1] if length else -1
+        if length == len(tails):
+            tails.append(tick)
+            ends.append(place)
+        elif tick < tails[length]:
+            tails[length], ends[length] = tick, place
+    found: list[int] = []
+    place = ends[-1]
+    while place >= 0:
+        found.append(place)
+        place = previous[place]
+    return found[::-1]
+
+
+def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:
+    return float(np.abs(np.diff(ticks) - usual).sum())
+
+
+def _filled(
+    frames: int, places: Ticks, ticks: NDArray[np.float64], usual: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ticks of all frames, and by how much each one was moved to make room.
+
+    Frames between two of ``places`` are spread evenly; where there is no room for them, all that follows moves.
+    """
+    count = np.diff(places)
+    room = np.diff(ticks)
+    missing = np.where((count > 1) & (room < count * usual / 2), count * usual - room, 0.0)
+    moved = np.concatenate([[0.0], np.cumsum(missing)])
+    numbers = np.arange(frames)
+    found = np.interp(numbers, places, ticks + moved)
+    found += np.minimum(numbers - places[0], 0) * usual + np.maximum(numbers - places[-1], 0) * usual
+    shifts = moved[np.clip(np.searchsorted(places, numbers, side="right") - 1, 0, None)]
+    return found, shifts
