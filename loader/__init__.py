@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loader.batch import BadSample, Microbatch
+    from loader.batch import BadSample, Microbatch, Pack, Step
     from loader.blend import open_source
     from loader.buckets import Bucket, BucketConfig, assign
     from loader.cost import LinearQuadraticCost, PowerCost
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from loader.policy import Division
     from loader.share import Share
     from loader.stats import dataset_stats
+    from loader.step_loader import StepLoader
     from loader.storage import StorageConfig, open_storage
     from loader.stream import VideoStream
     from loader.stream_config import StreamConfig
@@ -33,10 +34,13 @@ _HOMES = {
     "Division": "loader.policy",
     "LinearQuadraticCost": "loader.cost",
     "Microbatch": "loader.batch",
+    "Pack": "loader.batch",
     "PowerCost": "loader.cost",
     "RunError": "loader.errors",
     "Sample": "loader.dataset",
     "Share": "loader.share",
+    "Step": "loader.batch",
+    "StepLoader": "loader.step_loader",
     "StorageConfig": "loader.storage",
     "StreamConfig": "loader.stream_config",
     "UsageError": "loader.errors",
@@ -60,10 +64,13 @@ __all__ = [
     "Division",
     "LinearQuadraticCost",
     "Microbatch",
+    "Pack",
     "PowerCost",
     "RunError",
     "Sample",
     "Share",
+    "Step",
+    "StepLoader",
     "StorageConfig",
     "StreamConfig",
     "UsageError",

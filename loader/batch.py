@@ -1,13 +1,16 @@
 """What a stream hands out."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import torch
 
 from loader.arrays import Places
 from loader.buckets import Bucket
 from loader.position import Position
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,23 @@ class Batch:
         """Whether the optimizer's turn comes after it."""
         return self.slot + 1 == self.slots
 
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Self:
+        """Return the same batch with its tensors on a device, as Lightning and Accelerate ask for it.
+
+        Args:
+            device: where the tensors go; what is not a tensor stays as it is.
+            non_blocking: whether copies from page-locked memory run beside the GPU's work.
+        """
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Return the same batch with its tensors in page-locked memory; a DataLoader with pin_memory calls it."""
+        return self._changed(torch.Tensor.pin_memory)
+
+    def _changed(self, change: Change) -> Self:
+        media = self.media and replace(self.media, bytes_N=change(self.media.bytes_N))
+        return replace(self, media=media, contexts=self.contexts and tuple(map(change, self.contexts)))
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Microbatch(Batch):
@@ -113,6 +133,14 @@ class Microbatch(Batch):
     video_BCTHW: torch.Tensor
     latents_BCTHW: torch.Tensor | None = None
 
+    def _changed(self, change: Change) -> Self:
+        latents = self.latents_BCTHW
+        return replace(
+            super()._changed(change),
+            video_BCTHW=change(self.video_BCTHW),
+            latents_BCTHW=None if latents is None else change(latents),
+        )
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pack(Batch):
@@ -128,6 +156,57 @@ class Pack(Batch):
     buckets: tuple[Bucket, ...]
     lengths: tuple[int, ...]
     videos: tuple[torch.Tensor, ...]
+
+    def _changed(self, change: Change) -> Self:
+        return replace(super()._changed(change), videos=tuple(map(change, self.videos)))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What one rank does in one optimizer step: an iterable of its microbatches or packs.
+
+    The sum of ``batch.weight`` x mean loss of the batch, over the batches and over all ranks, is the mean loss of the
+    step's samples. Who sums the losses of samples divides the gradients by ``samples`` instead.
+
+    Attributes:
+        batches: of this rank, at least one; other ranks may have more or fewer. Fillers have weight 0.
+    """
+
+    batches: tuple[Microbatch | Pack, ...]
+
+    def __iter__(self) -> Iterator[Microbatch | Pack]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def step(self) -> int:
+        """Number of the step in the run, from 0."""
+        return self.batches[-1].step
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch, from 0."""
+        return self.batches[-1].epoch
+
+    @property
+    def samples(self) -> int:
+        """Samples of the step on all ranks."""
+        return self.batches[-1].step_samples
+
+    @property
+    def own_samples(self) -> int:
+        """Samples of the step on this rank; what a filler repeats is not counted."""
+        return sum(len(batch.keys) for batch in self.batches if batch.weight)
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Self:
+        """Return the same step with all of its tensors on a device (`Batch.to`)."""
+        return replace(self, batches=tuple(batch.to(device, non_blocking) for batch in self.batches))
+
+    def pin_memory(self) -> Self:
+        """Return the same step with all of its tensors in page-locked memory."""
+        return replace(self, batches=tuple(batch.pin_memory() for batch in self.batches))
 
 
 class Coming(NamedTuple):

@@ -8,6 +8,10 @@ class UsageError(Exception):
     """
 
 
+class NoLengthError(UsageError, TypeError):
+    """What was asked for its length has none; a TypeError, which Python and training loops take for that."""
+
+
 class RunError(Exception):
     """The call was right and the work failed: names the file, shard or key that is wrong.
 

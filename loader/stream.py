@@ -20,6 +20,7 @@ from loader.cost import Cost
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
 from loader.errors import UsageError
+from loader.lengths import microbatches_left, steps_of_epoch
 from loader.loader_state import ReadingState, Stand, is_loader_state, read_loader_state, read_reading_state
 from loader.outlook import outlook
 from loader.pipeline import Pipeline
@@ -29,14 +30,8 @@ from loader.samples import Samples
 from loader.share import NO_WORKERS, Share
 from loader.source import Source
 from loader.stages import Stages
+from loader.standing import Standing, Start
 from loader.stream_config import StreamConfig
-from loader.worker_starts import WorkerStarts
-
-_READ = (
-    "worker processes of a DataLoader have read this stream, and it cannot know how much of that was used: first load"
-    " where to go on, stream.load_state_dict(stream.state_after(last_batch)); or let a StepLoader(stream, processes=n)"
-    " read, which keeps count"
-)
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +56,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     Iterating goes on from the state and moves it, a step at a time: a stream left in mid-step begins that step
     again. In a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share and
     the loader restores plan order. The processes hold copies of this object, which cannot know what of their
-    batches was used: then take states from ``state_after(batch)``, and load one before another pass.
+    batches was used: say it with ``advance(batch)``, or take states from ``state_after(batch)``.
 
     A sample that is damaged, missing or cannot be decoded is reported in `Microbatch.bad`, and the next one of its
     bucket, by the plan, stands in for it.
@@ -101,16 +96,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         setting = Setting(
             policy=config.policy, regime=config.regime, lookahead=config.lookahead, shuffle=config.shuffle
         )
-        self._position = Position(0, 0, (Part(setting, world_size, config.microbatches, 0),))
-        self._taken = 0  # microbatches of the position's step that are not read again
-        self._moves = 1
-        self._persists = False  # whether this is a copy in a worker process that has begun a pass before
-        self._starts = WorkerStarts()
+        self._standing = Standing(Position(0, 0, (Part(setting, world_size, config.microbatches, 0),)))
         plan = self._stages.plan(self._position)
         self.steps_per_epoch = len(plan)
         told = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
         if told and (advice := outlook(plan).advice()):
             _log.warning("%s", advice)
+
+    @property
+    def _position(self) -> Position:
+        return self._standing.position
 
     @property
     def assignment(self) -> Assignment:
@@ -120,19 +115,35 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def __iter__(self) -> "Reading":
         return Reading(self)
 
+    def __len__(self) -> int:
+        """Number of this rank's microbatches from where the stream stands to its end.
+
+        Raises:
+            NoLengthError: it has no end, or only its steps can be counted beforehand.
+        """
+        left = microbatches_left(self._stages, self.config, self._position)
+        return left - self._standing.taken
+
     def state_dict(self) -> dict[str, Any]:
         """The state after the last microbatch this object yielded; a few JSON values.
 
         Raises:
             UsageError: worker processes of a DataLoader read the stream.
         """
-        if get_worker_info() is None:
-            self._check_unread()
+        self._standing.check_unread()
         return self._state(self._position)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
         """The state from which a stream goes on behind ``batch``; within a step, from the step's beginning."""
         return self._state(batch.after)
+
+    def advance(self, batch: Batch) -> None:
+        """Goes on behind a batch that worker processes of a DataLoader read; within a step, from its beginning.
+
+        Args:
+            batch: the last one that was used; the pass that gave it is not disturbed.
+        """
+        self._standing.move(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of this or another rank, in this or another process.
@@ -152,7 +163,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def _stand(self, stand: Stand) -> None:
         """Goes on behind the last microbatch that a loader gave; from the step's beginning where it had others."""
         if self._load(stand.stream) and stand.rank == self.rank:
-            self._move(self._position, stand.used + stand.more)
+            self._standing.move(self._position, stand.used + stand.more)
         elif stand.more:
             raise UsageError(
                 "cannot resume: a StatefulDataLoader with snapshot_every_n_steps > 1 counted microbatches of"
@@ -185,7 +196,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
                 " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
                 " (`reelweave state inspect` shows them)"
             )
-        self._move(position)
+        self._standing.move(position)
         return bool(position == loaded.position)
 
     @property
@@ -202,17 +213,25 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             cost: seconds of a microbatch (`loader.recalibrate`).
         """
-        self._check_unread()
+        self._standing.check_unread()
         setting = self._position.part.setting.model_copy(update={"cost": cost})
         position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         if not position.fits_a_state:
             return False
-        self._move(position)
+        self._standing.move(position)
         return True
+
+    def steps_of_epoch(self) -> int:
+        """Number of steps of the epoch in which the stream goes on, those that are done included.
+
+        Raises:
+            NoLengthError: another stage of the curriculum begins within the epoch.
+        """
+        return steps_of_epoch(self._stages, self._position)
 
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""
-        self._check_unread()
+        self._standing.check_unread()
         plan, steps = self._stages.plan(self._position), self._position.part.steps
         drawn = int((self.assignment.bucket_of[plan.draws.rows] >= 0).sum())
         over_D = np.zeros(len(plan.draws.rows), np.bool_)
@@ -226,7 +245,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
         None where nothing comes, or a plan would have to be made that reading has not come to yet.
         """
-        self._check_unread()
+        self._standing.check_unread()
         position = self._stages.entered(self._position)
         plan = self._stages.made(position)
         if plan is None or position.part.steps == len(plan):
@@ -251,27 +270,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
-    def _begin(self) -> tuple[Position, int, int]:
-        """Where a pass begins: a position, the microbatch behind it that is read first, and the move that led there.
-
-        In a worker process that is the first of its own.
-        """
-        worker = get_worker_info()
-        if worker is None:
-            self._check_unread()
-            return self._position, self._taken, self._moves
-        move, text = self._starts.posted()
-        if self._persists and move > self._moves:
-            posted = json.loads(text)
-            self._position, self._taken = read_state(posted["state"]).position, posted["taken"]
-            self._moves = move
-        self._persists = True
-        if self._starts.begun(worker.id) >= self._moves:
-            raise UsageError(_READ)
-        self._starts.begin(worker.id, self._moves)
-        return self._position, self._taken + worker.id, self._moves
-
-    def _resume(self, state: ReadingState, worker: int, workers: int) -> tuple[Position, int, int]:
+    def _resume(self, state: ReadingState, worker: int, workers: int) -> Start:
         """Where a pass begins that goes on with what one process was reading."""
         if (state.worker, state.workers) != (worker, workers):
             raise UsageError(
@@ -281,43 +280,13 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             )
         if get_worker_info() is None:
             self._stand(Stand(state.stream, state.rank, state.next, 0))
-            return self._begin()
+            return self._standing.begin()
         if not self._load(state.stream) or state.rank != self.rank:
             raise UsageError(
                 f"the loader's state was saved by rank {state.rank} or planned otherwise, so its processes stand at"
                 " other places now; give it to the stream, stream.load_state_dict(loader_state), and none to the loader"
             )
-        self._starts.begin(worker, self._moves)
-        return self._position, state.next, self._moves
-
-    def _used(self, batch: Batch, move: int) -> None:
-        """Notes that a pass hands out a batch.
-
-        Args:
-            batch: that is used next.
-            move: behind which the pass began.
-        """
-        if get_worker_info() is None:
-            self._move(batch.after)
-        elif self._starts.last > move:
-            raise UsageError(
-                "the stream was moved, or another DataLoader began to read it, in the middle of a pass"
-            )
-
-    def _check_unread(self) -> None:
-        """Refuses where worker processes have begun behind the last move."""
-        if self._starts.is_own and self._starts.last >= self._moves:
-            raise UsageError(_READ)
-
-    def _move(self, position: Position, taken: int = 0) -> None:
-        self._position, self._taken = position, taken
-        if get_worker_info() is not None:
-            return  # a copy: where the stream stands is not for it to say
-        self._moves += 1
-        if not self._starts.is_own:
-            self._starts = WorkerStarts()
-        if self._starts.last:
-            self._starts.post(self._moves, json.dumps({"state": self._state(position), "taken": taken}))
+        return self._standing.begin_at(state.next)
 
     def _read(self, position: Position, first: int) -> Generator[Microbatch | Pack, None, None]:
         worker = get_worker_info()
@@ -359,21 +328,23 @@ class Reading:
         self._stream = stream
         self._worker, self._workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._batches: Generator[Microbatch | Pack, None, None] | None = None
-        self._place: tuple[Position, int, int] | None = None
-        self._refusal: UsageError | None = None
+        self._start: Start | UsageError | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Microbatch | Pack:
-        position, first, move = self._begin()
+        start, stream = self._begun(), self._stream
         if self._batches is None:
-            self._batches = self._stream._read(position, first)
+            self._batches = stream._read(start.position, start.first)
         batch = next(self._batches)
-        self._stream._used(batch, move)
+        if get_worker_info() is None:
+            stream._standing.move(batch.after)
+        else:
+            stream._standing.check_followed(start.move)
         # Counted from where the stream stands behind it: in worker processes, others read what comes between.
         first = self._workers - 1 if batch.ends_step else batch.slot + self._workers
-        self._place = batch.after, first, move
+        self._start = Start(batch.after, first, start.move)
         return batch
 
     def close(self) -> None:
@@ -383,13 +354,13 @@ class Reading:
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the last microbatch, also within a step."""
-        position, first, _ = self._begin()
+        start = self._begun()
         return ReadingState(
-            stream=self._stream._state(position),
+            stream=self._stream._state(start.position),
             rank=self._stream.rank,
             worker=self._worker,
             workers=self._workers,
-            next=first,
+            next=start.first,
         ).model_dump()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -398,19 +369,18 @@ class Reading:
         Raises:
             UsageError: it is of another process or rank, or another plan was made since.
         """
-        self._place = self._stream._resume(read_reading_state(state), self._worker, self._workers)
+        self._start = self._stream._resume(read_reading_state(state), self._worker, self._workers)
         self._batches = None
 
-    def _begin(self) -> tuple[Position, int, int]:
-        if self._refusal is not None:
-            raise self._refusal
-        if self._place is None:
+    def _begun(self) -> Start:
+        if self._start is None:
             try:
-                self._place = self._stream._begin()
+                self._start = self._stream._standing.begin()
             except UsageError as error:
-                self._refusal = error
-                raise
-        return self._place
+                self._start = error  # for good: the stream may be moved for another pass
+        if isinstance(self._start, UsageError):
+            raise self._start
+        return self._start
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

@@ -123,7 +123,7 @@ def test_a_second_pass_over_worker_processes_is_refused_until_the_stream_is_move
     for use in (lambda: next(iter(loader)), stream.state_dict, lambda: next(iter(stream)), stream.coming):
         with pytest.raises(UsageError, match="cannot know how much of that was used"):
             use()
-    stream.load_state_dict(stream.state_after(found[-1]))
+    stream.advance(found[-1])
     assert stream.state_dict() == stream.state_after(found[-1])
     assert sorted(keys([*found, *loader])) == EVERY_KEY
 
@@ -133,7 +133,7 @@ def test_processes_that_persist_go_on_where_the_stream_was_moved(dataset: Datase
     loader = DataLoader(stream, batch_size=None, num_workers=2, persistent_workers=True)
     for taken in (3, 4, 100):
         found += islice(loader, taken)
-        with pytest.raises(UsageError, match="load where to go on"):
+        with pytest.raises(UsageError, match="say where to go on"):
             next(iter(loader))
         stream.load_state_dict(stream.state_after(found[-1]))
     assert keys(found) == keys(make(dataset))

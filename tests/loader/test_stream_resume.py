@@ -202,8 +202,7 @@ def test_a_state_stays_small_however_often_an_epoch_changes(dataset: Dataset) ->
     accepted = 0
     for number in range(60):
         accepted += stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        position = stream._position
-        stream._position = position.after_step()
+        stream._standing.move(stream._position.after_step())
     assert 0 < accepted < 60
     assert len(json.dumps(stream.state_dict())) <= 4096
 
@@ -216,7 +215,7 @@ def test_an_epoch_changed_too_often_is_refused_when_it_resumes_not_when_it_is_sa
         if state is not None:
             stream.load_state_dict(state)
         stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        stream._position = stream._position.after_step()
+        stream._standing.move(stream._position.after_step())
         state = stream.state_dict()
     with pytest.raises(UsageError, match="until it ends, use the ranks"):
         VideoStream(dataset, config(buckets=one_by_one, regime="slot")).load_state_dict(state)

@@ -1,0 +1,157 @@
+"""Whole steps, their lengths and states, and batches that training loops move to where they need them."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from accelerate.utils import send_to_device
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from loader import StepLoader, VideoStream
+from loader.batch import Batch, Pack, Step
+from loader.dataset import Dataset
+from loader.errors import NoLengthError, UsageError
+from tests.loader.stream_clips import BUCKETS, SAMPLES, config
+
+pytestmark = pytest.mark.filterwarnings("ignore:.set_vital.")
+
+SMALL = {
+    "decode": False,
+    "workers": 1,
+    "microbatches": 2,
+    "buckets": BUCKETS.model_copy(update={"max_batch": 1}),
+}
+EVERY_KEY = [f"key{number:02}" for number in range(SAMPLES)]
+
+
+def make(dataset: Dataset, rank: int = 0, world_size: int = 1, **changes: object) -> VideoStream:
+    return VideoStream(dataset, config(**SMALL | changes), rank, world_size)
+
+
+def keys(steps: list[Step]) -> list[str]:
+    return [key for step in steps for batch in step if batch.weight for key in batch.keys]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_pass_is_an_epoch_of_whole_steps(dataset: Dataset, processes: int) -> None:
+    loaders = [StepLoader(make(dataset, rank, 2), processes) for rank in range(2)]
+    for epoch in (0, 1):
+        assert len(loaders[0]) == len(loaders[1])
+        ranks = [list(loader) for loader in loaders]
+        assert [len(steps) for steps in ranks] == [len(loaders[0])] * 2
+        assert sorted(keys(ranks[0] + ranks[1])) == EVERY_KEY
+        for one, other in zip(*ranks, strict=True):
+            assert (one.step, one.epoch, one.samples) == (other.step, epoch, other.samples)
+            assert one.own_samples + other.own_samples == one.samples
+            assert sum(batch.weight for step in (one, other) for batch in step) == pytest.approx(1)
+            assert [batch.ends_step for batch in one] == [False] * (len(one) - 1) + [True]
+    assert list(loaders[0]) == []
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_state_stands_behind_the_last_step_that_was_handed_out(dataset: Dataset, processes: int) -> None:
+    whole = keys(list(StepLoader(make(dataset))))
+    stream = make(dataset)
+    loader = StepLoader(stream, processes)
+    found = list(islice(loader, 3))  # a pass that is left goes on
+    found += islice(loader, 2)
+    assert loader.state_dict() == stream.state_after(found[-1].batches[-1])
+    other = StepLoader(make(dataset), 2 - processes)
+    other.load_state_dict(loader.state_dict())
+    assert len(other) == len(StepLoader(make(dataset)))  # of the epoch, not of what is left of it
+    assert keys([*found, *other]) == whole
+    loader.load_state_dict(stream.state_after(found[1].batches[-1]))
+    assert keys([*found[:2], *loader]) == whole
+    assert loader.state_dict()["epoch"] == 0
+    loader.close()
+
+
+def test_processes_of_another_loader_beside_it_are_refused(dataset: Dataset) -> None:
+    stream = make(dataset)
+    steps = iter(StepLoader(stream, 1))
+    next(steps)
+    next(iter(DataLoader(stream, batch_size=None, num_workers=1)))
+    with pytest.raises(UsageError, match="another DataLoader began"):
+        list(steps)
+
+
+def test_inside_other_loaders_it_has_to_be_in_their_process(dataset: Dataset) -> None:
+    assert sorted(keys(list(DataLoader(StepLoader(make(dataset)), batch_size=None)))) == EVERY_KEY
+    first, other = (StatefulDataLoader(StepLoader(make(dataset)), batch_size=None) for _ in range(2))
+    found = list(islice(first, 4))
+    other.load_state_dict(first.state_dict())
+    assert sorted(keys([*found, *other])) == EVERY_KEY
+    with pytest.raises(UsageError, match=r"StepLoader\(stream, processes=n\)"):
+        next(iter(DataLoader(StepLoader(make(dataset)), batch_size=None, num_workers=1)))
+
+
+def test_the_length_of_a_stream_is_what_it_still_gives(dataset: Dataset) -> None:
+    for changes in ({"microbatches": 3}, {"regime": "slot"}, {"regime": "pack"}, {"microbatches": 1}):
+        world_size = 2 if changes.get("regime") == "slot" or changes == {"microbatches": 1} else 1
+        stream = make(dataset, 0, world_size, **changes)
+        batches = iter(stream)
+        next(batches)
+        batches.close()
+        assert len(stream) == len(list(stream))
+        assert len(stream) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": None}, "without an end"),
+        ({"world_size": 2}, "different numbers of microbatches"),
+        ({"curriculum": [{"until_step": 2}, {"frames": (5,)}]}, "stream.curriculum"),
+    ],
+)
+def test_what_has_no_length_says_why(dataset: Dataset, changes: dict[str, object], words: str) -> None:
+    stream = make(dataset, **changes)
+    with pytest.raises(NoLengthError, match=words):
+        len(stream)
+    with pytest.raises(TypeError):  # which is what training loops take for a loader without a length
+        len(DataLoader(stream, batch_size=None))
+    if "curriculum" in changes:
+        with pytest.raises(NoLengthError, match="ends at step 2, within this epoch"):
+            len(StepLoader(stream))
+    else:
+        assert len(StepLoader(stream)) == stream.steps_per_epoch
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    found = list(batch.contexts or ()) + ([batch.media.bytes_N] if batch.media else [])
+    if isinstance(batch, Pack):
+        return [*found, *batch.videos]
+    return [*found, batch.video_BCTHW, *([] if batch.latents_BCTHW is None else [batch.latents_BCTHW])]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"decode": True}, {"regime": "pack"}, {"regime": "pack", "decode": True}]
+)
+def test_batches_and_steps_move_with_all_their_tensors(dataset: Dataset, changes: dict[str, object]) -> None:
+    [step] = islice(StepLoader(make(dataset, **changes)), 1)
+    for moved in (
+        step.to("meta"),
+        step.to(torch.device("meta"), non_blocking=True),
+        send_to_device(step, "meta"),
+    ):
+        assert len(moved) == len(step)
+        for one, other in zip(step, moved, strict=True):
+            assert type(one) is type(other)
+            assert {tensor.device.type for tensor in tensors(other)} == {"meta"}
+            assert [tensor.shape for tensor in tensors(one)] == [tensor.shape for tensor in tensors(other)]
+            assert (one.keys, one.weight, one.after) == (other.keys, other.weight, other.after)
+
+
+def test_latents_and_contexts_move_too_and_a_pinning_loader_asks_the_batch(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [batch] = islice(make(dataset), 1)
+    stored = replace(batch, latents_BCTHW=torch.zeros(2), contexts=(torch.zeros(1, 2),))
+    assert len(tensors(stored)) == 4
+    assert {tensor.device.type for tensor in tensors(stored.to("meta"))} == {"meta"}
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    assert torch.utils.data._utils.pin_memory.pin_memory(Step((stored,))).batches[0].keys == stored.keys
+    assert len(pinned) == 4
