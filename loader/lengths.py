@@ -1,9 +1,38 @@
 """How many microbatches and steps are to come, where that is known beforehand."""
 
+from typing import NamedTuple
+
+import numpy as np
+
 from loader.errors import NoLengthError
 from loader.position import Position
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
+
+
+class EpochProgress(NamedTuple):
+    """How far an epoch is.
+
+    Attributes:
+        samples_done: trained on.
+        samples_left: that fit a bucket and are still to come.
+        steps_left: that they make.
+    """
+
+    samples_done: int
+    samples_left: int
+    steps_left: int
+
+
+def progress_of(stages: Stages, position: Position) -> EpochProgress:
+    """Count what is done of an epoch at a position, and what is left."""
+    plan, steps = stages.plan(position), position.part.steps
+    drawn = int((plan.assignment.bucket_of[plan.draws.rows] >= 0).sum())
+    over_D = np.zeros(len(plan.draws.rows), np.bool_)
+    for draws in plan.drawn_before(steps):
+        over_D[draws] = True  # twice, where fillers repeat what their step holds
+    left = len(plan.order) - int(over_D.sum())
+    return EpochProgress(drawn - left, left, len(plan) - steps)
 
 
 def microbatches_left(stages: Stages, config: StreamConfig, position: Position) -> int:

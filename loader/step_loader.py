@@ -1,7 +1,7 @@
 """A loader of whole optimizer steps."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from loader.batch import Microbatch, Pack, Step
 from loader.errors import UsageError
 from loader.share import NO_WORKERS
-from loader.stream import Reading, VideoStream
+from loader.stream import Reading, VideoStream, refuse_sharding
 
 
 class StepLoader(IterableDataset[Step]):
@@ -76,6 +76,11 @@ class StepLoader(IterableDataset[Step]):
             NoLengthError: another stage of the curriculum begins within the epoch.
         """
         return self.stream.steps_of_epoch()
+
+    @property
+    def generator(self) -> NoReturn:
+        """Refuse what Accelerate makes of a prepared DataLoader (`VideoStream.generator`)."""
+        refuse_sharding()
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's state behind the last step this object yielded."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Generator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from loader.cost import Cost
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
 from loader.errors import UsageError
-from loader.lengths import microbatches_left, steps_of_epoch
+from loader.lengths import EpochProgress, microbatches_left, progress_of, steps_of_epoch
 from loader.loader_state import ReadingState, Stand, is_loader_state, read_loader_state, read_reading_state
 from loader.outlook import outlook
 from loader.pipeline import Pipeline
@@ -34,20 +34,6 @@ from loader.standing import Standing, Start
 from loader.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
-
-
-class EpochProgress(NamedTuple):
-    """How far an epoch is.
-
-    Attributes:
-        samples_done: trained on.
-        samples_left: that fit a bucket and are still to come.
-        steps_left: that they make.
-    """
-
-    samples_done: int
-    samples_left: int
-    steps_left: int
 
 
 class VideoStream(IterableDataset[Microbatch | Pack]):
@@ -232,13 +218,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""
         self._standing.check_unread()
-        plan, steps = self._stages.plan(self._position), self._position.part.steps
-        drawn = int((self.assignment.bucket_of[plan.draws.rows] >= 0).sum())
-        over_D = np.zeros(len(plan.draws.rows), np.bool_)
-        for draws in plan.drawn_before(steps):
-            over_D[draws] = True  # twice, where fillers repeat what their step holds
-        left = len(plan.order) - int(over_D.sum())
-        return EpochProgress(drawn - left, left, len(plan) - steps)
+        return progress_of(self._stages, self._position)
 
     def coming(self) -> list[Coming] | None:
         """What all ranks are about to read in the step behind the state, rank after rank; opens no file.
@@ -299,6 +279,15 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         own = islice(planned(self._stages, self.config, self.rank, position), first, None, stride)
         with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
             yield from pipeline.run(own)
+
+    @property
+    def generator(self) -> NoReturn:
+        """Refuse what Accelerate makes of a prepared DataLoader; it asks for this name before it shards a dataset.
+
+        Raises:
+            UsageError: always.
+        """
+        refuse_sharding()
 
     @property
     def latents(self) -> Latents | None:
@@ -381,6 +370,18 @@ class Reading:
         if isinstance(self._start, UsageError):
             raise self._start
         return self._start
+
+
+def refuse_sharding() -> NoReturn:
+    """Refuse that another library divides a stream over ranks.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "Accelerate would leave out microbatches of a stream, which holds those of one rank already: prepare model"
+        " and optimizer, not the loader, and move batches with batch.to(accelerator.device)"
+    )
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:
