@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from curate.cut import Clip
 from curate.filters import ClipSample, Motion, MotionMeter, ScoreConfig, levels
-from curate.spans import Span
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -36,12 +35,24 @@ class FrameStats:
         self._steps.append(0.0 if self._last is None else float(np.abs(luma - self._last).mean()))
         self._last = luma
 
-    def of(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(luma [frames], steps [frames]) of a span; the first step is 0."""
-        luma = np.array(self._luma[span.first : span.last], np.float32)
-        steps = np.array(self._steps[span.first : span.last], np.float32)
-        steps[:1] = 0
-        return luma, steps
+    def of(self, shown: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(luma [frames], steps [frames]) of a clip; the first step is 0.
+
+        Args:
+            shown: which source frame each of the clip's frames shows, not falling: a repeated one makes no step, and
+                over those left out the largest step counts.
+        """
+        first = int(shown[0])
+        source = np.array(self._steps[first : int(shown[-1]) + 1], np.float32)
+        source[0] = 0
+        ends = np.unique(shown) - first
+        largest = (
+            np.maximum.reduceat(source, np.concatenate([[0], ends[:-1] + 1])) if len(ends) > 1 else source[:1]
+        )
+        steps = np.zeros(len(shown), np.float32)
+        steps[np.searchsorted(shown - first, ends)] = largest
+        luma = np.array(self._luma[first : int(shown[-1]) + 1], np.float32)
+        return luma[shown - first], steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +63,15 @@ class Collected:
     times_s: NDArray[np.float64]
     motion: Motion
 
-    def sample(self, clip: Clip, stats: FrameStats) -> ClipSample:
+    def sample(self, clip: Clip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
         """The sample of the clip.
 
         Args:
             clip: as it was cut.
             stats: of the whole source.
+            shown: which source frame each of the clip's frames shows.
         """
-        luma, steps = stats.of(clip.span)
+        luma, steps = stats.of(shown)
         return ClipSample(
             pictures=self.pictures,
             times_s=self.times_s,

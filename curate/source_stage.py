@@ -29,6 +29,7 @@ from curate.scan import Scan, scan
 from curate.source import SourceError
 from curate.spans import Span, spans
 from curate.takedown import TakeDowns, emptied
+from curate.timeline import source_frames
 from loader.errors import RunError
 from loader.storage import StorageConfig, WebError, open_object
 
@@ -147,7 +148,9 @@ class CutSource:
     def _finished(
         self, record: Record, clip: Clip, collected: Collected, seen: Scan, arrays: dict[str, NDArray[Any]]
     ) -> Record:
-        sample = collected.sample(clip, seen.stats)
+        span, line = clip.span, seen.timeline
+        shown = source_frames(line.times_s, span.first, span.last, line.rate)
+        sample = collected.sample(clip, seen.stats, shown)
         record = replace(
             record,
             stage="cut",

@@ -3,11 +3,18 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.sample import ClipSample
+from curate.filters.sample import ClipSample, Floats
 
 _DARK, _BRIGHT = 25, 230
 _ALL = 0.98
-"""A picture is black when 98 percent of it are darker than a tenth of the range: FFmpeg's ``blackdetect``."""
+"""A picture can be black when 98 percent of it are darker than a tenth of the range: FFmpeg's ``blackdetect``."""
+
+STANDS_OUT, SUBJECT = 30.0, 5e-4
+"""Grey levels, and the share of a picture that differs by so much where there is something to see.
+
+Stars, a moon, lit windows, a dancer on a dark stage and lines on white paper cover 0.1 to 1 percent; noise, dust on
+black leader and what codecs do to an even picture cover 0.02 or less.
+"""
 
 _CRUSHED, _CLIPPED = 4, 251  # codecs and scaling move full black and white by a few levels
 _STEP = 2  # every second row and column tells as much of a histogram
@@ -16,22 +23,32 @@ _STEP = 2  # every second row and column tells as much of a histogram
 def light_scores(sample: ClipSample) -> dict[str, float]:
     """Scores of light and colour, from pictures without bars.
 
-    ``black_share`` and ``white_share`` of the pictures; ``luminance``, its mean, and ``contrast``, its 95th less
-    its 5th percentile in the median picture, both 0 to 255; ``crushed_share`` and ``clipped_share`` of the pixels
-    that are fully black or white; ``colourfulness`` of the median picture (Hasler and Suesstrunk 2003).
+    ``black_share`` and ``white_share`` of the pictures, which are dark or bright and show nothing; ``luminance``,
+    its mean, and ``contrast``, its 95th less its 5th percentile in the median picture, both 0 to 255;
+    ``crushed_share`` and ``clipped_share`` of the pixels that are fully black or white; ``colourfulness`` of the
+    median picture (Hasler and Suesstrunk 2003).
     """
     shares = _cumulative(sample)
+    dark, bright = shares[:, _DARK] >= _ALL, 1 - shares[:, _BRIGHT - 1] >= _ALL
+    for number in np.flatnonzero(dark | bright):
+        if _shows(sample.grey[number]):
+            dark[number] = bright[number] = False
     spread = (shares < 0.95).sum(axis=1) - (shares < 0.05).sum(axis=1)
     levels = np.arange(256)
     return {
-        "black_share": float((shares[:, _DARK] >= _ALL).mean()),
-        "white_share": float((1 - shares[:, _BRIGHT - 1] >= _ALL).mean()),
+        "black_share": float(dark.mean()),
+        "white_share": float(bright.mean()),
         "luminance": float((np.diff(shares, axis=1, prepend=0) @ levels).mean()),
         "contrast": float(np.median(spread)),
         "crushed_share": float(shares[:, _CRUSHED].mean()),
         "clipped_share": float(1 - shares[:, _CLIPPED - 1].mean()),
         "colourfulness": float(np.median([_colourfulness(picture) for picture in sample.pictures])),
     }
+
+
+def _shows(grey: Floats) -> bool:
+    """Whether something stands out from the ground of an even picture [h, w]."""
+    return bool((np.abs(grey - np.median(grey)) > STANDS_OUT).mean() >= SUBJECT)
 
 
 def _cumulative(sample: ClipSample) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ class ClipSample:
     Attributes:
         pictures: uint8 [n, h, w, 3] RGB of finished pictures, n > 0, evenly spaced, aspect kept.
         times_s: float64 [n], rising: when each picture is shown, seconds after the clip's start.
-        luma: float32 [frames]: mean luminance of every decoded frame of the span, 0 to 255.
+        luma: float32 [frames]: mean luminance of every frame of the clip, 0 to 255.
         steps: float32 [frames]: mean absolute difference of the luminance to the frame before, grey levels,
             at 64x36 pixels; the first is 0.
         motion: float32 [frames]: as `curate.filters.vectors.MotionMeter` gives it: mean displacement in picture

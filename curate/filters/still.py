@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from curate.filters.light import STANDS_OUT, SUBJECT
 from curate.filters.sample import ClipSample, Floats
 
 _TILE_PX = 16
@@ -45,11 +46,13 @@ def still_scores(sample: ClipSample) -> dict[str, float]:
 def frozen_intervals(grey: Floats) -> NDArray[np.bool_]:
     """Whether the picture stands still between neighbours, [n - 1], for luminance [n, h, w].
 
-    The most changed of all tiles decides, so that a mouse in an empty room counts as motion. A single change
-    between two stills is a key frame and no motion, unless it is large.
+    The most changed of all tiles decides, so that a mouse in an empty room counts as motion; so do points that
+    change much, such as stars, which no tile shows. A single change between two stills is a key frame and no
+    motion, unless it is large.
     """
-    change = np.array([_tile_peak(np.abs(after - before)) for before, after in pairwise(grey)])
-    frozen = change <= _STILL
+    changes = [np.abs(after - before) for before, after in pairwise(grey)]
+    change = np.array([_tile_peak(one) for one in changes])
+    frozen = (change <= _STILL) & np.array([(one > STANDS_OUT).mean() < SUBJECT for one in changes])
     beside = np.concatenate([[True], frozen[:-1]]) & np.concatenate([frozen[1:], [True]])
     if len(frozen) > 1:
         frozen |= beside & (change <= _POP)

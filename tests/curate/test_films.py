@@ -1,8 +1,11 @@
 """Unusual but real films, whole, through the fused stage; the long list is tests/bench/films.py."""
 
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from curate.config import CurateConfig, fingerprint
 from curate.inputs import list_sources
@@ -34,3 +37,14 @@ def test_recordings_joined_without_care_are_cut_where_their_clock_starts_anew(tm
     assert (read_numbers(clip), read_numbers(later)) == (list(range(50)), list(range(40)))
     assert first.audio == "aac"
     assert second.audio == "none (the source's clock steps back before it)"
+
+
+def test_a_clip_says_of_its_own_frames_how_many_repeat(tmp_path: Path) -> None:
+    """A recorder that dropped two frames of three of a film at 30 frames per second."""
+    times_s = [*(number / 30 for number in range(15)), *(0.5 + number / 10 for number in range(25))]
+    path = write_video(tmp_path / "dropping.mp4", (40,), rate=30, times_s=times_s)
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 1.0})
+    shown = read_numbers(clip)
+    repeated = sum(one == other for one, other in pairwise(shown)) / (len(shown) - 1)
+    assert repeated > 0.5
+    assert record.scores["duplicate_share"] == pytest.approx(repeated, abs=0.02)

@@ -1,11 +1,12 @@
 """Scores tell defects from good footage by a margin, on rendered films that went through a real codec."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw
 
 from curate.filters import FilterConfig, ScoreConfig, crop_of_bars, decide, ocr_scores, scores, sound_scores
 from curate.filters.ocr import check_ocr
@@ -59,6 +60,52 @@ def test_black_and_white_pictures(tmp_path: Path, level: int, name: str, good: d
     rejection = decide(found, FilterConfig())
     assert rejection is not None
     assert rejection.stage == f"filter.{name}"
+
+
+def on_ground(level: int, draw: Callable[[ImageDraw.ImageDraw, int], None]) -> Iterator[Picture]:
+    """Something drawn on an even noisy ground, for each of 40 frames."""
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        image = Image.new("RGB", (WIDTH, HEIGHT), (level, level, level))
+        draw(ImageDraw.Draw(image), number)
+        yield np.clip(np.asarray(image) + rng.normal(0, 2, (HEIGHT, WIDTH, 3)), 0, 255).astype(np.uint8)
+
+
+STARS = np.random.default_rng(1).uniform(0, 1, (120, 2)) * [WIDTH, HEIGHT]
+
+
+def stars(draw: ImageDraw.ImageDraw, number: int) -> None:
+    for x, y in STARS:
+        draw.point([(x + 0.3 * number, y), (x + 0.3 * number, y + 1)], (220, 220, 255))
+
+
+def moon(draw: ImageDraw.ImageDraw, number: int) -> None:
+    draw.circle((100 + 2 * number, 120), 20, (190, 190, 170))
+
+
+def dancer(draw: ImageDraw.ImageDraw, number: int) -> None:
+    draw.rectangle([(200 + number, 150), (216 + number, 220)], (200, 120, 90))
+
+
+def pen(draw: ImageDraw.ImageDraw, number: int) -> None:
+    draw.line([(40, 140), (60 + 5 * number, 150)], (20, 20, 20), 3)
+
+
+def dust(draw: ImageDraw.ImageDraw, number: int) -> None:
+    x, y = np.random.default_rng(number).integers(0, 250, 2)
+    draw.point([(x, y), (x, y + 1)], (220, 220, 220))
+
+
+@pytest.mark.parametrize(
+    ("draw", "level", "nothing"),
+    [(stars, 4, False), (moon, 6, False), (dancer, 3, False), (pen, 250, False), (dust, 10, True)],
+)
+def test_a_small_subject_on_an_even_ground_is_neither_black_nor_white_nor_frozen(
+    tmp_path: Path, draw: Callable[[ImageDraw.ImageDraw, int], None], level: int, nothing: bool
+) -> None:
+    found = scored(tmp_path, on_ground(level, draw), crf="26")
+    assert found["black_share" if level < 128 else "white_share"] == float(nothing)
+    assert (found["frozen_share"] > 0.95) == nothing
 
 
 def test_half_a_black_clip_is_half_black(tmp_path: Path) -> None:
