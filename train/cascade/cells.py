@@ -20,8 +20,11 @@ from train.cascade.starts import dealt, degrees, smallest
 
 _FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
-_PHASES = ((0.4, (0.7, 0.07)), (0.6, (0.12, 0.02)))
+Phases = tuple[tuple[float, tuple[float, float]], ...]
 """Share of the moves, and heat at first and at last: of small cells, and of pairs."""
+COLD: Phases = ((0.4, (0.7, 0.07)), (0.6, (0.12, 0.02)))
+HOT: Phases = ((0.4, (15.0, 0.5)), (0.6, (1.0, 0.15)))
+"""For few samples: each move changes the makespan by percents, and a cold search stays where it begins."""
 _PARTS = (2, 2, 2, 2, 1, 4)
 """Of a cell, that a DiT begins with, search by search: halves mostly; the others help where there are few samples."""
 _LATE = 0.03  # small cells need not try degrees with which a schedule ends later than so much above the bound
@@ -46,6 +49,7 @@ def in_cells(
     searches: int,
     seed: int,
     stacked: bool = True,
+    phases: Phases = COLD,
 ) -> Schedule | None:
     """A schedule in cells, the last of which may be smaller.
 
@@ -58,6 +62,7 @@ def in_cells(
         searches: each from a start of its own; the best counts.
         seed: of their random numbers; the same gives the same schedule.
         stacked: DiTs of small cells are tried on half of the cell and all of it alone, beside what they begin with.
+        phases: of each search.
 
     Returns:
         The schedule; None where a sample does not fit, and where nothing is noticeably shorter than what is known.
@@ -72,7 +77,7 @@ def in_cells(
     all_K = np.ones_like(stacks_K)
     stacks_K = stacks_K if stacked else all_K
     few, many = (
-        Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in _PHASES
+        Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in phases
     )
     scratch, bits = Scratch.of(problem.samples), seeded(seed)
     best: tuple[State, Places] | None = None

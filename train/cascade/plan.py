@@ -6,21 +6,23 @@ import numpy as np
 
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
-from train.cascade.cells import in_cells, smallest_cell
+from train.cascade.cells import HOT, in_cells, smallest_cell
+from train.cascade.exact import exact
+from train.cascade.flexsp import flexsp
+from train.cascade.genetic import genetic
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.static import best_static
+from train.cascade.sweep import sweep
 
 WORTH = 0.02
 """A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
 _MOVES, _POWER = 2_200, 0.8  # of the search: so many times the samples to a power
 _CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
 _SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
-_FEW, _FAR, _AGAIN = (
-    8,
-    0.02,
-    (60_000, 12),
-)  # with few samples and so far above the bound: moves and searches once more
+_BRANCHES, _CASCADES = 200_000, 10  # of the exact search, and cascades for which it is likely to be complete
+_FEW, _FAR = 8, 0.02  # with few samples and so far above the bound all is tried that there is
+_AGAIN = (90_000, 6)  # moves and searches of that
 
 
 class Plan(NamedTuple):
@@ -60,18 +62,32 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
             proportion, and twice as long ends closer to the bound, on the whole.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
-    size = smallest_cell(problem)
-    crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
-    moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
-    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
-    known_s = static[0].makespan_s if static else np.inf
-    searched = in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
-    if searched:
-        known_s = min(known_s, searched.makespan_s)
+    few = problem.has_SM.sum() <= _CASCADES
+    searched = sweep(problem) if few and not static else None
+    known_s = min((one.makespan_s for one in (searched, static and static[0]) if one), default=np.inf)
+    if few:
+        found = exact(problem, known_s, int(_BRANCHES * effort))
+        searched = found.schedule or searched
+        known_s = searched.makespan_s if searched else known_s
+        bound_s = known_s if found.complete else bound_s
+    if known_s > bound_s:
+        searched = _in_cells(problem, bound_s, known_s, seed, effort) or searched
+        known_s = searched.makespan_s if searched else known_s
     if problem.samples <= _FEW and known_s > bound_s * (1 + _FAR):
+        others = [one for one in (flexsp(problem), sweep(problem), genetic(problem, seed), searched) if one]
+        searched = min(others, key=lambda one: one.makespan_s)
         moves, searches = _AGAIN
+        known_s = min(known_s, searched.makespan_s)
         again = in_cells(
-            problem, problem.gpus, bound_s, known_s, int(moves * effort), searches, seed, stacked=False
+            problem,
+            problem.gpus,
+            bound_s,
+            known_s,
+            int(moves * effort),
+            searches,
+            seed,
+            stacked=False,
+            phases=HOT,
         )
         searched = again or searched
     if static and searched:
@@ -83,6 +99,15 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     else:
         raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
     return Plan(chosen, searched, static[0] if static else None, bound_s)
+
+
+def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effort: float) -> Schedule | None:
+    """Search as long as an iteration can wait for."""
+    size = smallest_cell(problem)
+    crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
+    moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
+    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
+    return in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
 
 
 def kept(found: Schedule, static: Schedule) -> Schedule:
