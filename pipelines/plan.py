@@ -94,11 +94,16 @@ def run(options: argparse.Namespace) -> int:
     baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
 
     from train.cascade.bound import lower_bound
+    from train.cascade.exact import tightened
     from train.cascade.plan import WORTH, kept
 
-    bound_s = sum(map(lower_bound, problems)) / len(problems)
     best = min(made, key=lambda name: made[name].makespan_s)
     schedules = made[best].schedules
+    bounds_s = [
+        tightened(problem, lower_bound(problem), schedule.makespan_s)
+        for problem, schedule in zip(problems, schedules, strict=True)
+    ]
+    bound_s = sum(bounds_s) / len(problems)
     if baseline:
         schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
     chosen = _Planned(schedules, made[best].plan_ms)

@@ -18,6 +18,8 @@ from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.serial import MODULES
 
+_HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches of each
+_MOST = 24  # cascades; with more such searches prove nothing
 _CLOSE = 1e-9  # of a makespan: what is shorter by less is not looked for
 _TOGETHER_S = 1e-9  # what ends so little later ends at once
 
@@ -64,18 +66,27 @@ def exact(problem: Problem, known_s: float, budget: int) -> Searched:
     return Searched(Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus), complete, branches)
 
 
-def tightened(problem: Problem, bound_s: float, known_s: float, budget: int) -> float:
-    """Return a lower bound of the makespan, at least the given one, by searches that find nothing.
+def tightened(problem: Problem, bound_s: float, known_s: float) -> float:
+    """Return a lower bound of the makespan, by exact searches between a bound and a schedule that find nothing.
 
     Args:
         problem: what is to be planned.
         bound_s: a lower bound.
         known_s: makespan of a schedule.
-        budget: branches of each search.
     """
-    searched = exact(problem, known_s, budget)
+    if problem.has_SM.sum() > _MOST or known_s <= bound_s:
+        return bound_s
+    searched = exact(problem, known_s, _HALVINGS * _EACH)
     if searched.complete:
         return searched.schedule.makespan_s if searched.schedule else known_s
+    too_long_s = known_s
+    for _ in range(_HALVINGS):
+        middle_s = (bound_s + too_long_s) / 2
+        searched = exact(problem, middle_s, _EACH)
+        if searched.complete and not searched.schedule:
+            bound_s = middle_s * (1 - _CLOSE)
+        else:
+            too_long_s = middle_s
     return bound_s
 
 

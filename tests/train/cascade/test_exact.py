@@ -7,7 +7,7 @@ from tests.train.cascade.problems import random_problem
 from tests.train.cascade.tables import drawn_from_a_table
 from train.cascade.bound import lower_bound
 from train.cascade.check import violations
-from train.cascade.exact import exact
+from train.cascade.exact import exact, tightened
 from train.cascade.plan import plan
 from train.cascade.planners import PLANNERS
 from train.cascade.problem import Module, Problem
@@ -91,3 +91,14 @@ def test_nothing_is_proven_that_another_planner_disproves(seed):
     for name in OTHERS:
         other = PLANNERS[name](problem, seed)
         assert other is None or other.makespan_s >= found.bound_s * (1 - 1e-9), name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bound_is_tightened_and_never_above_a_schedule(seed):
+    problem = drawn_from_a_table(seed, samples=6, gpus=16)
+    area_s, found = lower_bound(problem), plan(problem, seed)
+    bound_s = tightened(problem, area_s, found.best.makespan_s)
+    assert area_s < bound_s <= found.best.makespan_s * (1 + 1e-9)
+    for name in OTHERS:
+        other = PLANNERS[name](problem, seed)
+        assert other is None or other.makespan_s >= bound_s * (1 - 1e-9), name
