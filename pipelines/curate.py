@@ -5,6 +5,7 @@ same command finishes a run that was interrupted; a finished dataset changes onl
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -92,12 +93,28 @@ def run(options: argparse.Namespace) -> int:
                 "report": report,
             }
         )
-        return 0
+        return _status(dataset)
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
     print_accounting(dataset)
     stdout().print(f"report: {report}", markup=False, soft_wrap=True)
-    return 0
+    return _status(dataset)
+
+
+def _status(dataset: Dataset) -> int:
+    """Return 1 and print why on stderr if nothing was kept and something failed, else 0."""
+    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
+    if dataset.manifest.totals.samples or not failed:
+        return 0
+    (stage, reason), count = Counter((row["stage"], row["reason"]) for row in failed).most_common(1)[0]
+    stderr().print(
+        f"reelweave: {dataset.storage.root} holds no sample: {len(failed)} of {dataset.accounting.num_rows} sources"
+        f" and clips failed, {count} of them at {stage} ({reason}); mend that, then run the same command with"
+        " --retry-failed",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 1
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:

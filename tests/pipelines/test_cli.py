@@ -138,6 +138,26 @@ def test_curate_is_refused_over_another_dataset(raw: Path, dataset: Path) -> Non
     assert "cut.crf" in done.stderr
 
 
+def test_curate_exits_with_1_where_failures_leave_nothing(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.mp4").write_bytes(b"no video")
+    (raw / "b.mp4").write_bytes(b"none either")
+    write_video(raw / "short.mp4", (10,))
+    for extra in ((), ("--json",)):  # a new dataset, then one that is there already
+        done = reelweave("curate", raw, "--out", tmp_path / "out", "--set", "run.runner=sequential", *extra)
+        assert done.returncode == 1
+        assert "holds no sample: 2 of 3 sources and clips failed, 2 of them at probe (" in done.stderr
+        assert "--retry-failed" in done.stderr
+    assert json.loads(done.stdout)["samples"] == 0
+
+
+def test_curate_exits_with_0_where_thresholds_leave_nothing(tmp_path: Path) -> None:
+    write_video(tmp_path / "raw/short.mp4", (10,))
+    options = ("--set", "run.runner=sequential", "--set", "run.isolate=false")
+    assert reelweave("curate", tmp_path / "raw", "--out", tmp_path / "out", *options).returncode == 0
+
+
 def test_verify_passes_and_names_shard_and_key_after_a_flipped_byte(dataset: Path) -> None:
     done = reelweave("verify", dataset, "--json")
     assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True)
