@@ -22,7 +22,7 @@ class Load:
 
     Attributes:
         name: of the stage.
-        seconds: one worker spends on an average source, all its clips together.
+        seconds: one worker spends on an average row, a source with all its clips or a clip.
         cpus: processors a worker occupies.
         gpus: graphics processors a worker occupies.
         memory_mb: megabytes a worker occupies.
@@ -52,12 +52,12 @@ class Plan:
 
     Attributes:
         pools: by stage.
-        sources_per_s: of the slowest stage, and so of the pipeline.
+        rows_per_s: of the slowest stage, and so of the pipeline.
         slowest: that stage.
     """
 
     pools: Mapping[str, Pool]
-    sources_per_s: float
+    rows_per_s: float
     slowest: str
 
 

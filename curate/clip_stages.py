@@ -27,6 +27,7 @@ class ClipStage:
         work: what is done.
         identity: row -> what the result belongs to.
         go_on: row -> whether later stages are still wanted.
+        after_dedup: whether the stage waits until duplicates are known, and sees only clips that are kept.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ClipStage:
     work: Work
     identity: Callable[[Row], str]
     go_on: Callable[[Row], bool] = lambda _: True
+    after_dedup: bool = False
 
     def __call__(self, rows: list[Row]) -> Iterator[Row]:
         """Yields every row, those with work done carrying its result in ``found``."""

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
@@ -125,10 +127,12 @@ def content_of(config: BaseModel) -> dict[str, Any]:
     return values
 
 
-def fingerprint(*configs: BaseModel) -> str:
-    """A short digest of what configurations say about results."""
+def fingerprint(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A short digest of what configurations, and contents of the models they name, say about results."""
     values: list[dict[str, Any]] = []
     for config in configs:
         revision = getattr(config, "REVISION", None)
         values.append(content_of(config) | ({} if revision is None else {"revision": revision}))
+    if models:
+        values.append(dict(models))
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

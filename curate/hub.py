@@ -37,6 +37,26 @@ def check_hub(repository: str, asked: str) -> None:
             ) from error
 
 
+def hub_commit(repository: str) -> str:
+    """The commit of a model that would be used now: the hub's, or without the hub that of this machine's cache.
+
+    Raises:
+        UsageError: neither has it.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        return str(HfApi().model_info(repository, timeout=_TIMEOUT_S).sha)
+    except Exception as error:  # noqa: BLE001 - whatever keeps the hub away
+        try:
+            return Path(snapshot_download(repository, local_files_only=True)).name
+        except (OSError, ValueError):
+            raise UsageError(
+                f"{repository} is not in this machine's model cache, and the hub does not give it"
+                f" ({first_line(error)}); bring the model here and give its folder or file"
+            ) from error
+
+
 def local_folder(name: str) -> Path | None:
     """The folder ``name`` means, or None when it can only be a name on a hub.
 

@@ -57,20 +57,34 @@ def judge(config: CurateConfig) -> Judge:
     return Judge(config, {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {})
 
 
-def clip_stages(config: CurateConfig, ledger: Ledger) -> list[ClipStage]:
-    """The stages over clips, in order."""
+def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str]) -> list[ClipStage]:
+    """The stages over clips, in order of their price; the dear ones wait until duplicates are known.
+
+    Args:
+        config: of all stages.
+        ledger: where results go.
+        models: identities as of `curate.model_files.model_digests`.
+    """
+
+    def named(*sections: str) -> str:
+        own = {key: value for key, value in models.items() if key.split(".")[0] in sections}
+        return fingerprint(*(getattr(config, section) for section in sections), models=own)
+
     wanted = judge(config)
-    stages = []
-    if config.embed.backend == "open_clip":
-        name = fingerprint(config.embed, config.aesthetic)
-        stages.append(ClipStage(EMBED, name, ledger, EmbedWork(config), clip_identity, wanted))
-    name = fingerprint(config.captions)
+    by_model = has_model(CAPTIONS, config)
+    name = named(CAPTIONS)
     work = CaptionWork(config)
-    stages.append(ClipStage(CAPTIONS, name, ledger, work, caption_identity, wanted))
+    captions = ClipStage(CAPTIONS, name, ledger, work, caption_identity, wanted, after_dedup=by_model)
+    stages = [] if by_model else [captions]
+    if config.embed.backend == "open_clip":
+        name = named(EMBED, "aesthetic")
+        stages.append(ClipStage(EMBED, name, ledger, EmbedWork(config), clip_identity, wanted))
+    if by_model:
+        stages.append(captions)
     if config.text_embed.model is not None:
-        name = fingerprint(config.text_embed)
+        name = named(TEXT_EMBED)
         text = TextWork(config, ledger, name)
-        stages.append(ClipStage(TEXT_EMBED, name, ledger, text, text_identity, wanted))
+        stages.append(ClipStage(TEXT_EMBED, name, ledger, text, text_identity, wanted, after_dedup=True))
     return stages
 
 

@@ -20,10 +20,10 @@ class Progress:
     """How far a phase is.
 
     Attributes:
-        phase: "cut" (sources, from probe to the last model stage) or "shard".
-        done: sources or shards done, those of an earlier run too.
+        phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard".
+        done: sources or shards done, those of an earlier run too; clips done in this phase.
         total: in all.
-        done_weight: of what is done; pixels x seconds for sources, bytes for shards.
+        done_weight: of what is done; pixels x seconds for sources, number of clips, bytes for shards.
         total_weight: of all; what is not probed yet is estimated from its bytes.
         eta_s: seconds left at the rate of this run; None until it is known.
         states: records per state so far, before duplicates are sought.
@@ -82,9 +82,14 @@ class Meter:
         progress = self._progress(current)
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
-            self._ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+            write_status(self._ledger, progress)
             self._written_at = time.monotonic()
         return progress
+
+    @property
+    def slowest(self) -> tuple[tuple[str, float], ...]:
+        """Sources that took longest, with their seconds."""
+        return tuple(sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST])
 
     def _count(self, entry: Row) -> None:
         self._weight += entry.get("pixel_s", 0.0)
@@ -98,7 +103,6 @@ class Meter:
         left = waiting_bytes * per_byte
         gained = self._weight - self._weight_before
         elapsed_s = time.monotonic() - self._began
-        slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
         return Progress(
             phase="cut",
             done=len(self._bytes) - len(self._waiting),
@@ -108,5 +112,56 @@ class Meter:
             eta_s=elapsed_s * left / gained if gained > 0 else None,
             states=dict(self._states),
             current=current,
-            slowest=tuple(slowest),
+            slowest=self.slowest,
         )
+
+
+class ClipMeter:
+    """Progress over clips that later stages have something to do for.
+
+    Args:
+        total: number of clips.
+        report: called at the start and after every clip.
+        ledger: place of the status file.
+        slowest: sources that took longest before, for that file.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        report: Callable[[Progress], None],
+        ledger: Ledger,
+        slowest: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        self._total, self._report, self._ledger, self._slowest = total, report, ledger, slowest
+        self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
+        self._show("")
+
+    def done(self, source: str) -> None:
+        """Count a clip of a source."""
+        self._done += 1
+        self._show(source)
+
+    def _show(self, current: str) -> None:
+        left = self._total - self._done
+        elapsed_s = time.monotonic() - self._began
+        eta_s = elapsed_s * left / self._done if self._done else None
+        progress = Progress(
+            phase="caption",
+            done=self._done,
+            total=self._total,
+            done_weight=self._done,
+            total_weight=self._total,
+            eta_s=eta_s,
+            current=current,
+            slowest=self._slowest,
+        )
+        self._report(progress)
+        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not left:
+            write_status(self._ledger, progress)
+            self._written_at = time.monotonic()
+
+
+def write_status(ledger: Ledger, progress: Progress) -> None:
+    """Keep how far a run is where people and other programs find it."""
+    ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})

@@ -12,6 +12,7 @@ from curate.forecast import Forecast, ForecastConfig
 from curate.forget import forget
 from curate.inputs import SourceRef, list_sources, shown
 from curate.ledger import LEDGER, Ledger, digest
+from curate.model_files import model_digests
 from curate.model_stages import check
 from curate.others import fingerprints
 from curate.progress import Progress
@@ -87,17 +88,18 @@ def curate(
     }
     if others := fingerprints(config):
         asked["others"] = others
+    if models := model_digests(config, ledger):
+        asked["models"] = models
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         _tidy(ledger, dataset, config)
         return Outcome(dataset.manifest, already_there=True)
     if dataset is not None and not change:
         raise _other_dataset(dataset.manifest.config, asked, out)
-    models = check(config)
+    weights = check(config)
     ledger.write_note("config", config.content())
-    work = Work(config, ledger, sources, dataset, progress)
+    work = Work(config, ledger, sources, dataset, progress, models)
     if retry_failed:
         work.forget_failures()
-    work.do_stages()
     records = work.decide()
     shards = work.shards(records)
     content = Content(
@@ -106,7 +108,7 @@ def curate(
             _columns(record, SCORES.names) for record in records if record.key and record.stage != REMOVAL
         ],
         config=asked,
-        versions={**versions(), **models},
+        versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset else [],
     )
     if dataset is None:
@@ -115,7 +117,7 @@ def curate(
     manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*work.notes, *notes), work.seconds)
+    return Outcome(manifest, False, (*work.notes, *notes), work.seconds())
 
 
 def forecast_curation(
@@ -134,7 +136,8 @@ def forecast_curation(
     ledger = Ledger(open_storage(out, config.storage))
     sources = list_sources(inputs, config.storage)
     check(config)
-    return Work(config, ledger, sources, None, progress).forecast(rates)
+    models = model_digests(config, ledger)
+    return Work(config, ledger, sources, None, progress, models).forecast(rates)
 
 
 def versions() -> dict[str, str]:
@@ -194,6 +197,9 @@ def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str)
     changed = sorted(_differences(there.get("curate", {}), asked["curate"]))
     if not changed and there.get("others") != asked.get("others"):
         changed = ["content of a dataset that dedup names"]
+    if not changed:
+        models = _differences(there.get("models", {}), asked.get("models", {}))
+        changed = [f"model at {name}" for name in sorted(models)]
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
     return UsageError(
         f"{out} already holds a dataset made {difference}; choose another --out, or change it with --update"

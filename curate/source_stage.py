@@ -241,10 +241,22 @@ def _isolated(sent: _Sent, attempts: int, max_source_s: float) -> Isolated:
 def clip_rows(source: SourceRef, entry: Row, todo: Iterable[str]) -> Iterator[Row]:
     """A row for each clip of a closed source that later stages have something to do for."""
     stages = list(todo)
-    said = {"caption": source.caption, "tags": entry.get("tags", {})}
     for record in entry["records"] if stages else ():
         if record["state"] == "kept":
-            yield {"kind": "clip", "record": record, **said, "todo": stages, "found": {}}
+            yield {**clip_row(source, entry, record), "todo": stages}
+
+
+def clip_row(source: SourceRef, entry: Row, record: Row) -> Row:
+    """A clip of a closed source as stages over clips take it, before anything is found or left to do."""
+    tags = entry.get("tags", {})
+    return {
+        "kind": "clip",
+        "record": record,
+        "caption": source.caption,
+        "tags": tags,
+        "todo": [],
+        "found": {},
+    }
 
 
 def source_id(source: SourceRef) -> str:

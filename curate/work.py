@@ -8,32 +8,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from curate.balance import Load, Machine, Plan, balance
 from curate.clip_stages import ClipStage, pack_array, unpack_array
 from curate.config import CurateConfig, fingerprint
 from curate.dedup import Item, dedup, quality
 from curate.forecast import Forecast, ForecastConfig, Measured, choose_sample, forecast
 from curate.inputs import SourceRef
 from curate.ledger import Ledger
-from curate.model_stages import availability, clip_stages, has_model, judge, pipeline_stages
+from curate.model_stages import availability, clip_stages, judge, pipeline_stages
 from curate.others import without_known
-from curate.pipeline import (
-    SILENCE_S,
-    TIMING,
-    Pool,
-    Stage,
-    cluster_size,
-    placed,
-    run_sequentially,
-    runner,
-    tasks,
-)
-from curate.progress import Meter, Progress
+from curate.passes import Pass, plan_notes, run_pass, total_seconds
+from curate.pipeline import SILENCE_S, Pool, Stage, cluster_size, run_sequentially, runner
+from curate.progress import ClipMeter, Meter, Progress
 from curate.records import Record, Row
 from curate.shard import STAGE as SHARD
 from curate.shard import Kept, WriteShard, plan_shards, untouched
 from curate.source_stage import STAGE as CUT
-from curate.source_stage import CutSource, SourceStage, arrays_name, clip_rows, source_id
+from curate.source_stage import CutSource, SourceStage, arrays_name, clip_row, source_id
 from curate.takedown import STAGE as REMOVAL
 from curate.takedown import TakeDowns, emptied
 from curate.verdict import described, taken_down, without_copies, without_duplicates
@@ -58,6 +48,7 @@ class Work:
         sources: list[SourceRef],
         dataset: Dataset | None,
         progress: Callable[[Progress], None],
+        models: Mapping[str, str],
     ) -> None:
         self._config, self._ledger, self._dataset, self._progress = config, ledger, dataset, progress
         self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset else ())
@@ -66,7 +57,9 @@ class Work:
         self._sources = {source.uri: source for source in sources}
         source_config = config.source_stage()
         self._cut = CutSource(source_config, config.storage, ledger, fingerprint(source_config), self._down)
-        self._stages: list[ClipStage] = clip_stages(config, ledger)
+        self._stages = clip_stages(config, ledger, models)
+        self._earlier = [stage for stage in self._stages if not stage.after_dedup]
+        self._later = [stage for stage in self._stages if stage.after_dedup]
         self._judge = judge(config)
         by_id = {source_id(source): source.uri for source in sources}
         closed = ledger.closed(CUT, self._cut.fingerprint)
@@ -74,96 +67,103 @@ class Work:
         self._results = {stage.name: ledger.closed(stage.name, stage.fingerprint) for stage in self._stages}
         self._places = places_of(dataset)
         self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
-        self.seconds: dict[str, float] = defaultdict(float)
+        self._passes: list[Pass] = []
+        self._slowest: tuple[tuple[str, float], ...] = ()
         self.notes: tuple[str, ...] = availability(config)
 
-    def do_stages(self, only: Sequence[SourceRef] | None = None) -> None:
-        """Brings every source, or only some, and every clip that is still wanted through all stages."""
+    def decide(self, only: Sequence[SourceRef] | None = None) -> list[Record]:
+        """The final state of everything, after every source, or only some, went through all stages.
+
+        Duplicates are sought before later stages ask their models, so that those see only clips that are kept.
+        Where a later stage fails a clip that others were dropped for, duplicates are sought once more without it.
+        The result follows from sources and configuration alone, whatever earlier runs asked.
+        """
         began = time.monotonic()
+        chosen = set(self._sources) if only is None else {source.uri for source in only}
+        self._do_sources(chosen)
+        failed: set[tuple[str, int]] = set()
+        while True:
+            records = self._verdict(chosen, failed)
+            if self._forget_lost(records):
+                self._do_sources(chosen)
+                continue
+            self._do_later(records)
+            finished = [self._finished(record) for record in records]
+            gone = [now for now, then in zip(finished, records, strict=True) if now.state != then.state]
+            failed |= {(record.source, record.part) for record in gone}
+            if not {record.key for record in gone} & {record.duplicate_of for record in records}:
+                break
+        if only is None:
+            if seconds := self.seconds():
+                note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": self.notes}
+                self._ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
+            self._ledger.pack(CUT, self._cut.fingerprint)
+            for stage in self._stages:
+                self._ledger.pack(stage.name, stage.fingerprint)
+        return finished
+
+    def _do_sources(self, chosen: Set[str]) -> None:
+        """Bring the chosen sources, and those of their clips that are still wanted, through all earlier stages."""
         meter = Meter(list(self._sources.values()), self._entries, self._progress, self._ledger)
         meter.show()
-        chosen = None if only is None else {source.uri for source in only}
-        rows = self._rows(chosen)
-        plan = None
-        if self._config.run.runner == "ray" and any(
-            has_model(one.name, self._config) for one in self._stages
-        ):
-            probe, rows = split_probe(rows)
-            self._run(probe, meter, {})
-            plan = self._plan(len(probe)) if rows else None
-        self._run(rows, meter, plan.pools if plan else {})
-        if chosen is not None:
-            return
-        if missing := sorted(self._sources.keys() - self._entries.keys()):
-            raise RunError(
-                f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
-            )
-        self._note_run(plan, time.monotonic() - began)
-        self._ledger.pack(CUT, self._cut.fingerprint)
-        for stage in self._stages:
-            self._ledger.pack(stage.name, stage.fingerprint)
-
-    def _run(self, rows: Sequence[Row], meter: Meter, pools: Mapping[str, Pool]) -> None:
-        if not rows:
-            return
         by_id = {source_id(source): source.uri for source in self._sources.values()}
-        for row in runner(self._config.run.runner)(rows, self._pipeline(pools)):
-            for name, seconds in row.get(TIMING, {}).items():
-                self.seconds[name] += seconds
+
+        def take(row: Row) -> None:
             if row["kind"] == "closed":
                 uri = by_id[row["id"]]
                 self._entries[uri] = row["entry"]
                 meter.done(uri, row["entry"])
             else:
                 self._take(row)
-        SourceStage.close()
 
-    def _pipeline(self, pools: Mapping[str, Pool]) -> list[Stage]:
-        """All stages as a runner takes them, with the workers of ``pools``."""
-        run, gpus = self._config.run, self._gpus()
-        return [
-            Stage(
-                CUT,
-                SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s),
-                limit=pools[CUT].most if CUT in pools else None,
-                gpus=run.shots_gpus if gpus and self._config.shots.may_use_gpu else 0.0,
-                memory_mb=run.worker_memory_mb,
-                max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
-            ),
-            *pipeline_stages(self._stages, self._config, pools, gpus),
-        ]
+        def stages(pools: Mapping[str, Pool]) -> list[Stage]:
+            return [self._cut_stage(pools), *self._clip_pipeline(self._earlier, pools)]
+
+        self._passes.append(run_pass("sources", self._rows(chosen), stages, self._config.run.runner, take))
+        SourceStage.close()
+        self._slowest = meter.slowest
+        if missing := sorted(chosen - self._entries.keys()):
+            raise RunError(
+                f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
+            )
+
+    def _do_later(self, records: Sequence[Record]) -> None:
+        """Bring all kept clips through the stages that come after deduplication."""
+        rows = [self._row(record, self._later) for record in records if record.state == "kept"]
+        rows = [row for row in rows if row["todo"] and self._judge(row)]
+        if not rows:
+            return
+        meter = ClipMeter(len(rows), self._progress, self._ledger, self._slowest)
+
+        def take(row: Row) -> None:
+            self._take(row)
+            meter.done(row["record"]["source"])
+
+        def stages(pools: Mapping[str, Pool]) -> list[Stage]:
+            return self._clip_pipeline(self._later, pools)
+
+        self._passes.append(run_pass("clips", rows, stages, self._config.run.runner, take))
+
+    def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage:
+        run = self._config.run
+        return Stage(
+            CUT,
+            SourceStage(self._cut, self._judge, run.isolate, run.attempts, run.max_source_s),
+            limit=pools[CUT].most if CUT in pools else None,
+            gpus=run.shots_gpus if self._config.shots.may_use_gpu and self._gpus() else 0.0,
+            memory_mb=run.worker_memory_mb,
+            max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
+        )
+
+    def _clip_pipeline(self, stages: Sequence[ClipStage], pools: Mapping[str, Pool]) -> list[Stage]:
+        return pipeline_stages(stages, self._config, pools, self._gpus())
 
     def _gpus(self) -> float:
         return cluster_size().gpus if self._config.run.runner == "ray" else 0.0
 
-    def _plan(self, sources: int) -> Plan:
-        """Workers per stage from what the first sources cost."""
-        loads = []
-        for task in tasks(placed(self._pipeline({}))):
-            seconds = sum(self.seconds[stage.name] for stage in task) / sources
-            loads.append(Load(task[0].name, seconds, task[0].cpus, task[0].gpus, task[0].memory_mb))
-        size = cluster_size()
-        return balance(loads, Machine(size.cpus, size.gpus, size.memory_mb))
-
-    def _note_run(self, plan: Plan | None, wall_s: float) -> None:
-        """What the run took, and the plan against what was achieved, for the report."""
-        if not self.seconds:
-            return
-        worked = len(self._sources)
-        note: Row = {
-            "wall_s": wall_s,
-            "worker_seconds": dict(self.seconds),
-            "sources": worked,
-            "notes": self.notes,
-        }
-        if plan is not None:
-            note["plan"] = {
-                "workers": {name: pool.most for name, pool in plan.pools.items()},
-                "slowest": plan.slowest,
-                "sources_per_s": plan.sources_per_s,
-                "achieved_sources_per_s": worked / wall_s,
-            }
-        self._ledger.write_note(RUN, note)
+    def seconds(self) -> dict[str, float]:
+        """Seconds that all workers of this run spent, by stage."""
+        return total_seconds(self._passes)
 
     def forecast(self, config: ForecastConfig) -> Forecast:
         """Works on a sample of the sources and scales what it gave and cost."""
@@ -171,19 +171,18 @@ class Work:
         sample = choose_sample(sources, config.sample)
         if not sample:
             raise UsageError("no source with any bytes; there is nothing to forecast")
-        self.do_stages(sample)
-        model_s = {name: self.seconds[name] for name in self.seconds if name != CUT}
+        records: dict[str, list[Record]] = defaultdict(list)
+        for record in self.decide(sample):
+            records[record.source].append(record)
+        model_s = {name: spent for name, spent in self.seconds().items() if name != CUT}
         per_source_gpu_s = self._gpu_seconds(model_s) / len(sample)
-        measured = [self._measured(source, per_source_gpu_s) for source in sample]
+        measured = [self._measured(source, records[source.uri], per_source_gpu_s) for source in sample]
         found = forecast(measured, sources, config)
         self._ledger.write_note("forecast", asdict(found))
         return found
 
-    def _measured(self, source: SourceRef, gpu_s: float) -> Measured:
+    def _measured(self, source: SourceRef, records: Sequence[Record], gpu_s: float) -> Measured:
         entry = self._entries[source.uri]
-        records = [
-            self._judge.judged(Record.from_row(row), self._found(source, row)) for row in entry["records"]
-        ]
         kept = [record for record in records if record.state == "kept"]
         return Measured(
             size=source.size,
@@ -195,26 +194,36 @@ class Work:
         )
 
     def _gpu_seconds(self, seconds: Mapping[str, float]) -> float:
-        shares = {stage.name: stage.gpus for stage in self._pipeline({})}
+        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._stages, {})}
         return sum(spent * shares.get(name, 0.0) for name, spent in seconds.items())
 
-    def decide(self) -> list[Record]:
-        """The final state of everything; sources whose kept clips are not at hand any more are cut once more."""
-        records = self._verdict()
+    def _forget_lost(self, records: Sequence[Record]) -> bool:
+        """Whether kept clips are not at hand any more; their sources then count as not done."""
         at_hand = self._ledger.staged_clips() | self._places.keys()
         lost = {one.source for one in records if one.state == "kept" and one.clip_id not in at_hand}
-        if not lost:
-            return records
         for uri in lost:
             del self._entries[uri]
-        self.do_stages()
-        return self._verdict()
+        return bool(lost)
 
-    def _verdict(self) -> list[Record]:
-        """The final state of every span and of every source that gave none, sorted by source and span."""
+    def _verdict(self, chosen: Set[str], failed: Set[tuple[str, int]]) -> list[Record]:
+        """The state of every span and of every source that gave none, before later stages; by source and span.
+
+        Args:
+            chosen: URIs of the sources that count.
+            failed: (source, part) of clips that a later stage is known to fail.
+        """
+        earlier = {stage.name for stage in self._earlier}
+
+        def state(source: SourceRef, row: Row) -> Record:
+            found = self._found(source, row)
+            if (source.uri, row["part"]) not in failed:
+                found = {name: result for name, result in found.items() if name in earlier}
+            return self._judge.judged(described(Record.from_row(row), source), found)
+
         records = [
-            self._judge.judged(described(Record.from_row(row), source), self._found(source, row))
+            state(source, row)
             for uri, source in sorted(self._sources.items())
+            if uri in chosen
             for row in self._entries[uri]["records"]
         ]
         records += [emptied(Record(source.uri), self._down.sources[source.uri]) for source in self._removed]
@@ -224,6 +233,12 @@ class Work:
             records = without_known(records, *self._items(records), self._config)
         new, old = self._items(records)
         return without_duplicates(records, dedup(new, self._config.dedup, old))
+
+    def _finished(self, record: Record) -> Record:
+        """A record of the verdict with what later stages found: its caption, or why there is none."""
+        if record.state != "kept":
+            return record
+        return self._judge.judged(record, self._found(self._sources[record.source], record.to_row()))
 
     def shards(self, records: list[Record]) -> list[ShardRecord]:
         """Shards with every kept record: those that may stay, and new ones."""
@@ -275,37 +290,42 @@ class Work:
             results = self._results[stage.name]
             self._results[stage.name] = {name: row for name, row in results.items() if "fault" not in row}
 
-    def _rows(self, chosen: Set[str] | None) -> list[Row]:
-        """What is left to do, of some sources or of all. Large sources first: one that comes last would run alone."""
-        names = [stage.name for stage in self._stages]
+    def _rows(self, chosen: Set[str]) -> list[Row]:
+        """What is left to do before deduplication. Large sources first: one that comes last would run alone."""
         waiting = [
-            source
-            for uri, source in self._sources.items()
-            if uri not in self._entries and (chosen is None or uri in chosen)
+            source for uri, source in self._sources.items() if uri in chosen and uri not in self._entries
         ]
-        rows: list[Row] = [
-            {"kind": "source", "source": asdict(source), "todo": names}
-            for source in sorted(waiting, key=lambda source: (-source.size, source.uri))
-        ]
+        rows = [self._source_row(source) for source in sorted(waiting, key=lambda one: (-one.size, one.uri))]
         at_hand = self._ledger.staged_clips() | self._places.keys()
         for uri, entry in sorted(self._entries.items()):
-            if chosen is None or uri in chosen:
-                rows += self._clip_rows(self._sources[uri], entry, names, at_hand)
+            if uri in chosen:
+                rows += self._clip_rows(self._sources[uri], entry, at_hand)
         return rows
 
-    def _clip_rows(self, source: SourceRef, entry: Row, names: list[str], at_hand: Set[str]) -> list[Row]:
+    def _clip_rows(self, source: SourceRef, entry: Row, at_hand: Set[str]) -> list[Row]:
         """What is left to do for the clips of a closed source; a clip that is gone asks for its source again."""
         rows = []
-        for row in clip_rows(source, entry, names):
-            clip_id = Record.from_row(row["record"]).clip_id
-            row["found"] = self._found(source, row["record"])
-            row["todo"] = [name for name in names if name not in row["found"]]
-            row["place"] = self._places.get(clip_id)
+        for one in entry["records"]:
+            record = Record.from_row(one)
+            if record.state != "kept":
+                continue
+            row = self._row(record, self._earlier)
             if row["todo"] and self._judge(row):
-                if clip_id not in at_hand:
-                    return [{"kind": "source", "source": asdict(source), "todo": names}]
+                if record.clip_id not in at_hand:
+                    return [self._source_row(source)]
                 rows.append(row)
         return rows
+
+    def _source_row(self, source: SourceRef) -> Row:
+        return {"kind": "source", "source": asdict(source), "todo": [stage.name for stage in self._earlier]}
+
+    def _row(self, record: Record, stages: Sequence[ClipStage]) -> Row:
+        """A clip as runners take it, with all that is known of it, and what of some stages is left to do."""
+        source = self._sources[record.source]
+        row = clip_row(source, self._entries[source.uri], record.to_row())
+        found = self._found(source, row["record"])
+        todo = [stage.name for stage in stages if stage.name not in found]
+        return {**row, "found": found, "todo": todo, "place": self._places.get(record.clip_id)}
 
     def _take(self, row: Row) -> None:
         for stage in self._stages:
@@ -315,7 +335,7 @@ class Work:
     def _found(self, source: SourceRef, record: Row) -> dict[str, Row]:
         """Results of the stages over clips, as far as they are known, for one clip."""
         entry = self._entries[source.uri]
-        row: Row = {"record": record, "caption": source.caption, "tags": entry.get("tags", {}), "found": {}}
+        row = clip_row(source, entry, record)
         if record["key"]:
             for stage in self._stages:
                 result = self._results[stage.name].get(stage.identity(row))
@@ -373,20 +393,6 @@ class Work:
             name = arrays_name(self._sources[record.source], self._cut.fingerprint)
             self._arrays[record.source] = self._ledger.read_arrays(name)
         return self._arrays[record.source]
-
-
-def split_probe(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Some rows spread evenly over all, to measure what each stage costs, and the others.
-
-    A twentieth, at most 20; none of the others are left when all are few.
-    """
-    count = min(20, max(2, len(rows) // 20))
-    if len(rows) <= 2 * count:
-        return list(rows), []
-    chosen = {(2 * place + 1) * len(rows) // (2 * count) for place in range(count)}
-    return [rows[place] for place in sorted(chosen)], [
-        row for place, row in enumerate(rows) if place not in chosen
-    ]
 
 
 def places_of(dataset: Dataset | None) -> dict[str, tuple[str, int, int]]:

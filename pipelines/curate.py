@@ -151,7 +151,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
 @contextmanager
 def curation_progress() -> "Iterator[Callable[[Progress], None]]":
     """Progress bars for a curation: sources cut, then shards written; or for shards of latents."""
-    names = {"cut": "clips", "shard": "shards", "latents": "latents"}
+    names = {"cut": "clips", "caption": "captions", "shard": "shards", "latents": "latents"}
     with progress_bars() as bars:
         tasks: dict[str, TaskID] = {}
 

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from curate.ledger import LEDGER, Ledger, digest
 from curate.pipeline import runner
-from curate.progress import STATUS, Progress
+from curate.progress import Progress, write_status
 from curate.records import Row
 from curate.run import remove_strays
 from loader.blend.reading import is_blend_file
@@ -191,7 +191,7 @@ def _written(
         eta_s = (time.monotonic() - began) * left / gained if gained else None
         now = Progress(STAGE, len(done), len(plans), filled, total, eta_s, current=current)
         progress(now)
-        ledger.write_note(STATUS, {**asdict(now), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        write_status(ledger, now)
 
     report()
     rows = [plan.to_row() for plan in plans if plan.id not in done]

@@ -54,7 +54,8 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
     run, status, forecast = (_note(dataset, path) for path in (_RUN, _STATUS, _FORECAST))
     worker_s = run.get("worker_seconds", {})
     total = sum(worker_s.values())
-    plan = run.get("plan")
+    plans = run.get("plans", [])
+    workers = {name: count for plan in plans for name, count in plan["workers"].items()}
     totals = dataset.manifest.totals
     actual = {
         "clips": totals.samples,
@@ -68,11 +69,11 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
                 "stage": name,
                 "seconds": seconds,
                 "share": seconds / total if total else 0.0,
-                "workers": plan["workers"].get(name) if plan else None,
+                "workers": workers.get(name),
             }
             for name, seconds in worker_s.items()
         ],
-        "plan": plan,
+        "plans": plans,
         "slowest": [{"source": source, "seconds": seconds} for source, seconds in status.get("slowest", ())],
         "forecast": [
             {"what": name, **forecast[name], "actual": value}

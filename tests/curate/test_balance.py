@@ -71,7 +71,7 @@ def test_processors_go_where_they_make_the_whole_faster() -> None:
     loads = [Load("cut", 1.0), Load("captions", 20.0)]
     plan = balance(loads, Machine(cpus=126))
     assert {name: pool.most for name, pool in plan.pools.items()} == {"cut": 6, "captions": 120}
-    assert plan.sources_per_s == pytest.approx(6.0)
+    assert plan.rows_per_s == pytest.approx(6.0)
     idle = idle_share({"cut": 1.0, "captions": 20.0}, {"cut": 6, "captions": 120}, 3000)
     assert idle["captions"] < 0.1
     assert idle_share({"cut": 1.0, "captions": 20.0}, {"cut": 83, "captions": 4}, 300)["cut"] > 0.9
@@ -92,7 +92,7 @@ def test_no_other_split_is_faster(machine: Machine) -> None:
         ]
         if used[0] <= machine.cpus and used[1] <= machine.gpus and used[2] <= machine.memory_mb:
             best = max(best, min(count / load.seconds for count, load in zip(counts, loads, strict=True)))
-    assert balance(loads, machine).sources_per_s == pytest.approx(best)
+    assert balance(loads, machine).rows_per_s == pytest.approx(best)
 
 
 def test_a_stage_gets_no_more_workers_than_it_can_use() -> None:
