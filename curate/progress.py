@@ -1,10 +1,12 @@
 """How far a run is: weighed by pixels times duration, with an ETA, the slowest sources, and a status file."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from curate.at_work import at_work
 from curate.inputs import SourceRef
 from curate.ledger import Ledger
 from curate.records import Row
@@ -29,6 +31,7 @@ class Progress:
         states: records per state so far, before duplicates are sought.
         current: what was finished last.
         slowest: sources of this run that took longest, with their seconds.
+        at_work: sources in work for long: URI, share of its bytes read, seconds so far.
     """
 
     phase: str
@@ -40,6 +43,7 @@ class Progress:
     states: dict[str, int] = field(default_factory=dict)
     current: str = ""
     slowest: tuple[tuple[str, float], ...] = ()
+    at_work: tuple[tuple[str, float, float], ...] = ()
 
 
 class Meter:
@@ -69,16 +73,32 @@ class Meter:
             self._count(entry)
         self._weight_before, self._began = self._weight, time.monotonic()
         self._written_at = float("-inf")
+        self._at_work: tuple[tuple[str, float, float], ...] = ()
+        self._lock = threading.RLock()
 
     def done(self, uri: str, entry: Row) -> None:
         """A source was closed."""
-        self._waiting.discard(uri)
-        self._count(entry)
-        self._seconds[uri] = entry.get("seconds", 0.0)
-        self.show(uri)
+        with self._lock:
+            self._waiting.discard(uri)
+            self._count(entry)
+            self._seconds[uri] = entry.get("seconds", 0.0)
+            self.show(uri)
 
     def show(self, current: str = "") -> Progress:
         """Reports, and keeps the status file fresh."""
+        with self._lock:
+            return self._shown(current)
+
+    def show_at_work(self) -> None:
+        """Report the source that is longest in work and how far it is; called by a thread of its own."""
+        found = at_work(self._ledger)
+        if found:
+            uri, share, seconds = found[0]
+            with self._lock:
+                self._at_work = tuple(found[:SLOWEST])
+                self.show(f"{uri}: {share:.0%} after {seconds / 60:.0f} min")
+
+    def _shown(self, current: str) -> Progress:
         progress = self._progress(current)
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
@@ -113,6 +133,7 @@ class Meter:
             states=dict(self._states),
             current=current,
             slowest=self.slowest,
+            at_work=tuple(one for one in self._at_work if one[0] in self._waiting),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
+from curate.at_work import noted
 from curate.config import SourceStageConfig
 from curate.cut import Clip, cut
 from curate.dedup import fingerprint as dedup_fingerprint
@@ -65,8 +66,11 @@ class CutSource:
             return [_unopened(source, source.fault)]
         try:
             storage, name = open_object(source.location, self.storage)
-            with storage.open(name) as file:
-                return list(self._cut(source, file))
+            with (
+                storage.open(name) as file,
+                noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
+            ):
+                return list(self._cut(source, watched))
         except FileNotFoundError:
             return [_unopened(source, "disappeared before it was read")]
         except WebError as error:  # somebody else's server is no environment of ours

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from curate.at_work import watching
 from curate.clip_stages import ClipStage, pack_array, unpack_array
 from curate.config import CurateConfig, fingerprint
 from curate.dedup import Item, dedup, quality
@@ -119,7 +120,10 @@ class Work:
         def stages(pools: Mapping[str, Pool]) -> list[Stage]:
             return [self._cut_stage(pools), *self._clip_pipeline(self._earlier, pools)]
 
-        self._passes.append(run_pass("sources", self._rows(chosen), stages, self._config.run.runner, take))
+        with watching(self._ledger, meter.show_at_work):
+            self._passes.append(
+                run_pass("sources", self._rows(chosen), stages, self._config.run.runner, take)
+            )
         SourceStage.close()
         self._slowest = meter.slowest
         if missing := sorted(chosen - self._entries.keys()):

@@ -1,0 +1,99 @@
+"""Progress within sources: workers note how far they have read, the driver shows it while a source is not done.
+
+A source gives no result until it is closed, which may take hours. Notes go to the ledger, since a decoder runs in a
+child process on any machine of a cluster. They decide nothing, so a note that cannot be written costs nothing.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, cast
+
+from curate.ledger import LEDGER, Ledger
+from loader.errors import RunError
+
+NOTE_EVERY_S = 30.0
+_FOLDER = "at_work/"
+
+
+class _Watched:
+    """A source's file that notes now and then how far it was read."""
+
+    def __init__(self, file: BinaryIO, note: Callable[[int, float], None], every_s: float) -> None:
+        self._file, self._note, self._every_s = file, note, every_s
+        self._began = self._noted = time.monotonic()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        now = time.monotonic()
+        if now - self._noted >= self._every_s:
+            self._noted = now
+            self._note(self._file.tell(), now - self._began)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def noted(
+    file: BinaryIO, ledger: Ledger, identity: str, uri: str, size: int, every_s: float = NOTE_EVERY_S
+) -> Iterator[BinaryIO]:
+    """The file, read through a watch that notes in the ledger how far it is; the note goes when the work is over.
+
+    Args:
+        file: of the source, read mostly forward.
+        ledger: where the note lies.
+        identity: of the source.
+        uri: of the source, for people.
+        size: bytes of the source.
+        every_s: seconds between notes.
+    """
+    name = f"{_FOLDER}{identity}"
+    written = False
+
+    def note(place: int, seconds: float) -> None:
+        nonlocal written
+        written = True
+        with suppress(RunError, OSError):
+            share = min(1.0, place / size) if size > 0 else 0.0
+            ledger.write_note(name, {"source": uri, "share": share, "seconds": seconds})
+
+    try:
+        yield cast(BinaryIO, _Watched(file, note, every_s))
+    finally:
+        if written:
+            with suppress(RunError, OSError):
+                ledger.storage.delete(f"{LEDGER}{name}.json")
+
+
+def at_work(ledger: Ledger) -> list[tuple[str, float, float]]:
+    """(source, share read, seconds so far) of sources that take long, the longest first."""
+    found = []
+    with suppress(RunError, OSError):
+        for item in ledger.storage.list(f"{LEDGER}{_FOLDER}"):
+            note = ledger.read_note(item.path.removeprefix(LEDGER).removesuffix(".json"))
+            if note is not None:  # else closed in between
+                found.append((note["source"], note["share"], note["seconds"]))
+    return sorted(found, key=lambda one: (-one[2], one[0]))
+
+
+@contextmanager
+def watching(ledger: Ledger, show: Callable[[], object], every_s: float = NOTE_EVERY_S) -> Iterator[None]:
+    """Call ``show`` now and then from a thread of its own; notes of killed workers are removed before and after."""
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(every_s):
+            show()
+
+    ledger.storage.delete_tree(f"{LEDGER}{_FOLDER}")
+    thread = threading.Thread(target=watch, name="sources at work", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        ledger.storage.delete_tree(f"{LEDGER}{_FOLDER}")

@@ -1,0 +1,50 @@
+"""A source that takes long tells how far it is, and what it told is gone when it is done."""
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+
+from curate.at_work import at_work, noted, watching
+from curate.inputs import SourceRef
+from curate.ledger import Ledger
+from curate.progress import Meter, Progress
+from loader.storage import open_storage
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(open_storage(tmp_path))
+
+
+def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
+    seen: list[Progress] = []
+    sources = [SourceRef("raw/film.mp4", 4000, "v"), SourceRef("raw/other.mp4", 10, "v")]
+    meter = Meter(sources, {}, seen.append, ledger)
+    with noted(io.BytesIO(bytes(4000)), ledger, "id", "raw/film.mp4", 4000, every_s=0) as file:
+        assert file.read(1000) == bytes(1000)
+        meter.show_at_work()
+        file.seek(3000)
+        file.read()
+        meter.show_at_work()
+    meter.show_at_work()
+    assert [progress.at_work[0][:2] for progress in seen] == [("raw/film.mp4", 0.25), ("raw/film.mp4", 1.0)]
+    assert seen[0].current == "raw/film.mp4: 25% after 0 min"
+    assert ledger.read_note("status")["at_work"][0][:2] == ["raw/film.mp4", 0.25]
+    assert at_work(ledger) == []
+
+
+def test_a_source_that_is_quick_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    with noted(io.BytesIO(bytes(100)), ledger, "id", "raw/film.mp4", 100) as file:
+        file.read()
+        assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_the_watch_looks_again_and_again_and_forgets_what_a_killed_worker_left(ledger: Ledger) -> None:
+    ledger.write_note("at_work/stale", {"source": "raw/gone.mp4", "share": 0.5, "seconds": 100.0})
+    looks = threading.Semaphore(0)
+    with watching(ledger, looks.release, every_s=0.01):
+        assert at_work(ledger) == []
+        assert all(looks.acquire(timeout=30) for _ in range(3))
+    assert "sources at work" not in {thread.name for thread in threading.enumerate()}
