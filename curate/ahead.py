@@ -18,23 +18,26 @@ import av
 import numpy as np
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
+from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
 from curate.cut.clip import CutError
 from curate.cut.encode import Encoder, choose
+from curate.filters.vectors import VECTOR_CODECS
 from curate.foresight import Foresight
 from curate.memory import give_back
 from curate.picture import Finisher, Geometry, finisher
 from curate.probe import Probe
 from curate.sampling import Collected, Collector
 from curate.shots import ForetellingDetector, ShotDetector
-from curate.spans import Span
+from curate.spans import Span, long_enough
 from curate.stitch import Samples
-from curate.timeline import CONSTANT_TOLERANCE, Timeline, source_frames
+from curate.timeline import Timeline, likely_rate, source_frames
 
 _TURN = 16
 _GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
 _MAX_SPOOL_BYTES = 1 << 35
+_SAME_S = 1e-6  # times of one frame that were come by in two ways
 _VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
 
 
@@ -45,13 +48,14 @@ class _Encoded:
     clip_bytes: int
     collected: Collected  # without pictures
     shape: tuple[int, ...]
+    shown: NDArray[np.intp]  # in how many frames of the clip each frame of the source is
 
 
 class Ahead:
     """Encodes the clips of one source while it is scanned; made by `encode_ahead`.
 
-    A source whose frames leave the grid of the rate it states is given up, and so is one of two fields per frame or
-    one that changes its size.
+    A source of variable rate is encoded at the rate that its frames up to now suggest. One whose rate turns out to be
+    another is given up, and so is one of two fields per frame, without rising time stamps, or that changes its size.
     """
 
     def __init__(
@@ -66,7 +70,9 @@ class Ahead:
     ) -> None:
         assert found.rate is not None
         self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
-        self._rate, self._time_base, self._config = found.rate, float(time_base), config
+        self._stated, self._time_base, self._config = found.rate, float(time_base), config
+        self._rate: Fraction | None = None  # of the clips
+        self._most = int(config.cut.ahead_mb * 10**6 / _frame_bytes(found))
         self._counted = found.container == "avi"  # stores no times: frames lie on the grid, most of the time
         self._collector = Collector(found.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
@@ -76,6 +82,8 @@ class Ahead:
         self._passed = 0  # frames that left the window
         self._clip: int | None = None  # first frame of the clip in work
         self._encoder: Encoder | None = None
+        self._shown = array("L")  # of the clip in work, as of `_Encoded`
+        self._slots = 0  # their sum
         self._encoded: dict[int, _Encoded] = {}
         self._timeline: Timeline | None = None
         self._pixels = 0  # encoded since memory was given back
@@ -96,7 +104,8 @@ class Ahead:
         self._times_s.append(shown_s)
         self._window.append(frame)
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
-        if len(self._window) == self._foresight.lag + _TURN:
+        ready = len(self._window) - self._foresight.lag
+        if ready >= _TURN and (self._sees(self._passed + ready - 1) or len(self._window) >= self._most):
             while len(self._window) > self._foresight.lag:
                 self._step()
 
@@ -104,7 +113,7 @@ class Ahead:
         """The source is over, and the detector has finished."""
         if self._given_up:
             return
-        if timeline.rate != self._rate or not timeline.constant or timeline.deinterlace:
+        if self._rate not in (None, timeline.rate) or timeline.deinterlace:
             self.close()
             return
         self._timeline = timeline
@@ -118,8 +127,12 @@ class Ahead:
         found = self._encoded.get(span.first) if isinstance(span, Span) else None
         if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
             return False
-        slots = source_frames(self._timeline.times_s, span.first, span.last, self._rate)
-        return np.array_equal(slots, np.arange(span.first, span.last))
+        times_s = self._timeline.times_s
+        slots = source_frames(times_s, span.first, span.last, self._timeline.rate)
+        if not np.array_equal(found.shown, np.bincount(slots - span.first, minlength=span.last - span.first)):
+            return False
+        true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
+        return bool(np.abs((true_s - true_s[0]) - (taken_s - taken_s[0])).max() < _SAME_S)
 
     def get(self, span: Span, /) -> bytes | None:
         """A span as an MP4 file of pictures only, index last, or None when it was not encoded."""
@@ -137,14 +150,18 @@ class Ahead:
         return replace(found.collected, pictures=pictures)
 
     def _shown_s(self, frame: VideoFrame) -> float | None:
-        """Seconds from the first frame to the next one, which is ``frame``; None off the grid."""
-        due_s = len(self._times_s) / float(self._rate)
+        """Seconds from the first frame to the next one, which is ``frame``; None where they do not rise."""
         if self._counted:
-            return due_s
+            return len(self._times_s) / float(self._stated)
         if frame.pts is None:
             return None
         shown_s = (frame.pts - self._begin_pts) * self._time_base
-        return shown_s if abs(shown_s - due_s) * float(self._rate) <= CONSTANT_TOLERANCE else None
+        return shown_s if not self._times_s or shown_s > self._times_s[-1] else None
+
+    def _sees(self, number: int) -> bool:
+        """Whether what was judged reaches far enough beyond a frame for a clip that begins with it."""
+        judged_s = self._times_s[max(0, len(self._times_s) - 1 - self._foresight.judged_after)]
+        return long_enough(judged_s - self._times_s[number], self._config.spans)
 
     def _step(self, ended: bool = False) -> None:
         number, frame = self._passed, self._window.popleft()
@@ -156,22 +173,37 @@ class Ahead:
             if clip == number:
                 self._open()
         if self._encoder is not None:
-            self._show(frame, self._times_s[number] - self._times_s[clip or 0])
+            self._show(frame, number)
 
     def _open(self) -> None:
+        config = self._config.cut
+        if self._timeline is None:
+            rate = likely_rate(np.array(self._times_s), self._stated, config.max_fps)
+        else:
+            rate = self._timeline.rate
+        if self._rate not in (None, rate):
+            self.close()
+            return
+        self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            self._encoder = Encoder(
-                choose(self._config.cut.encoder), self._size, self._rate, self._config.cut
-            )
+            self._encoder = Encoder(choose(config.encoder), self._size, rate, config)
         except CutError:
             self.close()  # the second pass says why
 
-    def _show(self, frame: VideoFrame, since_s: float) -> None:
+    def _show(self, frame: VideoFrame, number: int) -> None:
         assert self._encoder is not None
+        assert self._rate is not None
+        assert self._clip is not None
+        first_s, rate = self._times_s[self._clip], float(self._rate)
+        before = self._slots
+        # As `source_frames` does for a whole span, here without knowing its end.
+        while first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
+            self._slots += 1
+        self._shown.append(self._slots - before)
         try:
             picture = self._pictures.finish(frame)
-            self._encoder.show(picture, 1)
-            self._collector.push(since_s, frame, picture)
+            self._encoder.show(picture, self._slots - before)
+            self._collector.push(self._times_s[number] - first_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
 
@@ -192,7 +224,8 @@ class Ahead:
             return
         shape = collected.pictures.shape
         slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
-        self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape)
+        shown = np.array(self._shown, np.intp)
+        self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape, shown)
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0
@@ -218,9 +251,14 @@ def foresee(
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None
     foresight = Foresight(detector, samples, config, float(found.rate))
+    return foresight if (foresight.lag + _TURN) * _frame_bytes(found) <= cut.ahead_mb * 10**6 else None
+
+
+def _frame_bytes(found: Probe) -> float:
+    """Bytes of a frame in the window."""
     bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
-    window_bytes = (foresight.lag + _TURN) * found.width * found.height * (bits / 8 + _VECTOR_BYTES)
-    return foresight if window_bytes <= cut.ahead_mb * 10**6 else None
+    vectors = _VECTOR_BYTES if found.codec in VECTOR_CODECS else 0
+    return found.width * found.height * (bits / 8 + vectors)
 
 
 @contextmanager

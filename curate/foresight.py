@@ -23,6 +23,7 @@ class Foresight:
         fps: frames per second of the source.
 
     Attributes:
+        judged_after: of the detector.
         lag: frames by which the frames asked about must be behind those that were seen.
     """
 
@@ -31,6 +32,7 @@ class Foresight:
     ) -> None:
         self._detector, self._samples, self._config = detector, samples, config
         shortest = math.ceil(config.spans.min_clip_s * fps) + 1
+        self.judged_after = detector.judged_after
         self.lag = detector.judged_after + max(detector.settled_after, shortest)
         self._judged = 0
         self._shot = self._part = 0  # first frames

@@ -234,6 +234,17 @@ def timeline(
     return Timeline(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks, clock.back)
 
 
+def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:
+    """The rate of the timeline of frames of which only the first ones are known, if the others go on like them.
+
+    Args:
+        times_s: float64 [frames], rising.
+        stated: as of `timeline`.
+        max_fps: as of `timeline`.
+    """
+    return _choose_rate(times_s, np.diff(times_s), stated, (), max_fps)[0]
+
+
 def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:
     """Runs ``[first, last)`` of frames outside all damage."""
     runs = []

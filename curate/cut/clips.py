@@ -13,6 +13,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
+from numpy.typing import NDArray
 
 from curate.cut import encode
 from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
@@ -124,7 +125,7 @@ class _Pass:
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(start_s - READ_BEFORE_S))
         picture = encoded or self._copied(span)
         mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
-        frames = span.last - span.first
+        frames = len(self._slots(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
             deque(self._shown(span), maxlen=0)  # a later span is to be decoded
         if picture is None:
@@ -162,8 +163,7 @@ class _Pass:
         return data
 
     def _encoded(self, span: Span) -> tuple[int, bytes]:
-        config, timeline = self._config, self._timeline
-        slots = source_frames(timeline.times_s, span.first, span.last, timeline.rate)
+        config, timeline, slots = self._config, self._timeline, self._slots(span)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
         encoder = encode.Encoder(encode.choose(config.encoder), self._size, timeline.rate, config)
         try:
@@ -176,6 +176,10 @@ class _Pass:
         except BaseException:
             encoder.abandon()
             raise
+
+    def _slots(self, span: Span) -> NDArray[np.int64]:
+        """Which frame of the source each frame of an encoded clip shows."""
+        return source_frames(self._timeline.times_s, span.first, span.last, self._timeline.rate)
 
     def _shown(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
         """The frames of a span with their numbers; frames before it are passed over."""

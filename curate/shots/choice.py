@@ -8,7 +8,7 @@ from curate.device import Device
 from curate.shots.colour import ColourDetector, ColourDetectorConfig
 from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from curate.shots.hybrid import HybridConfig, HybridDetector
-from curate.shots.rate import ThinnedDetector, frame_step
+from curate.shots.rate import frame_step, thinned
 from curate.shots.transnet import TransNetConfig, TransNetDetector, network
 from curate.shots.types import ShotDetector
 
@@ -71,5 +71,4 @@ def make_detector(config: ShotConfig, fps: float) -> ShotDetector:
         detector = HybridDetector(config.hybrid, config.colour, config.device)
     else:
         detector = ColourDetector(config.colour)
-    step = frame_step(fps)
-    return ThinnedDetector(detector, step) if step > 1 else detector
+    return thinned(detector, frame_step(fps))

@@ -5,10 +5,19 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.types import ShotDetector, Transition
+from curate.shots.types import ForetellingDetector, Foretold, ShotDetector, Transition
 
 _USUAL_FPS = 28  # between 24 and 30, the rates that the detectors were tuned and trained on
 _MOST_SKIPPED = 8  # a rate above 240 is more often a wrong header than a real one
+
+
+def thinned(detector: ShotDetector, step: int) -> ShotDetector:
+    """The detector shown every ``step``-th frame; it foretells if the detector does."""
+    if step == 1:
+        return detector
+    if isinstance(detector, ForetellingDetector):
+        return _ForetellingThinned(detector, detector, step)
+    return ThinnedDetector(detector, step)
 
 
 def frame_step(fps: float) -> int:
@@ -59,3 +68,41 @@ class ThinnedDetector:
             end = start + self._largest[found.end_frame]
             start = end - 1
         return Transition(start, end, found.kind)
+
+
+class _ForetellingThinned(ThinnedDetector):
+    """A `ForetellingDetector` of every `step`-th frame."""
+
+    def __init__(self, detector: ShotDetector, foretelling: ForetellingDetector, step: int) -> None:
+        super().__init__(detector, step)
+        self._foretelling = foretelling
+        self._finished = False
+
+    def finish(self) -> list[Transition]:
+        """All transitions, sorted and not overlapping, in frames of the video."""
+        self._finished = True
+        return super().finish()
+
+    @property
+    def judged(self) -> int:
+        """Frames before this one have been judged."""
+        if self._finished:
+            return self._frames
+        return max(0, (self._foretelling.judged - 1) * self._step + 1)
+
+    @property
+    def judged_after(self) -> int:
+        """Frames pushed after one that has been judged, at most."""
+        return (self._foretelling.judged_after + 2) * self._step
+
+    @property
+    def settled_after(self) -> int:
+        """Frames judged after a doubtful transition that has no better rival to come."""
+        return (self._foretelling.settled_after + 1) * self._step
+
+    def foretell(self, first: int) -> Foretold:
+        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
+        known = self._foretelling.foretell(first // self._step)
+        placed = [self._placed(found) for found in known.transitions]
+        fading = None if known.fading_since is None else known.fading_since * self._step
+        return Foretold([found for found in placed if found.end_frame > first], fading)

@@ -61,6 +61,10 @@ def halting(frames: int) -> list[float]:
     return [number / 25 + (0.4 if number > 30 else 0) for number in range(frames)]
 
 
+def lacking(frames: int) -> list[float]:
+    return [(number + (number > 37)) / 25 for number in range(frames)]
+
+
 SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "a few shots": ("a.mp4", (40, 30, 61), {}, True),
     "a shot that is too short among others": ("a.mp4", (40, 6, 60), {}, True),
@@ -69,8 +73,10 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
     "B-frames and sound": ("a.mp4", (60, 70), {"audio": True, "options": {"bf": "3"}}, True),
     "10-bit": ("a.mp4", (50, 50), {"pix_fmt": "yuv420p10le"}, True),
     "29.97 with millisecond ticks": ("a.mkv", (50, 50), {"rate": Fraction(30000, 1001)}, True),
-    "variable rate": ("a.mp4", (50, 50), {"times_s": jumpy(100)}, False),
-    "60 frames per second": ("a.mp4", (100, 100), {"rate": 60}, False),
+    "variable rate": ("a.mp4", (50, 50), {"times_s": jumpy(100)}, True),
+    "one frame is missing": ("a.mp4", (50, 50), {"times_s": lacking(100)}, True),
+    "half a second without a frame": ("a.mp4", (50, 50), {"times_s": halting(100)}, True),
+    "60 frames per second": ("a.mp4", (100, 100), {"rate": 60}, True),
     "AVI, which stores no times": ("a.avi", (50, 50), {"options": {"bf": "2"}}, True),
     "AVI with a gap": ("a.avi", (50, 50), {"times_s": halting(100), "options": {"bf": "0"}}, False),
 }
