@@ -191,12 +191,17 @@ class EpochPlan:
 
 
 class Done(NamedTuple):
-    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and division."""
+    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and division.
+
+    Where the dataset changed behind it, ``rows_after`` is the row of each sample in the next part, -1 for one that is
+    gone, int64 [N].
+    """
 
     assignment: Assignment
     division: Division
     steps: int
     shuffle: Shuffle = SORTED
+    rows_after: Places | None = None
 
 
 def plan_epoch(
@@ -240,12 +245,19 @@ def plan_epoch(
     """
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
-    for one in (*(part.division for part in done), division):
-        _check_fills(len(draws.rows), one)
-    over_D = np.zeros(len(draws.rows), np.bool_)
+    for part in done:
+        _check_fills(
+            len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.division
+        )
+    _check_fills(len(draws.rows), division)
+    changes = [number for number, part in enumerate(done) if part.rows_after is not None]
+    over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
     for number, part in enumerate(done):
+        # Before a change of the dataset the rows were others; a dataset draws each of them once.
+        once = changes and number <= changes[-1]
+        own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
         before = _part(
-            part.assignment, seed, epoch, number, part.division, draws, over_D, part.shuffle, near_N, None
+            part.assignment, seed, epoch, number, part.division, own, over_D, part.shuffle, near_N, None
         )
         if part.steps > len(before):
             raise UsageError(
@@ -253,6 +265,11 @@ def plan_epoch(
             )
         for drawn in before.drawn_before(part.steps):
             over_D[drawn] = True
+        if part.rows_after is not None:
+            following = [*(each.assignment for each in done[number + 1 :]), assignment][0]
+            rows_now = part.rows_after[over_D]
+            over_D = np.zeros(len(following.bucket_of), np.bool_)
+            over_D[rows_now[rows_now >= 0]] = True
     plan = _part(assignment, seed, epoch, len(done), division, draws, over_D, shuffle, near_N, groups)
     if not done:
         _check_fills(len(plan.order), division)

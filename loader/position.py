@@ -13,6 +13,8 @@ from loader.shuffle import SORTED, Shuffle
 
 STATE_VERSION = 5  # of the state and of the plans it counts steps of
 
+REVISION_CHARS = 16
+
 MAX_SETTINGS, MAX_PARTS = 12, 64
 """Of one epoch, so that a state stays below 4 KB."""
 
@@ -21,8 +23,9 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     """How steps are made, beside the dataset, the seed and the buckets.
 
     ``cost`` is what recalibration replaced the bucket configuration's with, if anything; ``stage`` the place of the
-    curriculum's stage whose buckets hold; ``shuffle`` how samples are shuffled, left out of a state where it is the
-    default.
+    curriculum's stage whose buckets hold; ``revision`` the beginning of the fingerprint of the dataset that the steps
+    were planned on, where it has a later revision since; ``shuffle`` how samples are shuffled. A state leaves out the
+    last two where they say nothing.
     """
 
     policy: Policy
@@ -30,6 +33,9 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     lookahead: PositiveInt
     cost: Cost | None = None
     stage: NonNegativeInt = 0
+    revision: str | None = Field(
+        default=None, pattern=f"^[0-9a-f]{{{REVISION_CHARS}}}$", exclude_if=lambda revision: revision is None
+    )
     shuffle: Shuffle = Field(default=SORTED, exclude_if=lambda shuffle: shuffle == SORTED)
 
 
@@ -57,8 +63,9 @@ class Part(NamedTuple):
     def continues(self, other: "Part") -> bool:
         """Whether its steps hold the samples that those of the other part would have held."""
         own, before = self.setting, other.setting
-        same_buckets = (own.cost, own.stage, own.shuffle) == (before.cost, before.stage, before.shuffle)
-        return same_buckets and self.division.same_steps(other.division)
+        alike = ("cost", "stage", "shuffle", "revision")
+        same_order = all(getattr(own, name) == getattr(before, name) for name in alike)
+        return same_order and self.division.same_steps(other.division)
 
 
 class Era(NamedTuple):
@@ -99,6 +106,14 @@ class Position:
         """Whether the epoch was not made in more ways than a state may hold."""
         settings = {part.setting for part in self.parts}
         return len(self.parts) <= MAX_PARTS and len(settings) <= MAX_SETTINGS
+
+    def planned_on(self, fingerprint: str) -> Self:
+        """The same place, whose parts were planned on a dataset that has a later revision now."""
+        name = fingerprint[:REVISION_CHARS]
+        settings = (part.setting for part in self.parts)
+        moved = [one.model_copy(update={"revision": one.revision or name}) for one in settings]
+        parts = (part._replace(setting=setting) for part, setting in zip(self.parts, moved, strict=True))
+        return replace(self, parts=tuple(parts))
 
     def after_step(self) -> Self:
         """One step on."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from loader.arrays import Numbers, number_type, numbers
+from loader.arrays import Numbers, Places, number_type, numbers
 from loader.blend import Blend, Curriculum, Stage
 from loader.buckets import Assignment, BucketConfig, assign, with_cost
+from loader.dataset import Dataset
 from loader.epoch_draws import Draws
 from loader.errors import UsageError
 from loader.node_files import Arrays, NodeFiles
@@ -43,7 +44,7 @@ class Stages:
         self._plans = config.model_dump(mode="json", include={"seed", "buckets", "curriculum", "policy"})
         self._names: list[str] = []
         self._curriculum = config.curriculum or Curriculum((Stage(),))
-        self._assignments: dict[int, Assignment] = {}
+        self._assignments: dict[tuple[int, str | None], Assignment] = {}
         self._grouped: dict[tuple[int, int], Grouped] = {}
         self._made: tuple[Position, EpochPlan] | None = None
         self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
@@ -73,7 +74,7 @@ class Stages:
 
     def assignment(self, setting: Setting) -> Assignment:
         """Each sample's bucket."""
-        assignment = self._assigned(setting.stage)
+        assignment = self._assigned(setting.stage, setting.revision)
         if setting.cost is None:
             return assignment
         return with_cost(assignment, setting.cost)
@@ -100,6 +101,7 @@ class Stages:
             not isinstance(self._source, Blend)
             and part.setting.shuffle.order == "permuted"
             and len(position.parts) == 1
+            and part.setting.revision is None
         ):
             # Nothing is kept of such a plan but what all epochs have in common.
             plan = self._made_here(position, self._groups(part.setting))
@@ -114,10 +116,22 @@ class Stages:
         return plan
 
     def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
+        revisions = [self._revision(part.setting.revision) for part in position.parts]
         *done, part = (
-            Done(self.assignment(part.setting), part.division, part.steps, part.setting.shuffle)
-            for part in position.parts
+            Done(
+                self.assignment(part.setting),
+                part.division,
+                part.steps,
+                part.setting.shuffle,
+                self._rows_after(own, following),
+            )
+            for part, own, following in zip(
+                position.parts, revisions, [*revisions[1:], revisions[-1]], strict=True
+            )
         )
+        draws = self._draws(position)
+        if position.part.setting.revision is not None:
+            draws = Draws.once(numbers(len(part.assignment.bucket_of)), position.epoch)
         near_N = self._near() if any(one.shuffle.run > 1 for one in (*done, part)) else None
         return plan_epoch(
             part.assignment,
@@ -125,7 +139,7 @@ class Stages:
             position.epoch,
             part.division,
             done,
-            self._draws(position),
+            draws,
             part.shuffle,
             near_N,
             groups,
@@ -157,6 +171,29 @@ class Stages:
             return {"near": near_N}
 
         return self._kept(f"{_named([self._source.fingerprint])}.near", make)["near"]
+
+    def _revision(self, name: str | None) -> int:
+        """Number of the revision that steps were planned on; 0 for a blend, of which only the present one is known.
+
+        Raises:
+            UsageError: the source does not remember it.
+        """
+        if not isinstance(self._source, Dataset):
+            if name is None:
+                return 0
+            raise UsageError("cannot resume: a dataset of the blend changed in the middle of the epoch")
+        found = self._source.revision_of(name or self._source.fingerprint)
+        if found is None:
+            raise UsageError(
+                f"cannot resume: steps of this epoch were planned on revision {name} of the dataset, which it does not"
+                " remember any more"
+            )
+        return found
+
+    def _rows_after(self, revision: int, later: int) -> Places | None:
+        if revision == later or not isinstance(self._source, Dataset):
+            return None
+        return self._source.rows_after(revision, later)
 
     def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         return make() if self._node is None else self._node.arrays(name, make)
@@ -206,16 +243,19 @@ class Stages:
         weights = self._curriculum.root[place].weights
         return blend if weights is None else blend.reweighted(weights)
 
-    def _assigned(self, place: int) -> Assignment:
-        if place not in self._assignments:
-            said = [self._source.fingerprint, self._buckets[place].model_dump(mode="json")]
+    def _assigned(self, place: int, revision: str | None = None) -> Assignment:
+        if (place, revision) not in self._assignments:
+            number, index = self._revision(revision), self._source.plan_index
+            if isinstance(self._source, Dataset):
+                index = self._source.plan_index_of(number)
+            said = [self._source.fingerprint, revision, self._buckets[place].model_dump(mode="json")]
             name = f"{_named(said)}.buckets"
-            self._assignments[place] = assign(
-                self._source.plan_index,
+            self._assignments[place, revision] = assign(
+                index,
                 self._buckets[place],
                 lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
             )
-        return self._assignments[place]
+        return self._assignments[place, revision]
 
 
 def _named(said: Any) -> str:

@@ -170,6 +170,7 @@ def part_values(part: Part) -> dict[str, Any]:
         "ranks": part.ranks,
         "microbatches": part.microbatches,
         **part.setting.model_dump(mode="json"),
+        "revision": part.setting.revision,
         "shuffle": part.setting.shuffle.model_dump(mode="json"),
         "steps": part.steps,
     }

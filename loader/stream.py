@@ -17,6 +17,7 @@ from loader.buckets import Assignment, BucketConfig, shapes_of
 from loader.cache import DiskCache
 from loader.contents import kind_of
 from loader.cost import Cost
+from loader.dataset import Dataset
 from loader.dataset.latents import Latents
 from loader.difference import first_difference
 from loader.errors import UsageError
@@ -159,13 +160,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def _load(self, state: dict[str, Any]) -> bool:
         """Moves to a state; False where what is left is divided otherwise than it was planned when it was saved."""
         loaded, own = read_state(state), self._state(self._position)
-        for key in ("dataset", "seed", "config"):
+        position = loaded.position
+        later = isinstance(self.source, Dataset) and self.source.revision_of(loaded.dataset) is not None
+        if later and loaded.dataset != own["dataset"]:
+            position = _on_a_later_revision(position, loaded.dataset)
+        for key in ("seed", "config") if later else ("dataset", "seed", "config"):
             if (saved := getattr(loaded, key)) != own[key]:
                 raise UsageError(
                     f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now; "
                     "use the same one, or start without a state"
                 )
-        position = loaded.position
         if any(part.setting.stage >= self._stages.count for part in position.parts):
             raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
         steps = len(self._stages.plan(position))
@@ -184,6 +188,26 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             )
         self._standing.move(position)
         return bool(position == loaded.position)
+
+    def adopt(self, source: Dataset) -> None:
+        """Goes on with a later revision of the dataset; every rank must call it between the same two steps.
+
+        What is left of the epoch is planned anew: every sample that came is trained on once in it, and one that went is
+        not any more. An iterator that is in use still follows the old plan: take a new one.
+
+        Args:
+            source: the same dataset, opened again.
+
+        Raises:
+            UsageError: it is no later revision, or does not remember this one.
+        """
+        state, before = self._state(self._position), (self.source, self._stages)
+        self.source, self._stages = source, Stages(source, self.config)
+        try:
+            self._load(state)
+        except UsageError:
+            self.source, self._stages = before
+            raise
 
     @property
     def cost(self) -> Cost:
@@ -382,6 +406,16 @@ def refuse_sharding() -> NoReturn:
         "Accelerate would leave out microbatches of a stream, which holds those of one rank already: prepare model"
         " and optimizer, not the loader, and move batches with batch.to(accelerator.device)"
     )
+
+
+def _on_a_later_revision(position: Position, fingerprint: str) -> Position:
+    """The position with its steps planned on the revision of a fingerprint, from which it was read."""
+    if any(part.setting.shuffle.run > 1 for part in position.parts) and not position.begins_epoch:
+        raise UsageError(
+            "cannot resume: a later revision of the dataset cannot enter within an epoch whose shuffle keeps runs"
+            " together, since where samples lay before is not known any more; let it enter between two epochs"
+        )
+    return position.planned_on(fingerprint)
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

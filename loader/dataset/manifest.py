@@ -84,6 +84,13 @@ class Foreign(BaseModel, frozen=True, extra="forbid"):
     uri: str | None = None
 
 
+class Ancestor(BaseModel, frozen=True, extra="forbid"):
+    """An earlier revision whose samples ``history.arrow`` still tells."""
+
+    revision: int
+    index_sha256: str
+
+
 class Manifest(BaseModel, frozen=True, extra="forbid"):
     """The content of ``manifest.json``. ``revision`` counts the changes since the dataset was first published."""
 
@@ -98,6 +105,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     removals: list[Removal] = []
     foreign: Foreign | None = None
     latents: Latents | None = None
+    ancestors: list[Ancestor] = Field(default=[], exclude_if=lambda ancestors: not ancestors)
 
     def to_bytes(self) -> bytes:
         """JSON for people, closed by a checksum of everything before it."""
@@ -139,6 +147,11 @@ def table_path(name: str, revision: int) -> str:
 def plan_path(revision: int) -> str:
     """Where the plan index lies: ``plan.arrow``, and ``plan.000001.arrow`` after the first change."""
     return _revised("plan", revision, "arrow")
+
+
+def history_path(revision: int) -> str:
+    """Where the history lies: ``history.000001.arrow`` after the first change; the first revision has none."""
+    return _revised("history", revision, "arrow")
 
 
 def count_states(states: list[str]) -> dict[str, int]:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from loader.arrays import numbers
+from loader.arrays import Places, numbers
 from loader.dataset.clip import Clip, clip_of
+from loader.dataset.history import History
 from loader.dataset.latents import Latents
-from loader.dataset.manifest import FileEntry, Manifest, read_manifest, sha256
+from loader.dataset.manifest import FileEntry, Manifest, history_path, read_manifest, sha256
 from loader.dataset.members import Members, media_members, members
 from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
 from loader.dataset.schema import PLACEMENT, Row
@@ -87,12 +88,38 @@ class Dataset:
             return open_plan_index(self.storage, entry, self.manifest.totals.samples, self.node)
         return from_index(self._table("index", PLANNED), [shard.path for shard in self.manifest.shards])
 
-    def split_of_rows(self) -> pa.ChunkedArray:
-        """Name of the split of every row; of the index, only this column is read."""
+    def read_column(self, name: str) -> pa.ChunkedArray:
+        """A column of the index, of which no other is read."""
         entry = self.manifest.table("index")
         with self.storage.open(entry.path) as file:
             # Pages have checksums of their own; the file's would need all of it.
-            return pq.ParquetFile(file, page_checksum_verification=True).read(["split"]).column("split")
+            return pq.ParquetFile(file, page_checksum_verification=True).read([name]).column(name)
+
+    @cached_property
+    def history(self) -> History | None:
+        """The samples of earlier revisions; None where none is remembered."""
+        path = history_path(self.manifest.revision)
+        entry = next((file for file in self.manifest.files if file.path == path), None)
+        return None if entry is None else History.from_arrow(self._file(entry), self.storage.uri(path))
+
+    def revision_of(self, fingerprint: str) -> int | None:
+        """Number of the revision, this one or an earlier one, whose fingerprint begins so; None where none is known."""
+        if self.fingerprint.startswith(fingerprint):
+            return self.manifest.revision
+        known = reversed(self.manifest.ancestors)
+        return next((one.revision for one in known if one.index_sha256.startswith(fingerprint)), None)
+
+    def plan_index_of(self, revision: int) -> PlanIndex:
+        """What plans were made from in a revision that `revision_of` knows."""
+        if self.history is None or revision == self.manifest.revision:
+            return self.plan_index
+        return self.history.plan_index(revision)
+
+    def rows_after(self, revision: int, later: int) -> Places:
+        """For each row of a revision that of a later one, int64 [N]; -1 for a sample that is not in it."""
+        if self.history is None or revision == later:
+            return np.arange(len(self.plan_index_of(revision)))
+        return self.history.rows_after(revision, later)
 
     @cached_property
     def accounting(self) -> pa.Table:

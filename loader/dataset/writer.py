@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loader.dataset.energon import energon_files
+from loader.dataset.history import History, ancestors
 from loader.dataset.latents import Latents
 from loader.dataset.manifest import (
     MANIFEST,
@@ -17,20 +18,22 @@ from loader.dataset.manifest import (
     ShardEntry,
     Totals,
     count_states,
+    history_path,
     plan_path,
     read_manifest,
     sha256,
     table_path,
 )
-from loader.dataset.plan_index import from_index, to_arrow
+from loader.dataset.plan_index import from_arrow, from_index, to_arrow
+from loader.dataset.reader import Dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, shard_path, write_shard
-from loader.dataset.tables import to_parquet, to_table
+from loader.dataset.tables import from_parquet, to_parquet, to_table
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 
 SIDECARS = ".nv-meta/"
-_TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|plan(\.\d{{6}})?\.arrow)")
+_TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def publish_files(
     if previous is not None and _same(manifest, previous):
         settle_files(storage, previous, sidecars)
         return previous
+    if previous is not None:
+        manifest, contents = _remembering(storage, manifest, contents, previous)
     for path, data in contents.items():
         # Sidecars keep their names; those of an older revision stay until the new manifest stands.
         if previous is None or path not in sidecars:
@@ -120,6 +125,24 @@ def publish_files(
     return manifest
 
 
+def _remembering(
+    storage: Storage, manifest: Manifest, contents: Mapping[str, bytes], previous: Manifest
+) -> tuple[Manifest, Mapping[str, bytes]]:
+    """The same with the history of the samples, so that streams of the revisions before can go on."""
+    dataset = Dataset(storage)
+    if dataset.manifest != previous:
+        raise _changed_meanwhile(storage)
+    keys = from_parquet(contents[table_path("index", manifest.revision)], ["key"]).column("key")
+    path = plan_path(manifest.revision)
+    plan_index = from_arrow(contents[path], storage.uri(path), manifest.totals.samples)
+    history = dataset.history or History.of(dataset.plan_index, previous.revision)
+    data = history.grown(dataset.read_column("key"), keys, plan_index, manifest.revision).to_arrow()
+    path = history_path(manifest.revision)
+    entry = FileEntry(path=path, size=len(data), sha256=sha256(data))
+    update = {"files": [*manifest.files, entry], "ancestors": ancestors(previous)}
+    return manifest.model_copy(update=update), {**contents, path: data}
+
+
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
     """Finishes a change whose manifest stands: sidecars as it lists them, nothing left of older revisions."""
     settle_files(storage, manifest, energon_files(shard.energon for shard in shards))
@@ -136,7 +159,12 @@ def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, by
         if found is None or found.size != entry.size or sha256(storage.read(path)) != entry.sha256:
             storage.write(path, data)
     listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
-    prefixes = ["plan.", *(f"{name}." for name in TABLES), *([] if manifest.foreign else ["shards/"])]
+    prefixes = [
+        "plan.",
+        "history.",
+        *(f"{name}." for name in TABLES),
+        *([] if manifest.foreign else ["shards/"]),
+    ]
     for prefix in prefixes:
         for item in list(storage.list(prefix)):
             ours = manifest.foreign is None or _TABLE.fullmatch(item.path)
@@ -152,7 +180,7 @@ def _same(one: Manifest, other: Manifest) -> bool:
     """Whether two manifests say the same but for the revision and the names that follow from it."""
 
     def essence(manifest: Manifest) -> dict[str, Any]:
-        body = manifest.model_dump(exclude={"revision", "files"})
+        body = manifest.model_dump(exclude={"revision", "files", "ancestors"})
         tables = {name: manifest.table(name).sha256 for name in TABLES}
         return {**body, "tables": tables}
 

@@ -82,6 +82,7 @@ def test_a_state_is_told_in_numbers(
         "policy": "balanced",
         "regime": "step",
         "lookahead": 4,
+        "revision": None,
         "shuffle": {"order": "sorted", "run": 1},
         "cost": None,
         "stage": 0,

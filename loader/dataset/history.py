@@ -1,0 +1,151 @@
+"""What plans knew of the samples of earlier revisions: a stream that counts steps of one can go on with another.
+
+``history.arrow`` has a row for each sample of the present revision and of the remembered ones before it, in an order
+that holds for all of them: the shape that decides its bucket, and the revisions it came and went with. Of a sample that
+was taken down no key and no place is left.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.arrays import Flags, Places
+from loader.dataset.manifest import Ancestor, Manifest
+from loader.dataset.plan_index import DTYPES, PlanIndex
+from loader.errors import RunError
+
+REMEMBERED = 16
+"""Revisions before the present one."""
+
+SHAPE = ("frames", "fps", "height", "width", "text_tokens")
+_ALIVE = 2**31 - 1  # as the revision that a sample goes with
+_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.from_numpy_dtype(DTYPES[name]), nullable=False) for name in SHAPE),
+        pa.field("came", pa.int32(), nullable=False),
+        pa.field("went", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Columns [N] of ``history.arrow``.
+
+    Attributes:
+        shape: those of `PlanIndex` that decide the bucket, by name.
+        came: int32, revision that had the sample first.
+        went: int32, first revision that had it no more.
+    """
+
+    shape: dict[str, NDArray[np.generic]]
+    came: NDArray[np.int32]
+    went: NDArray[np.int32]
+
+    @staticmethod
+    def of(plan_index: PlanIndex, revision: int) -> "History":
+        """The history of a dataset of which nothing earlier is known."""
+        count = len(plan_index)
+        return History(
+            _shape(plan_index), np.full(count, revision, np.int32), np.full(count, _ALIVE, np.int32)
+        )
+
+    def grown(
+        self, before: pa.ChunkedArray, after: pa.ChunkedArray, now: PlanIndex, revision: int
+    ) -> "History":
+        """The history with one more revision.
+
+        A sample is the same while its key and its shape are. Another shape may be another bucket, so it then counts as
+        one that went and one that came.
+
+        Args:
+            before: keys of the last revision, in the order of its index.
+            after: keys of the new one, likewise.
+            now: of the new one.
+            revision: its number.
+        """
+        alive = np.flatnonzero(self.went == _ALIVE)
+        place = pc.fill_null(pc.index_in(after, value_set=before.combine_chunks()), -1)
+        old_n = alive[np.asarray(place, np.int64)] if len(alive) else np.zeros(len(now), np.int64)
+        same_n = np.asarray(place, np.int64) >= 0
+        for name, values in _shape(now).items():
+            same_n[same_n] = self.shape[name][old_n[same_n]] == values[same_n]
+        went = self.went.copy()
+        went[np.setdiff1d(alive, old_n[same_n], assume_unique=True)] = revision
+        # A sample that came stands behind the last one before it that stayed: their order is that of the keys.
+        anchor_n = np.maximum.accumulate(np.where(same_n, old_n, -1)) if len(now) else old_n
+        fresh = np.flatnonzero(~same_n)
+        base = np.concatenate([np.arange(len(went)), anchor_n[fresh]])
+        order = np.lexsort((np.arange(len(base)), base))
+        joined = History(
+            {
+                name: np.concatenate([self.shape[name], values[fresh]])[order]
+                for name, values in _shape(now).items()
+            },
+            np.concatenate([self.came, np.full(len(fresh), revision, np.int32)])[order],
+            np.concatenate([went, np.full(len(fresh), _ALIVE, np.int32)])[order],
+        )
+        return joined._since(revision - REMEMBERED)
+
+    def _since(self, oldest: int) -> "History":
+        kept = self.went > oldest
+        return History(
+            {name: values[kept] for name, values in self.shape.items()}, self.came[kept], self.went[kept]
+        )
+
+    def plan_index(self, revision: int) -> PlanIndex:
+        """Shapes of the samples of a revision, in the order of its index; where they lay is not known any more."""
+        held = self._held(revision)
+        count = int(held.sum())
+        places = {
+            name: np.broadcast_to(np.zeros(1, DTYPES[name]), count) for name in ("shard", "offset", "size")
+        }
+        columns: dict[str, Any] = {name: values[held] for name, values in self.shape.items()} | places
+        return PlanIndex(**columns)
+
+    def rows_after(self, revision: int, later: int) -> Places:
+        """For each row of a revision that of a later one, int64 [N]; -1 for a sample that is not in it."""
+        held = self._held(later)
+        return np.where(held, np.cumsum(held) - 1, -1)[self._held(revision)]
+
+    def _held(self, revision: int) -> Flags:
+        return (self.came <= revision) & (self.went > revision)
+
+    def to_arrow(self) -> bytes:
+        """The bytes of ``history.arrow``."""
+        sink = pa.BufferOutputStream()
+        columns = [*(self.shape[name] for name in SHAPE), self.came, self.went]
+        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        return bytes(sink.getvalue())
+
+    @staticmethod
+    def from_arrow(data: bytes, where: str) -> "History":
+        """The history in the bytes of a file.
+
+        Raises:
+            RunError: there is none in them.
+        """
+        try:
+            reader = pa.ipc.open_file(pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False))
+            if reader.schema != _SCHEMA or reader.num_record_batches != 1:
+                raise RunError(f"{where} has other columns than this format: {reader.schema.names}")
+            batch = reader.get_batch(0)
+            columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in _SCHEMA.names}
+        except (pa.ArrowException, OSError) as error:
+            raise RunError(f"{where} is no history: {str(error).splitlines()[0]}") from error
+        return History({name: columns[name] for name in SHAPE}, columns["came"], columns["went"])
+
+
+def ancestors(previous: Manifest) -> list[Ancestor]:
+    """The revisions that the one after ``previous`` remembers, the oldest first."""
+    known = [*previous.ancestors, Ancestor(revision=previous.revision, index_sha256=previous.index_sha256)]
+    return known[-REMEMBERED:]
+
+
+def _shape(plan_index: PlanIndex) -> dict[str, NDArray[np.generic]]:
+    return {name: np.asarray(getattr(plan_index, name)) for name in SHAPE}
