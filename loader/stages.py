@@ -8,15 +8,15 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
-from loader.arrays import Numbers, Places, number_type, numbers
+from loader.arrays import Numbers, Places, numbers
 from loader.blend import Blend, Curriculum, Stage
 from loader.buckets import Assignment, BucketConfig, assign, with_cost
 from loader.dataset import Dataset
 from loader.epoch_draws import Draws
 from loader.errors import UsageError
+from loader.locality import near_rows
 from loader.node_files import Arrays, NodeFiles
 from loader.plan import Done, EpochPlan, group_draws, plan_epoch
 from loader.policy import budgets_of
@@ -162,15 +162,8 @@ class Stages:
 
     def _near(self) -> Numbers:
         """The place of each row in the order of the shards."""
-
-        def make() -> Arrays:
-            index = self._source.plan_index
-            order = np.lexsort((index.offset[:], index.shard[:]))
-            near_N = np.empty(len(order), number_type(len(order)))
-            near_N[order] = numbers(len(order))
-            return {"near": near_N}
-
-        return self._kept(f"{_named([self._source.fingerprint])}.near", make)["near"]
+        name = f"{_named([self._source.fingerprint])}.near"
+        return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
 
     def _revision(self, name: str | None) -> int:
         """Number of the revision that steps were planned on; 0 for a blend, of which only the present one is known.

@@ -201,7 +201,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             UsageError: it is no later revision, or does not remember this one.
         """
-        state, before = self._state(self._position), (self.source, self._stages)
+        state, before = self.state_dict(), (self.source, self._stages)
         self.source, self._stages = source, Stages(source, self.config)
         try:
             self._load(state)

@@ -7,14 +7,18 @@ from functools import partial
 from loader.buckets import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
 from loader.cost import Cost
 from loader.epoch import dataset_packs, dataset_steps, draws_of
+from loader.locality import Locality, locality, near_rows
 from loader.microbatches import Microbatches
 from loader.packed_steps import PackedStep, packed_steps
+from loader.plan import plan_epoch
 from loader.policy import Division, Policy, budgets_of
+from loader.shuffle import Shuffle
 from loader.simulate import PlannedStep, planned_steps
 from loader.source import Source
 from loader.workloads import WORKLOADS
 
 _STEPS_AT_ONCE = 2
+_RUNS = (1, 4, 16)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Mixture:
         budgets: of a microbatch or a pack.
         steps: the first so many steps under a division and a cost.
         packs: the same in packs.
+        locality: what steps read, by ``shuffle.run``; None for a named mixture, which lies nowhere.
     """
 
     name: str
@@ -34,6 +39,7 @@ class Mixture:
     budgets: Budgets
     steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
     packs: Callable[[Division, Cost, int], Iterator[tuple[PackedStep, float]]]
+    locality: Callable[[Division, Cost], dict[int, Locality]] | None = None
 
 
 def workload(name: str, seed: int) -> Mixture:
@@ -72,4 +78,14 @@ def dataset(name: str, source: Source, config: BucketConfig, seed: int) -> Mixtu
         assignment = assigned(division.policy, cost)
         return dataset_packs(assignment, draws_of(source, assignment, seed), seed, division, count)
 
-    return Mixture(name, buckets_of(config), config, steps, packs)
+    def read(division: Division, cost: Cost) -> dict[int, Locality]:
+        assignment, index = assigned(division.policy, cost), source.plan_index
+        near_N, draws = near_rows(index), draws_of(source, assignment, seed)(0)
+        found = {}
+        for run in _RUNS:
+            shuffle = Shuffle(order="permuted", run=run)
+            plan = plan_epoch(assignment, seed, 0, division, draws=draws, shuffle=shuffle, near_N=near_N)
+            found[run] = locality(index, plan, near_N)
+        return found
+
+    return Mixture(name, buckets_of(config), config, steps, packs, read)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from loader.cost import Cost, PowerCost
 from loader.cost_fit import fit_linear_quadratic, read_timings
 from loader.errors import UsageError
+from loader.locality import Locality
 from loader.outlook import BALANCED_FROM, WORTH_A_WORD, heavy_tail
 from loader.packed_steps import PACK_POLICIES, PacksSimulated, simulate_packs
 from loader.policy import POLICIES, Division, Policy
@@ -123,6 +124,8 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
                     chosen if count == asked.microbatches else simulated(replace(asked, microbatches=count))
                 )
                 by_microbatches[count] = found.metrics.idle
+    read = None if options.regime == "pack" else mixture.locality
+    reading = {} if read is None else read(asked, cost)
     if options.json:
         said = {
             "workload": mixture.name,
@@ -136,11 +139,15 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             "buckets": [str(bucket) for bucket in mixture.buckets],
             "policy": options.policy,
         }
+        if reading:
+            said["reading_by_run"] = {str(run): asdict(one) for run, one in reading.items()}
         if by_microbatches:
             said["idle_by_microbatches"] = {str(count): idle for count, idle in by_microbatches.items()}
         print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
         return 0
     _print(results, _advice(chosen, by_microbatches), mixture, options, ranks, cost)
+    if reading:
+        _print_reading(reading)
     return 0
 
 
@@ -230,6 +237,22 @@ def _print(
         notes.append(f"plan of {options.policy}: {options.plan_out}")
     for note in notes:
         out.print(note, markup=False, soft_wrap=True)
+
+
+def _print_reading(reading: dict[int, Locality]) -> None:
+    rows = [
+        (
+            f"{run}",
+            f"{one.requests_per_step:,.0f}",
+            f"{one.requests_per_sample:.2f}",
+            f"{one.bytes_per_step / 2**20:,.1f}",
+            f"{one.waste:.1%}",
+            f"{one.neighbours:.1%}",
+        )
+        for run, one in reading.items()
+    ]
+    heads = ["shuffle.run", "requests a step", "of a sample", "MiB a step", "gaps", "beside a neighbour"]
+    stdout().print(table("reading, all ranks together", heads, rows))
 
 
 def _unit(cost: Cost) -> str:

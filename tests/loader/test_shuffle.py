@@ -1,18 +1,21 @@
 """Orders that are computed where they are asked for, alone and in a stream."""
 
+import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from loader.arrays import Places
-from loader.dataset import Dataset
+from loader.dataset import Dataset, open_dataset
 from loader.fetch import Place, ranges
 from loader.plan import group_draws, plan_epoch
 from loader.policy import Division
 from loader.shuffle import Permuted, Shuffle
-from tests.loader.stream_clips import SAMPLES, config
+from pipelines.cli import main
+from tests.loader.stream_clips import BUCKETS, SAMPLES, config
 from tests.loader.test_plan import assignment
 from tests.loader.test_stream_resume import run_steps
 
@@ -139,3 +142,20 @@ def test_a_state_goes_on_with_the_very_same_steps(dataset: Dataset) -> None:
     keys = [[micro.keys for micro in step] for step in whole if step]
     assert keys == [[micro.keys for micro in step] for step in begun + rest if step]
     assert len(keys) > 5
+
+
+def test_the_report_of_a_dataset_says_what_runs_save_and_cost(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = BUCKETS.model_dump(mode="json", exclude_none=True)
+    buckets = [f"buckets.{key}={json.dumps(value)}" for key, value in values.items()]
+    changes = [word for change in buckets for word in ("--set", change)]
+    asked = ["report", str(folder), "--world-size", "1", "--microbatches", "1", "--steps", "2", *changes]
+    assert main([*asked, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["reading_by_run"]
+    assert list(said) == ["1", "4", "16"]
+    assert all(0 < one["requests_per_sample"] <= 1 and 0 <= one["waste"] <= 0.05 for one in said.values())
+    sizes = open_dataset(folder).plan_index.size
+    assert min(sizes) <= said["1"]["bytes_per_step"] <= sizes.sum()
+    assert main(asked) == 0
+    assert "beside a neighbour" in capsys.readouterr().out
