@@ -158,4 +158,4 @@ def test_the_report_of_a_dataset_says_what_runs_save_and_cost(
     sizes = open_dataset(folder).plan_index.size
     assert min(sizes) <= said["1"]["bytes_per_step"] <= sizes.sum()
     assert main(asked) == 0
-    assert "beside a neighbour" in capsys.readouterr().out
+    assert "reading, all ranks together" in capsys.readouterr().out
