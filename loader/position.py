@@ -7,16 +7,17 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from loader.cost import Cost
+from loader.dataset.reader import NAME_CHARS
 from loader.errors import UsageError
 from loader.policy import Division, Policy, Regime
 from loader.shuffle import SORTED, Shuffle
 
 STATE_VERSION = 5  # of the state and of the plans it counts steps of
 
-REVISION_CHARS = 16
-
 MAX_SETTINGS, MAX_PARTS = 12, 64
-"""Of one epoch, so that a state stays below 4 KB."""
+"""Of one epoch."""
+MAX_BYTES = 4096
+"""Of a state."""
 
 
 class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -34,7 +35,7 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     cost: Cost | None = None
     stage: NonNegativeInt = 0
     revision: str | None = Field(
-        default=None, pattern=f"^[0-9a-f]{{{REVISION_CHARS}}}$", exclude_if=lambda revision: revision is None
+        default=None, pattern=f"^[0-9a-f]{{{NAME_CHARS}}}$", exclude_if=lambda revision: revision is None
     )
     shuffle: Shuffle = Field(default=SORTED, exclude_if=lambda shuffle: shuffle == SORTED)
 
@@ -104,12 +105,14 @@ class Position:
     @property
     def fits_a_state(self) -> bool:
         """Whether the epoch was not made in more ways than a state may hold."""
-        settings = {part.setting for part in self.parts}
-        return len(self.parts) <= MAX_PARTS and len(settings) <= MAX_SETTINGS
+        if len(self.parts) > MAX_PARTS or len({part.setting for part in self.parts}) > MAX_SETTINGS:
+            return False
+        longest = state_of(replace(self, step=2**62, epoch=2**62), "0" * 64, "0" * 64, 2**64 - 1)
+        return len(json.dumps(longest)) <= MAX_BYTES
 
     def planned_on(self, fingerprint: str) -> Self:
         """The same place, whose parts were planned on a dataset that has a later revision now."""
-        name = fingerprint[:REVISION_CHARS]
+        name = fingerprint[:NAME_CHARS]
         settings = (part.setting for part in self.parts)
         moved = [one.model_copy(update={"revision": one.revision or name}) for one in settings]
         parts = (part._replace(setting=setting) for part, setting in zip(self.parts, moved, strict=True))

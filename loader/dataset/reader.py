@@ -26,6 +26,8 @@ from loader.node_files import NodeFiles
 from loader.storage import Storage, StorageConfig, open_storage
 
 MAX_TABLE_BYTES = 64 * 2**30
+NAME_CHARS = 16
+"""Of a fingerprint, enough to name a revision of a dataset."""
 
 
 class Dataset:
@@ -104,6 +106,8 @@ class Dataset:
 
     def revision_of(self, fingerprint: str) -> int | None:
         """Number of the revision, this one or an earlier one, whose fingerprint begins so; None where none is known."""
+        if len(fingerprint) < NAME_CHARS:
+            return None
         if self.fingerprint.startswith(fingerprint):
             return self.manifest.revision
         known = reversed(self.manifest.ancestors)

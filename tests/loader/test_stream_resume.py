@@ -10,6 +10,7 @@ from loader.cost import LinearQuadraticCost
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
 from loader.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, read_state, state_of
+from loader.shuffle import Shuffle
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
@@ -232,6 +233,23 @@ def test_a_state_of_the_most_parts_stays_small(dataset: Dataset) -> None:
     state = state_of(Position(2**40, 2**20, tuple(parts)), fingerprint, fingerprint, 2**64 - 1)
     assert len(json.dumps(state)) <= 4096
     assert read_state(state).position.parts == tuple(parts)
+
+
+def test_long_settings_are_refused_before_a_state_grows_beyond_its_bounds(dataset: Dataset) -> None:
+    position = VideoStream(dataset, config())._position
+    names = [f"{number:016x}" for number in range(MAX_PARTS)]
+    for number, name in enumerate(names):
+        cost = LinearQuadraticCost(fixed_s=1 / 7, token_s=number + 1 / 7, square_s=1e-9 / 7)
+        shuffle = Shuffle(order="permuted", run=4096)
+        setting = position.part.setting.model_copy(
+            update={"cost": cost, "revision": name, "shuffle": shuffle}
+        )
+        changed = position.after_step().going_on(setting, 65536, 1024)
+        if not changed.fits_a_state:
+            break
+        position = changed
+    assert 5 < number < MAX_SETTINGS
+    assert len(json.dumps(state_of(position, "ab" * 32, "ab" * 32, 2**64 - 1))) <= 4096
 
 
 def test_the_progress_of_an_epoch_counts_samples_once(dataset: Dataset) -> None:
