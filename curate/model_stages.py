@@ -109,7 +109,7 @@ def pipeline_stages(
     made = []
     for stage in stages:
         if not has_model(stage.name, config):
-            made.append(Stage(stage.name, stage, batch=32, cpus=1.0))
+            made.append(Stage(stage.name, stage))
             continue
         pool = pools.get(stage.name, Pool(1, 1, 1))
         share = shares[stage.name] if gpus else 0.0

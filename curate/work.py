@@ -12,9 +12,10 @@ from curate.at_work import watching
 from curate.clip_stages import ClipStage, pack_array, unpack_array
 from curate.config import CurateConfig, fingerprint
 from curate.dedup import Item, dedup, quality
-from curate.forecast import Forecast, ForecastConfig, Measured, choose_sample, forecast
+from curate.forecast import Forecast, ForecastConfig, Measured, choose_sample, extents, forecast
+from curate.headers import read_headers
 from curate.inputs import SourceRef
-from curate.ledger import Ledger
+from curate.ledger import Ledger, digest
 from curate.model_stages import availability, clip_stages, judge, pipeline_stages
 from curate.others import without_known
 from curate.passes import Pass, plan_notes, run_pass, total_seconds
@@ -172,29 +173,33 @@ class Work:
     def forecast(self, config: ForecastConfig) -> Forecast:
         """Works on a sample of the sources and scales what it gave and cost."""
         sources = list(self._sources.values())
-        sample = choose_sample(sources, config.sample)
+        looked_at = sorted(sources, key=lambda source: digest(source.uri))[: config.headers]
+        headers = read_headers(looked_at, self._config.storage, self._config.probe)
+        extent = extents(sources, headers)
+        sample = choose_sample(sources, extent, config.sample)
         if not sample:
-            raise UsageError("no source with any bytes; there is nothing to forecast")
+            raise UsageError("no source with a video that can be read; there is nothing to forecast")
         records: dict[str, list[Record]] = defaultdict(list)
         for record in self.decide(sample):
             records[record.source].append(record)
         model_s = {name: spent for name, spent in self.seconds().items() if name != CUT}
-        per_source_gpu_s = self._gpu_seconds(model_s) / len(sample)
-        measured = [self._measured(source, records[source.uri], per_source_gpu_s) for source in sample]
-        found = forecast(measured, sources, config)
+        kept = sum(record.state == "kept" for found in records.values() for record in found)
+        gpu_s_of_clip = self._gpu_seconds(model_s) / max(1, kept)
+        measured = [self._measured(source, records[source.uri], gpu_s_of_clip) for source in sample]
+        found = forecast(measured, sources, extent, config)
         self._ledger.write_note("forecast", asdict(found))
         return found
 
-    def _measured(self, source: SourceRef, records: Sequence[Record], gpu_s: float) -> Measured:
+    def _measured(self, source: SourceRef, records: Sequence[Record], gpu_s_of_clip: float) -> Measured:
         entry = self._entries[source.uri]
         kept = [record for record in records if record.state == "kept"]
         return Measured(
-            size=source.size,
+            uri=source.uri,
             clips=len(kept),
             clip_bytes=sum(record.clip_bytes for record in kept),
             clip_s=sum(record.duration_s for record in kept),
             core_s=float(entry.get("cpu_s") or 0.0),
-            gpu_s=gpu_s,
+            gpu_s=gpu_s_of_clip * len(kept),
         )
 
     def _gpu_seconds(self, seconds: Mapping[str, float]) -> float:
