@@ -1,5 +1,6 @@
 """Pictures as clips hold them: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 from av.filter import Graph
 from av.video.frame import VideoFrame
 
@@ -14,6 +16,7 @@ from curate import hdr
 
 _TRANSPOSE = {90: "transpose=clock", 180: "hflip,vflip", 270: "transpose=cclock"}
 _FULL_RANGE = 2
+_DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,15 @@ class Finisher:
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """The finished picture of one decoded frame; time stamps are left to the caller."""
+        if not _narrows(frame):
+            return self._finished(frame)
+        finished = self._finished(_narrowed(frame))
+        # Set only now: scaling a tagged frame converts it to another matrix and leaves it without tags.
+        finished.colorspace, finished.color_range = frame.colorspace, frame.color_range
+        finished.color_primaries, finished.color_trc = frame.color_primaries, frame.color_trc
+        return finished
+
+    def _finished(self, frame: VideoFrame) -> VideoFrame:
         kind = (
             frame.width,
             frame.height,
@@ -113,6 +125,35 @@ def finisher(target: Geometry) -> Iterator[Finisher]:
     """A finisher with its scratch folder, removed on exit."""
     with tempfile.TemporaryDirectory(prefix="reelweave-picture-") as scratch:
         yield Finisher(target, Path(scratch))
+
+
+def _narrows(frame: VideoFrame) -> bool:
+    """Whether the samples of a frame are rounded to 8 bits before anything else.
+
+    swscale converts tagged frames to another matrix besides, a level too dark, and takes three times as long.
+    """
+    hdr_or_full = frame.color_trc in (hdr.PQ, hdr.HLG) or frame.color_range == _FULL_RANGE
+    # A display matrix cannot be handed on to another frame.
+    return _DEEP.fullmatch(frame.format.name) is not None and not hdr_or_full and _clockwise(frame) == 0
+
+
+def _narrowed(frame: VideoFrame) -> VideoFrame:
+    """The frame in 8 bits, each sample rounded to the nearest value; without tags."""
+    deep = _DEEP.fullmatch(frame.format.name)
+    assert deep is not None
+    bits = int(deep[2]) - 8
+    out = VideoFrame(frame.width, frame.height, deep[1])
+    for plane, to in zip(frame.planes, out.planes, strict=True):
+        samples = np.frombuffer(plane, "<u2").reshape(plane.height, -1)[:, : plane.width]
+        # The half is added after half of the shift, so that 16 bits do not overflow.
+        rounded = samples >> (bits - 1)
+        rounded += 1
+        rounded >>= 1
+        np.minimum(rounded, 255, out=rounded)
+        lines = np.frombuffer(to, np.uint8).reshape(to.height, -1)[:, : to.width]
+        np.copyto(lines, rounded, casting="unsafe")
+    out.pts, out.time_base = frame.pts, frame.time_base
+    return out
 
 
 def _clockwise(frame: VideoFrame) -> int:

@@ -84,6 +84,23 @@ def test_a_source_that_changes_its_size_and_format_keeps_the_first_size() -> Non
             assert number_of(finished) == number
 
 
+@pytest.mark.parametrize("bits", [10, 12, 16])
+@pytest.mark.parametrize("chroma", ["420", "422", "444"])
+def test_deep_samples_are_rounded_to_the_nearest(bits: int, chroma: str) -> None:
+    frame = VideoFrame(64, 64, f"yuv{chroma}p{bits}le")
+    levels = (np.arange(64) * 877 // 64 + 64) * 2 ** (bits - 10)
+    for plane in frame.planes:
+        lines = np.frombuffer(plane, "<u2").reshape(plane.height, -1)
+        lines[:, : plane.width] = levels[: plane.width] + 2 ** (bits - 9) - 1
+    frame.colorspace = frame.color_range = frame.color_trc = frame.color_primaries = 1
+    frame.time_base = Fraction(1, 25)
+    with finisher(Geometry(64, 64)) as pictures:
+        shown = pictures.finish(frame)
+    assert (shown.format.name, shown.colorspace, shown.color_range) == ("yuv420p", 1, 1)
+    expected = np.floor((levels + 2 ** (bits - 9) - 1) / 2 ** (bits - 8) + 0.5)
+    assert np.array_equal(np.frombuffer(shown.planes[0], np.uint8).reshape(64, -1)[5, :64], expected)
+
+
 def test_full_range_becomes_limited_range_even_in_the_middle_of_a_source() -> None:
     with finisher(Geometry(64, 96)) as pictures:
         assert luma(pictures.finish(grey(200, color_range=1))) == 200

@@ -1,0 +1,108 @@
+"""The cost of curation by kind of film, against a bare decode and encode.
+
+    python -m tests.bench.curate_kinds --films OUT/PART [--repeat 3]
+
+Takes the films of `tests.bench.curate_films`. What the floor is says `pipelines.bench_curate`: every packet of the
+picture decoded once, by one thread, and the pictures of the clips kept encoded once with the options of the clips;
+conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second ratio is over a floor that includes
+them, as FFmpeg's own filters do them. Processor seconds, user and system, of this process and all its threads; the
+median of the repetitions' ratios. Each film is curated and its floor measured in turns.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from curate.config import CurateConfig, fingerprint
+from curate.inputs import SourceRef, list_sources
+from curate.ledger import Ledger
+from curate.picture import Geometry, finisher
+from curate.records import Record
+from curate.source import open_video
+from curate.source_stage import CutSource
+from loader.storage import open_storage
+from pipelines.bench_curate import floor
+
+Times = tuple[float, float, float]
+"""Seconds of curation, of the floor, and of conversions."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row for each film, each kind and all of them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--films", required=True, type=Path)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args(arguments)
+    config = CurateConfig()
+    measured: dict[str, list[Times]] = defaultdict(list)
+    for _ in range(options.repeat):
+        for source in list_sources([str(options.films)], config.storage):
+            measured[Path(source.location).name].append(times(source, config))
+    kinds: dict[str, list[list[Times]]] = defaultdict(list)
+    for name, runs in measured.items():
+        kinds[name.rsplit("-", 1)[0]].append(runs)
+        kinds["all"].append(runs)
+    for name, runs in measured.items():
+        print(json.dumps({"film": name, **row([runs])}))
+    for kind, films in kinds.items():
+        print(json.dumps({"kind": kind, **row(films)}))
+    return 0
+
+
+def row(films: Iterable[list[Times]]) -> dict[str, float]:
+    """Medians over the repetitions of the sums over films."""
+    sums = [tuple(map(sum, zip(*runs, strict=True))) for runs in zip(*films, strict=True)]
+    return {
+        "cpu_s": round(statistics.median(run[0] for run in sums), 2),
+        "floor_cpu_s": round(statistics.median(run[1] for run in sums), 2),
+        "ratio": round(statistics.median(run[0] / run[1] for run in sums), 3),
+        "ratio_with_conversions": round(statistics.median(run[0] / (run[1] + run[2]) for run in sums), 3),
+    }
+
+
+def times(source: SourceRef, config: CurateConfig) -> Times:
+    """Curate one film and measure its floor."""
+    stage = config.source_stage()
+    with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        began = time.process_time()
+        rows = work(asdict(source))
+        cpu_s = time.process_time() - began
+    records = [Record.from_row(found["record"]) for found in rows if "record" in found]
+    kept = [record for record in records if record.state == "kept"]
+    return cpu_s, floor(source, kept, config), converting(source, kept)
+
+
+def converting(source: SourceRef, kept: list[Record]) -> float:
+    """Processor seconds of turning as many decoded frames as were kept into what clips hold."""
+    left = sum(record.frames for record in kept)
+    if not left:
+        return 0.0
+    spent = 0.0
+    size = Geometry(kept[0].width, kept[0].height)
+    with (
+        Path(source.location).open("rb") as file,
+        open_video(file) as (container, stream),
+        finisher(size) as pictures,
+    ):
+        for frame in container.decode(stream):
+            began = time.process_time()
+            pictures.finish(frame)
+            spent += time.process_time() - began
+            left -= 1
+            if not left:
+                break
+    return spent
+
+
+if __name__ == "__main__":
+    sys.exit(main())
