@@ -144,13 +144,13 @@ def _narrowed(frame: VideoFrame) -> VideoFrame:
     bits = int(deep[2]) - 8
     out = VideoFrame(frame.width, frame.height, deep[1])
     for plane, to in zip(frame.planes, out.planes, strict=True):
-        samples = np.frombuffer(plane, "<u2").reshape(plane.height, -1)[:, : plane.width]
+        samples = np.frombuffer(memoryview(plane), "<u2").reshape(plane.height, -1)[:, : plane.width]
         # The half is added after half of the shift, so that 16 bits do not overflow.
         rounded = samples >> (bits - 1)
         rounded += 1
         rounded >>= 1
         np.minimum(rounded, 255, out=rounded)
-        lines = np.frombuffer(to, np.uint8).reshape(to.height, -1)[:, : to.width]
+        lines = np.frombuffer(memoryview(to), np.uint8).reshape(to.height, -1)[:, : to.width]
         np.copyto(lines, rounded, casting="unsafe")
     out.pts, out.time_base = frame.pts, frame.time_base
     return out
