@@ -13,8 +13,18 @@ from av.filter import Graph
 from av.video.frame import VideoFrame
 
 from curate import hdr
+from loader.dataset.orientation import Turn, turn_of
 
-_TRANSPOSE = {90: "transpose=clock", 180: "hflip,vflip", 270: "transpose=cclock"}
+_TURNS = {
+    Turn(): (),
+    Turn(mirrored=True): ("hflip",),
+    Turn(flipped=True): ("vflip",),
+    Turn(mirrored=True, flipped=True): ("hflip", "vflip"),
+    Turn(transposed=True): ("transpose=cclock_flip",),
+    Turn(transposed=True, mirrored=True): ("transpose=clock",),
+    Turn(transposed=True, flipped=True): ("transpose=cclock",),
+    Turn(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
+}
 _FULL_RANGE = 2
 _DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
 
@@ -37,7 +47,7 @@ def geometry(frame: VideoFrame, pixel_aspect: Fraction | None) -> Geometry:
     width, height = frame.width, frame.height
     if pixel_aspect:
         width = round(width * pixel_aspect)
-    if _clockwise(frame) in (90, 270):
+    if turn_of(frame).transposed:
         width, height = height, width
     return Geometry(max(2, width - width % 2), max(2, height - height % 2))
 
@@ -72,7 +82,7 @@ class Finisher:
             frame.format.name,
             frame.color_trc,
             frame.color_range,
-            frame.rotation,
+            turn_of(frame),
         )
         if kind != self._made_for:
             chain = self._chain(frame)
@@ -99,10 +109,9 @@ class Finisher:
             steps += ["scale=flags=area", "format=yuv420p"]
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             steps.append("setparams=color_primaries=bt709:color_trc=bt709:colorspace=bt709")
-        clockwise = _clockwise(frame)
-        if clockwise in _TRANSPOSE:
-            steps.append(_TRANSPOSE[clockwise])
-        upright = (frame.height, frame.width) if clockwise in (90, 270) else (frame.width, frame.height)
+        turn = turn_of(frame)
+        steps += _TURNS[turn]
+        upright = (frame.height, frame.width) if turn.transposed else (frame.width, frame.height)
         if upright != (self._target.width, self._target.height):
             lost = (upright[0] - self._target.width, upright[1] - self._target.height)
             if max(lost) <= 1 and min(lost) >= 0:
@@ -134,7 +143,7 @@ def _narrows(frame: VideoFrame) -> bool:
     """
     hdr_or_full = frame.color_trc in (hdr.PQ, hdr.HLG) or frame.color_range == _FULL_RANGE
     # A display matrix cannot be handed on to another frame.
-    return _DEEP.fullmatch(frame.format.name) is not None and not hdr_or_full and _clockwise(frame) == 0
+    return _DEEP.fullmatch(frame.format.name) is not None and not hdr_or_full and turn_of(frame) == Turn()
 
 
 def _narrowed(frame: VideoFrame) -> VideoFrame:
@@ -154,11 +163,6 @@ def _narrowed(frame: VideoFrame) -> VideoFrame:
         np.copyto(lines, rounded, casting="unsafe")
     out.pts, out.time_base = frame.pts, frame.time_base
     return out
-
-
-def _clockwise(frame: VideoFrame) -> int:
-    """Degrees by which a viewer turns the stored picture clockwise, a multiple of 90."""
-    return round(-frame.rotation / 90) * 90 % 360
 
 
 def _build(frame: VideoFrame, chain: list[str]) -> Graph:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loader.arrays import Places
 from loader.dataset.media import FORMATS
+from loader.dataset.orientation import turn_of
 from loader.errors import RunError
 
 if TYPE_CHECKING:
@@ -123,16 +124,16 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
 
 def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", video_CTHW: Pixels) -> None:
     """Fills in a frame, as often as there is room for."""
-    turns = round(frame.rotation / 90) % 4
+    turn = turn_of(frame)
     shown = (frame.height, max(1, round(frame.width * aspect)))
-    covering = _cover(*(shown[::-1] if turns % 2 else shown), *video_CTHW.shape[2:])
-    height, width = covering[::-1] if turns % 2 else covering
+    covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
+    height, width = covering[::-1] if turn.transposed else covering
     # Not rgb24: there swscale is slower, and at even widths 1 to 2 levels too dark and coarser in colour.
     image = reformatter.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
     green, blue, red = image.planes
     for channel_THW, plane in zip(video_CTHW, (red, green, blue), strict=True):
         padded_HW = np.frombuffer(memoryview(plane), np.uint8).reshape(height, plane.line_size)
-        channel_THW[:] = _centre(np.rot90(padded_HW[:, :width], turns), channel_THW)
+        channel_THW[:] = _centre(turn.of(padded_HW[:, :width]), channel_THW)
 
 
 def _opened(clip: bytes | memoryview) -> "InputContainer":

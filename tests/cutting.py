@@ -1,19 +1,26 @@
-"""Cutting a file from the path to its clips, without the stages around it."""
+"""Cutting a file from the path to its clips, without the stages around it or with the whole fused stage."""
 
 import io
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 
+from curate.config import CurateConfig, fingerprint
 from curate.cut import Clip, CutConfig, FailedClip, Observe, cut
+from curate.inputs import list_sources
+from curate.ledger import Ledger
 from curate.picture import Geometry, geometry
+from curate.records import Record
 from curate.source import open_video
+from curate.source_stage import CutSource
 from curate.spans import Span
 from curate.timeline import Decoder, Timeline, timeline
+from loader.storage import StorageConfig, open_storage
 
 
 @dataclass(frozen=True)
@@ -100,3 +107,13 @@ def sound(data: bytes) -> tuple[np.ndarray, int, int]:
         frames = list(container.decode(stream))
         first = round(frames[0].pts * frames[0].time_base * frames[0].sample_rate)
         return np.concatenate([frame.to_ndarray() for frame in frames], axis=1), frames[0].sample_rate, first
+
+
+def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Record, bytes]]:
+    """Every record of one source, with its clip."""
+    config = CurateConfig.model_validate(sections).source_stage()
+    ledger = Ledger(open_storage(out))
+    work = CutSource(config, StorageConfig(), ledger, fingerprint(config))
+    (source,) = list_sources([str(path)], StorageConfig())
+    records = [Record.from_row(row["record"]) for row in work(asdict(source)) if "record" in row]
+    return [(record, ledger.read_clip(record.clip_id) if record.sha256 else b"") for record in records]

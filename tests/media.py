@@ -1,5 +1,6 @@
 """Small real videos whose every frame says its own number, and reading the numbers back."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -115,6 +116,14 @@ def write_video(
                 container.mux(sound.encode(chunk))
             container.mux(sound.encode(None))
     return path
+
+
+def with_display_matrix(data: bytes, a: int, b: int, c: int, d: int) -> bytes:
+    """An MP4 whose first track is shown at (a x + c y, b x + d y)."""
+    at = data.index(b"tkhd") + 4 + 40
+    one = 1 << 16
+    values = (a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+    return data[:at] + struct.pack(">9i", *values) + data[at + 36 :]
 
 
 def sound_first(path: Path) -> Path:

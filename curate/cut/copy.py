@@ -18,6 +18,7 @@ from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
 from curate.picture import Geometry
 from curate.timeline import Timeline, source_frames
+from loader.dataset.orientation import Turn, turn_of
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _FULL_RANGE = 2
@@ -33,7 +34,7 @@ class Form:
         pixel_format: as decoded.
         width: as decoded.
         height: as decoded.
-        rotation: degrees by which viewers turn it.
+        turned: whether viewers turn or mirror it.
         square: whether its pixels are.
         progressive: whether its frames are.
         full_range: whether it uses the full range of values.
@@ -46,7 +47,7 @@ class Form:
     pixel_format: str
     width: int
     height: int
-    rotation: int
+    turned: bool
     square: bool
     progressive: bool
     full_range: bool
@@ -80,7 +81,7 @@ def form_of(stream: VideoStream, first: VideoFrame) -> Form:
         pixel_format=first.format.name,
         width=first.width,
         height=first.height,
-        rotation=first.rotation,
+        turned=turn_of(first) != Turn(),
         square=(stream.sample_aspect_ratio or 1) == 1,
         progressive=context.field_order <= _PROGRESSIVE and not first.interlaced_frame,
         full_range=first.color_range == _FULL_RANGE,
@@ -113,7 +114,7 @@ def _form_fault(form: Form, size: Geometry, timeline: Timeline) -> str | None:
         return f"its pictures are {form.pixel_format}, not 8-bit 4:2:0 of limited range"
     if not form.progressive or timeline.deinterlace:
         return "it is interlaced"
-    if form.rotation % 360:
+    if form.turned:
         return "its pictures are stored turned"
     if not form.square:
         return "its pixels are not square"

@@ -114,9 +114,13 @@ def frame_motion(frame: VideoFrame, distance: int = 1) -> float | None:
 
 
 def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
-    if Type.MOTION_VECTORS not in frame.side_data:
+    try:
+        beside = frame.side_data
+    except ValueError:  # side data of a kind that PyAV has no name for, beside which it shows none
         return None
-    vectors = frame.side_data[Type.MOTION_VECTORS]
+    if Type.MOTION_VECTORS not in beside:
+        return None
+    vectors = beside[Type.MOTION_VECTORS]
     found = vector_motion(vectors.to_ndarray(), frame.width, frame.height)
     return None if found is None else (found[0] / distance, found[1] / distance)
 

@@ -12,6 +12,7 @@ from av.video.stream import VideoStream
 
 from curate.source import SourceError, open_video
 from loader.dataset.media import FORMATS
+from loader.dataset.orientation import turn_of
 
 PROBE_VERSION = 2
 """Counts up when the same bytes would give other values; tars looked at by older code are then read again."""
@@ -119,7 +120,7 @@ def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, 
     height, width = frame.height, frame.width
     if pixel_aspect:
         width = max(1, round(width * pixel_aspect))
-    if round(frame.rotation / 90) % 2:
+    if turn_of(frame).transposed:
         height, width = width, height
     if max(height, width) > _MAX_SIDE:
         raise SourceError(f"is shown with {width}x{height} pixels; at most {_MAX_SIDE} a side are read")

@@ -136,7 +136,7 @@ def test_a_span_on_a_closed_run_of_packets_is_copyable() -> None:
         ({"pixel_format": "yuv422p"}, "yuv422p"),
         ({"full_range": True}, "limited range"),
         ({"progressive": False}, "interlaced"),
-        ({"rotation": -90}, "turned"),
+        ({"turned": True}, "turned"),
         ({"square": False}, "square"),
         ({"transfer": 16}, "HDR"),
         ({"transfer": 18}, "HDR"),

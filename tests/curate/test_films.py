@@ -1,29 +1,15 @@
 """Unusual but real films, whole, through the fused stage; the long list is tests/bench/films.py."""
 
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
-from curate.config import CurateConfig, fingerprint
-from curate.inputs import list_sources
-from curate.ledger import Ledger
-from curate.records import Record
-from curate.source_stage import CutSource
-from loader.storage import StorageConfig, open_storage
-from tests.media import read_numbers, write_video
-
-
-def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Record, bytes]]:
-    """Every record of one source, with its clip."""
-    config = CurateConfig.model_validate(sections).source_stage()
-    ledger = Ledger(open_storage(out))
-    work = CutSource(config, StorageConfig(), ledger, fingerprint(config))
-    (source,) = list_sources([str(path)], StorageConfig())
-    records = [Record.from_row(row["record"]) for row in work(asdict(source)) if "record" in row]
-    return [(record, ledger.read_clip(record.clip_id) if record.sha256 else b"") for record in records]
+from loader.decode import decode
+from tests.cutting import curated
+from tests.filter_footage import encode
+from tests.media import numbered_frame, read_numbers, with_display_matrix, write_video
 
 
 def test_recordings_joined_without_care_are_cut_where_their_clock_starts_anew(tmp_path: Path) -> None:
@@ -48,3 +34,29 @@ def test_a_clip_says_of_its_own_frames_how_many_repeat(tmp_path: Path) -> None:
     repeated = sum(one == other for one, other in pairwise(shown)) / (len(shown) - 1)
     assert repeated > 0.5
     assert record.scores["duplicate_share"] == pytest.approx(repeated, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "stored"),
+    [
+        ((-1, 0, 0, 1), lambda shown: shown[:, ::-1]),
+        ((1, 0, 0, -1), lambda shown: shown[::-1]),
+        ((0, 1, 1, 0), lambda shown: shown.swapaxes(0, 1)),
+        ((0, -1, -1, 0), lambda shown: shown[::-1, ::-1].swapaxes(0, 1)),
+        ((0, 1, -1, 0), np.rot90),
+    ],
+)
+def test_pictures_that_are_stored_mirrored_come_out_as_viewers_show_them(
+    matrix, stored, tmp_path: Path
+) -> None:
+    shown = numbered_frame(300, 160, 128)
+    stored_HWC = np.ascontiguousarray(stored(shown))
+    path = encode(tmp_path / "a.mp4", [stored_HWC] * 12)
+    data = with_display_matrix(path.read_bytes(), *matrix)
+    path.write_bytes(data)
+    ((record, clip),) = curated(path, tmp_path / "out", spans={"min_clip_s": 0.1})
+    assert (record.width, record.height) == (160, 128)
+    assert set(read_numbers(clip)) == {300}
+    video_CTHW = np.empty((3, 1, 128, 160), np.uint8)
+    decode(data, np.array([0]), video_CTHW, upright=False)
+    assert np.abs(video_CTHW[:, 0].transpose(1, 2, 0).astype(int) - shown).mean() < 12
