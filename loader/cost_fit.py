@@ -20,6 +20,9 @@ _LEAST_LENGTHS = 5
 _LEAST_SPAN = 4.0
 _LARGEST_MEAN_ERROR = 0.10
 _LARGEST_WORST_ERROR = 0.30
+_LEAST_GROWTH = 1.2
+_LARGEST_LOSS = 0.05
+_RANKS, _MICROBATCHES, _STEPS = 128, 4, 16  # of the steps that say what errors cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +54,14 @@ class CostFit:
     Attributes:
         cost: the model.
         r2: share of the variance of the step times that it explains.
-        mean_error: mean of |predicted / measured - 1| of shapes it was not fitted to.
+        mean_error: mean of |predicted / measured - 1| of shapes it was not fitted to. Of times of one shape the
+            median counts.
         worst_error: the largest of these.
         worst_cell: (B, S) where that is.
         interval: half the width of the 95 % interval of a predicted step time, relative, at the longest S.
-        doubts: why the fit should not be used, in words; empty when it may.
+        lost: share of the time that 128 ranks with 4 equally dear microbatches each wait, because these really take
+            measured / predicted times as long. A shape is drawn with its share of the time.
+        misfits: why the model does not describe the timings, in words.
     """
 
     cost: Cost
@@ -64,7 +70,18 @@ class CostFit:
     worst_error: float
     worst_cell: tuple[int, int]
     interval: float
-    doubts: tuple[str, ...]
+    lost: float
+    misfits: tuple[str, ...]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the fit should not be used, in words; empty when it may."""
+        if self.misfits or self.lost <= _LARGEST_LOSS:
+            return self.misfits
+        return (
+            f"{_RANKS} ranks would lose {self.lost:.1%} of their time to its errors (at most {_LARGEST_LOSS:.0%}):"
+            " measure every shape several times, their median counts",
+        )
 
     def trusted(self) -> Cost:
         """The model.
@@ -144,17 +161,34 @@ def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     doubts = _too_little(lengths)
     cost = fit(timings)
     if doubts:
-        return CostFit(cost, _r2(cost, timings), np.inf, np.inf, (0, 0), np.inf, tuple(doubts))
-    errors = _held_out(timings, fit, lengths)
+        return CostFit(cost, _r2(cost, timings), np.inf, np.inf, (0, 0), np.inf, 1.0, tuple(doubts))
+    predicted_s = _held_out(timings, fit, lengths)
+    measured, first = _per_shape(timings)
+    predicted_s = predicted_s[first]
+    errors = np.abs(predicted_s / measured.step_s - 1)
     worst = int(errors.argmax())
     mean_error, worst_error = float(errors.mean()), float(errors[worst])
-    cell = int(timings.batch[worst]), int(timings.length[worst])
+    cell = int(measured.batch[worst]), int(measured.length[worst])
     if mean_error > _LARGEST_MEAN_ERROR:
         doubts.append(f"shapes it has not seen are off by {mean_error:.0%} on average")
     if worst_error > _LARGEST_WORST_ERROR:
         doubts.append(f"B={cell[0]}, S={cell[1]} is off by {worst_error:.0%}")
-    interval = _interval(timings, fit)
-    return CostFit(cost, _r2(cost, timings), mean_error, worst_error, cell, interval, tuple(doubts))
+    fitted_s = seconds(cost, timings.batch, timings.length)
+    if fitted_s.max() < _LEAST_GROWTH * fitted_s.min():
+        doubts.append(
+            f"times hardly grow with B and S (by {fitted_s.max() / fitted_s.min() - 1:.0%} over all shapes): were they"
+            " taken before the device was done?"
+        )
+    return CostFit(
+        cost=cost,
+        r2=_r2(cost, timings),
+        mean_error=mean_error,
+        worst_error=worst_error,
+        worst_cell=cell,
+        interval=_interval(timings, fit),
+        lost=_lost(measured.step_s, predicted_s),
+        misfits=tuple(doubts),
+    )
 
 
 def _too_little(lengths: Places) -> list[str]:
@@ -170,16 +204,35 @@ def _too_little(lengths: Places) -> list[str]:
 
 
 def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: Places) -> Floats:
-    """|predicted / measured - 1| of each timing by a fit that saw none of its length."""
-    errors = np.zeros(len(timings.step_s))
+    """Seconds of each timing's shape by a fit that saw none of its length."""
+    predicted_s = np.zeros(len(timings.step_s))
     for fold in np.array_split(lengths, min(_FOLDS, len(lengths))):
         out = np.isin(timings.length, fold)
-        errors[out] = _errors(fit(timings.where(~out)), timings.where(out))
-    return errors
+        predicted_s[out] = seconds(fit(timings.where(~out)), timings.batch[out], timings.length[out])
+    return predicted_s
 
 
-def _errors(cost: Cost, timings: Timings) -> Floats:
-    return np.abs(seconds(cost, timings.batch, timings.length) / timings.step_s - 1)
+def _per_shape(timings: Timings) -> tuple[Timings, Places]:
+    """Return one timing for each shape, the median of its own, and the place of one of these; int64 [shapes]."""
+    shapes = np.stack([timings.batch, timings.length])
+    _, first, shape_n = np.unique(shapes, axis=1, return_index=True, return_inverse=True)
+    shape_n = shape_n.reshape(-1)
+    order = np.lexsort((timings.step_s, shape_n))
+    counts = np.bincount(shape_n)
+    begin = np.cumsum(counts) - counts
+    low, high = order[begin + (counts - 1) // 2], order[begin + counts // 2]
+    median_s = (timings.step_s[low] + timings.step_s[high]) / 2
+    return Timings(timings.batch[first], timings.length[first], median_s), first
+
+
+def _lost(measured_s: Floats, predicted_s: Floats) -> float:
+    """Return the share of time lost to errors of the predictions; see `CostFit`."""
+    generator = np.random.Generator(np.random.Philox(0))
+    drawn = generator.choice(
+        len(measured_s), (_STEPS, _RANKS, _MICROBATCHES), p=measured_s / measured_s.sum()
+    )
+    loads_SR = (measured_s / predicted_s)[drawn].mean(axis=2)
+    return float(1 - loads_SR.mean(axis=1).sum() / loads_SR.max(axis=1).sum())
 
 
 def _r2(cost: Cost, timings: Timings) -> float:

@@ -92,8 +92,8 @@ def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Reca
         return Recalibration(current, False, f"the cost is {before:.1%} off", before)
     usual = _usual(timings, config.outliers)
     fit = fit_linear_quadratic(usual)
-    if fit.doubts:
-        return Recalibration(current, False, f"no better cost: {'; '.join(fit.doubts)}", before)
+    if fit.misfits:  # noise is no reason to keep a cost that is worse
+        return Recalibration(current, False, f"no better cost: {'; '.join(fit.misfits)}", before)
     after = _median_error(fit.cost, timings)
     if after > config.improvement * before:
         return Recalibration(

@@ -51,13 +51,13 @@ def run(options: argparse.Namespace) -> int:
         return 0
     out = stdout()
     rows = [(name, *_shown(fit)) for name, fit in fits.items()]
-    columns = ["cost", "R^2", "held-out error", "worst", "at B, S", "95 % interval", "doubts"]
+    columns = ["cost", "R^2", "held-out error", "worst", "at B, S", "95 % interval", "time lost", "doubts"]
     out.print(table(f"{len(timings.step_s)} microbatches", columns, rows))
     if keys:
         out.print("stream.buckets:", markup=False)
         out.print(yaml.safe_dump(keys, sort_keys=False, indent=2).rstrip(), markup=False, soft_wrap=True)
     else:
-        out.print("no fit can be trusted; measure more shapes", markup=False)
+        out.print("no fit can be trusted; see its doubts", markup=False)
     return 0
 
 
@@ -68,6 +68,7 @@ def _shown(fit: CostFit) -> tuple[str, ...]:
         f"{fit.worst_error:.1%}",
         ", ".join(map(str, fit.worst_cell)),
         f"+- {fit.interval:.1%}",
+        f"{fit.lost:.1%}",
         "; ".join(fit.doubts) or "none",
     )
 
@@ -79,5 +80,6 @@ def _said(fit: CostFit) -> dict[str, Any]:
         "r2": fit.r2,
         **{name: value if value < float("inf") else None for name, value in finite.items()},
         "worst_cell": fit.worst_cell,
+        "lost": fit.lost,
         "doubts": fit.doubts,
     }

@@ -82,6 +82,27 @@ def test_noise_widens_the_interval_and_ends_trust() -> None:
     assert not calm.doubts
 
 
+@pytest.mark.parametrize(("noise", "times", "trusted"), [(0.02, 1, True), (0.1, 1, False), (0.1, 25, True)])
+def test_trust_follows_from_the_time_that_errors_lose(noise: float, times: int, trusted: bool) -> None:
+    several = [measured(WIDE_DIT, noise, seed) for seed in range(times)]
+    columns = zip(*((one.batch, one.length, one.step_s) for one in several), strict=True)
+    fit = fit_linear_quadratic(Timings(*map(np.concatenate, columns)))
+    assert (fit.lost < 0.05) == trusted
+    if trusted:
+        assert fit.trusted() == fit.cost
+    else:
+        assert fit.lost == pytest.approx(0.12, abs=0.03)  # what a plan's report says of costs 10 % off
+        with pytest.raises(UsageError, match=r"lose \d+\.\d% of their time.*several times"):
+            fit.trusted()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_times_that_do_not_grow_are_refused(noise: float) -> None:
+    timings = measured(LinearQuadraticCost(fixed_s=0.5, token_s=0, square_s=0), noise)
+    with pytest.raises(UsageError, match="hardly grow with B and S"):
+        fit_linear_quadratic(timings).trusted()
+
+
 def test_a_fit_is_the_same_on_every_run() -> None:
     assert fit_linear_quadratic(measured(WIDE_DIT)) == fit_linear_quadratic(measured(WIDE_DIT))
 
