@@ -135,7 +135,7 @@ class EpochPlan:
     def step(self, step: int, rank: int | None = None) -> StepPlan:
         """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
         members, placement = self.placed(step)
-        runs, counts = self.runs(members), members < len(self.turns) - self.fillers
+        runs, counts = self.runs(members), self.counts(members)
         samples = int(runs.size[counts].sum())
         order = np.lexsort((placement.slot, placement.rank))
         if rank is not None:
@@ -147,6 +147,35 @@ class EpochPlan:
                 self._microbatch(*row)
                 for row in zip(*(column[order].tolist() for column in columns), strict=True)
             ),
+            samples=samples,
+        )
+
+    def members(self, step: int) -> Places:
+        """The microbatches of a step whose ranks wait once, places in ``turns``."""
+        return np.arange(step * self.division.per_step, (step + 1) * self.division.per_step)
+
+    def counts(self, members: Places) -> Flags:
+        """Whether the samples of some microbatches count; fillers repeat others."""
+        return members < len(self.turns) - self.fillers
+
+    def cut(self, step: int, numbers: Places, start: Places, size: Places, rank: int) -> StepPlan:
+        """Parts of a step's microbatches for one rank, in the given order; for steps whose ranks wait once.
+
+        Args:
+            step: of the plan.
+            numbers: int64 [P], microbatch of each part, its place in the step.
+            start: int64 [P], number of the part's first sample in it.
+            size: int64 [P], samples of each part.
+            rank: that reads them.
+        """
+        members = self.members(step)
+        runs, counts = self.runs(members), self.counts(members)
+        samples = int(runs.size[counts].sum())
+        weights = np.where(counts[numbers], size / samples, 0.0)
+        columns = (runs.start[numbers] + start, size, runs.bucket[numbers], weights)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return StepPlan(
+            microbatches=tuple(self._microbatch(*row, rank, slot) for slot, row in enumerate(rows)),
             samples=samples,
         )
 

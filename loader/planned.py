@@ -1,14 +1,19 @@
 """A rank's microbatches from a position on, as they are planned: which samples, of which step, in which shape."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from loader.pipeline import Planned
+from loader.plan import EpochPlan, StepPlan
 from loader.position import Position
 from loader.stages import Stages
 from loader.stream_config import StreamConfig
 
+OwnStep = Callable[[EpochPlan, int], StepPlan]
 
-def planned(stages: Stages, config: StreamConfig, rank: int, position: Position) -> Iterator[Planned]:
+
+def planned(
+    stages: Stages, config: StreamConfig, rank: int, position: Position, own_step: OwnStep | None = None
+) -> Iterator[Planned]:
     """Yield the microbatches of one rank, step by step, epoch by epoch, until the epochs are over.
 
     Args:
@@ -16,6 +21,8 @@ def planned(stages: Stages, config: StreamConfig, rank: int, position: Position)
         config: of the stream.
         rank: data-parallel.
         position: of the first step.
+        own_step: what the rank reads of a step of a plan, in order; None is what it runs by the plan. Called once for
+            each step.
     """
     position = stages.entered(position)
     while config.epochs is None or position.epoch < config.epochs:
@@ -24,7 +31,8 @@ def planned(stages: Stages, config: StreamConfig, rank: int, position: Position)
         packed = position.part.setting.regime == "pack"
         lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
         for number in range(position.part.steps, len(plan)):
-            own, after = plan.step(number, rank), position.after_step()
+            own = plan.step(number, rank) if own_step is None else own_step(plan, number)
+            after = position.after_step()
             for micro in own.microbatches:
                 yield Planned(
                     plan=plan,

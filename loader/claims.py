@@ -1,0 +1,75 @@
+"""Who runs which piece of a shared tail: one counter for each rank's pieces, in a store that all ranks reach."""
+
+from collections.abc import Sequence
+
+from torch.distributed.distributed_c10d import Store
+
+from loader.errors import UsageError
+
+
+class Claims:
+    """Counters of one pass over a stream. The n-th number of a home is taken by exactly one rank.
+
+    A home's pieces are numbered through all steps of the pass, and its counter only rises, by compare-and-set. So a
+    piece is taken once even by ranks that are several steps apart, and no key is left behind by a step.
+
+    Args:
+        store: of the rendezvous, such as a TCPStore; the same for all ranks.
+        name: of the pass, the same on every rank and new for each pass.
+        rank: this rank.
+        homes: ranks whose pieces it may take.
+        begun_at: what all ranks must begin the pass with, in words.
+
+    Raises:
+        UsageError: the store has seen this pass of this rank before, or another rank began it otherwise.
+    """
+
+    def __init__(self, store: Store, name: str, rank: int, homes: Sequence[int], begun_at: str) -> None:
+        self._store, self._name, self._rank = store, name, rank
+        if store.add(f"{name}/begun/{rank}", 1) != 1:
+            raise UsageError(
+                f"the store knows pass {name} of rank {rank} already: give every start of the processes a store of its"
+                " own, such as PrefixStore(unique_name, store)"
+            )
+        first = store.compare_set(f"{name}/at", "", begun_at).decode()
+        if first != begun_at:
+            raise UsageError(
+                f"rank {rank} begins pass {name} with {begun_at}, but another rank with {first}: load one state on all"
+                " ranks and begin passes together"
+            )
+        self._last: dict[int, str] = {}
+        for home in homes:
+            self._set(home, "", "0:")
+
+    def take(self, home: int, begin: int, end: int) -> int | None:
+        """Take the next of the home's numbers; None if none of them is left, or some before them are.
+
+        Args:
+            home: rank.
+            begin: first number that may be taken.
+            end: number behind the last.
+        """
+        while begin <= (number := _number(self._last[home])) < end:
+            taken = f"{number + 1}:{self._rank}"
+            if self._set(home, self._last[home], taken) == taken:
+                return number
+        return None
+
+    def left(self, home: int, begin: int, end: int) -> int:
+        """Return how many of the home's numbers from ``begin`` to ``end`` can be taken now, by what the store says."""
+        self._last[home] = self._store.get(self._key(home)).decode()
+        number = _number(self._last[home])
+        return end - number if begin <= number < end else 0
+
+    def _set(self, home: int, expected: str, desired: str) -> str:
+        """Set the counter if it is as expected; what it is then. Only this rank writes values that end on it."""
+        found = self._store.compare_set(self._key(home), expected, desired).decode()
+        self._last[home] = found
+        return found
+
+    def _key(self, home: int) -> str:
+        return f"{self._name}/{home}"
+
+
+def _number(value: str) -> int:
+    return int(value.partition(":")[0])
