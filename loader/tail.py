@@ -57,8 +57,9 @@ def tail_of(
 ) -> Tail:
     """Divide a step into what is placed and what is shared.
 
-    Pieces come from microbatches whose samples are small against a rank's load, from the dearest of these samples on:
-    so they hold as few samples as may be, all of which several ranks read.
+    Pieces come from microbatches whose samples are no dearer than a piece may be, from the dearest of these samples on:
+    so they hold as few samples as may be, all of which several ranks read. Where these are too little, from the
+    cheapest of the dearer samples, which make larger pieces.
 
     Args:
         costs: float64 [M], of each microbatch.
@@ -71,7 +72,8 @@ def tail_of(
     load = costs.sum() / ranks
     sample = (costs - fixed_s) / sizes
     fine = np.flatnonzero(counts & (sample + fixed_s <= _COARSEST * config.piece * load))
-    order = fine[np.lexsort((-sample[fine], sample[fine] + fixed_s > config.piece * load))]
+    coarse = sample[fine] + fixed_s > config.piece * load
+    order = fine[np.lexsort((np.where(coarse, sample[fine], -sample[fine]), coarse))]
     most = min(
         len(costs) - ranks, int(np.searchsorted(np.cumsum(costs[order]), config.share * costs.sum())) + 1
     )

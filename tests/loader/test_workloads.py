@@ -54,7 +54,7 @@ def test_no_microbatch_is_over_the_memory_it_was_counted_with(name: str) -> None
 def test_a_step_is_a_pure_function_for_ever() -> None:
     drawn = WORKLOADS["koala-wide"].draw(SIZES["koala-wide"], seed=7, step=2, count=256)
     columns = np.stack([drawn.bucket, drawn.batch, drawn.length, drawn.tokens, drawn.images])
-    assert hashlib.sha256(columns.astype("<i8").tobytes()).hexdigest()[:16] == "7a4237e2ca9a4992"
+    assert hashlib.sha256(columns.astype("<i8").tobytes()).hexdigest()[:16] == "5b13fead96940a69"
     other = WORKLOADS["koala-wide"].draw(SIZES["koala-wide"], seed=7, step=3, count=256)
     assert not np.array_equal(drawn.bucket, other.bucket)
 
