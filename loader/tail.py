@@ -14,13 +14,14 @@ from pydantic import BaseModel, Field
 from loader.arrays import Flags, Floats, Places
 from loader.balance import balanced
 
-_COARSEST = 3  # largest sample that is shared, in pieces
+_COARSEST = 3  # dearest sample that is shared, in pieces
+_MANY = 0.25  # samples cheaper than this, in pieces, are many for their cost, and all are read several times
 
 
 class TailConfig(BaseModel, frozen=True, extra="forbid"):
     """How much of a step ranks share as they go."""
 
-    share: float = Field(default=0.08, gt=0, le=0.5, description="of a step's cost that is shared, at most")
+    share: float = Field(default=0.12, gt=0, le=0.5, description="of a step's cost that is shared, at most")
     piece: float = Field(
         default=0.02,
         gt=0,
@@ -57,9 +58,9 @@ def tail_of(
 ) -> Tail:
     """Divide a step into what is placed and what is shared.
 
-    Pieces come from microbatches whose samples are no dearer than a piece may be, from the dearest of these samples on:
-    so they hold as few samples as may be, all of which several ranks read. Where these are too little, from the
-    cheapest of the dearer samples, which make larger pieces.
+    Pieces come from microbatches whose samples are about as dear as a piece may be, from the dearest of these samples
+    on: so they hold as few samples as may be, all of which several ranks read. Where these are too little, from dearer
+    samples, which make larger pieces, the cheapest first; then from those of which a piece takes many.
 
     Args:
         costs: float64 [M], of each microbatch.
@@ -72,8 +73,9 @@ def tail_of(
     load = costs.sum() / ranks
     sample = (costs - fixed_s) / sizes
     fine = np.flatnonzero(counts & (sample + fixed_s <= _COARSEST * config.piece * load))
-    coarse = sample[fine] + fixed_s > config.piece * load
-    order = fine[np.lexsort((np.where(coarse, sample[fine], -sample[fine]), coarse))]
+    part = (sample[fine] + fixed_s) / (config.piece * load)
+    tier = np.where(part > 1, 1, np.where(part < _MANY, 2, 0))
+    order = fine[np.lexsort((np.where(tier == 1, part, -part), tier))]
     most = min(
         len(costs) - ranks, int(np.searchsorted(np.cumsum(costs[order]), config.share * costs.sum())) + 1
     )

@@ -155,7 +155,7 @@ def main() -> None:
     columns = "mixture", "ranks", "m", "share", "piece", "readers", "idle by plan, costs 2 / 5 / 10 % off"
     row(*columns, "shared", "samples read more")
     print("|---" * 9 + "|")
-    configs = [TailConfig(), TailConfig(readers=2), TailConfig(readers=8), TailConfig(share=0.15)]
+    configs = [TailConfig(), TailConfig(readers=2), TailConfig(readers=8), TailConfig(share=0.08)]
     for name, microbatches, config in product(WORKLOADS, (4, 8), configs):
         found = {
             error: [
