@@ -175,7 +175,10 @@ class EpochPlan:
         columns = (runs.start[numbers] + start, size, runs.bucket[numbers], weights)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return StepPlan(
-            microbatches=tuple(self._microbatch(*row, rank, slot) for slot, row in enumerate(rows)),
+            microbatches=tuple(
+                self._microbatch(first, count, bucket, weight, rank, slot)
+                for slot, (first, count, bucket, weight) in enumerate(rows)
+            ),
             samples=samples,
         )
 
