@@ -24,6 +24,9 @@ _DECODING = {"mpeg4": 0.7, "mpeg2video": 0.7, "hevc": 1.5, "vp9": 1.4, "av1": 1.
 _DEEP = 1.6
 """Work on a pixel, relative to 8-bit H.264: by codec, and for more than 8 bits, which are converted and may be HDR."""
 
+_FRAME_PIXELS = 150_000
+"""Work on a frame whatever its size (small pictures, scores, fingerprints), in pixels."""
+
 
 @dataclass(frozen=True)
 class Footage:
@@ -97,4 +100,5 @@ class _Header:
 def _effort(found: Probe) -> float:
     rate = float(found.rate or _FRAMES_PER_S)
     deep = _DEEP if any(depth in found.pixel_format for depth in ("10", "12", "16")) else 1.0
-    return rate * found.width * found.height * _DECODING.get(found.codec, 1.0) * deep
+    pixels = found.width * found.height * _DECODING.get(found.codec, 1.0) * deep
+    return rate * (pixels + _FRAME_PIXELS)

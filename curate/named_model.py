@@ -4,6 +4,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -122,6 +123,7 @@ class NamedModel:
         from jinja2 import TemplateError
         from safetensors import SafetensorError
 
+        _quiet()
         try:
             return load()
         except (
@@ -139,6 +141,15 @@ class NamedModel:
             raise UsageError(
                 f"{self.key}={self.name} cannot be loaded ({first_line(error)}); give another model"
             ) from error
+
+
+@lru_cache(maxsize=1)
+def _quiet() -> None:
+    """Let transformers say nothing below an error: its bars and advice would stand among our own progress."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def _holds(folder: Path, patterns: Sequence[str]) -> bool:

@@ -5,8 +5,11 @@ import json
 import logging
 import os
 import re
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -238,10 +241,31 @@ def _start(ray: Any) -> None:
         return
     # A report of usage would go to the network.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level="ERROR")
-    else:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    with _held_back():
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(log_to_driver=False, logging_level="ERROR")
+        else:
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Hold back what this process writes to its standard error; it is shown where the work fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            file.seek(0)
+            os.write(kept, file.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)

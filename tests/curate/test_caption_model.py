@@ -49,6 +49,13 @@ def test_families_of_models_caption_a_clip(kind: str, tmp_path: Path, clip: byte
     assert (found.text, found.source) == (FIRST, "model:model")
 
 
+def test_loading_a_model_prints_nothing(teller: Path, clip: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    captioner = Captioner(settings(teller))
+    captioner.check()
+    captioner([clip])
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_words_depend_on_the_pictures(tmp_path: Path, clip: bytes) -> None:
     other = write_video(tmp_path / "b.mp4", (50,), first_scene=5).read_bytes()
     model = tiny_vlm(tmp_path / "model")

@@ -121,7 +121,7 @@ def test_headers_tell_length_size_and_codec(tmp_path: Path) -> None:
     assert a is not None
     assert b is not None
     assert c is not None
-    assert b.effort == 4 * a.effort
+    assert a.effort < b.effort < 4 * a.effort
     assert c.effort < a.effort
 
 

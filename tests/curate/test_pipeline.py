@@ -1,5 +1,7 @@
 """Both runners carry rows through stages alike, and a stage that fails stops the run in words."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -119,3 +121,21 @@ def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
     results = list(run_on_ray(ROWS, [Stage("die", die_once)]))
     assert marker.exists()
     assert sorted(row["name"] for row in results) == ["a", "b", "c"]
+
+
+PROGRAM = """
+from curate.pipeline import Pool, Stage, run_on_ray
+
+class Same:
+    def __call__(self, rows):
+        return rows
+
+print(len(list(run_on_ray([{"n": n} for n in range(3)], [Stage("same", Same(), pool=Pool(1, 1, 1), cpus=0.5)]))))
+"""
+
+
+def test_ray_writes_nothing_to_the_terminal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
