@@ -59,8 +59,8 @@ def microbatches_left(stages: Stages, config: StreamConfig, position: Position) 
     return steps * config.microbatches
 
 
-def steps_of_epoch(stages: Stages, position: Position) -> int:
-    """Count the steps of the epoch that goes on behind a position, those that are done included.
+def steps_of_epoch(stages: Stages, config: StreamConfig, position: Position) -> int:
+    """Count the steps of the epoch that goes on behind a position, those that are done included; 0 behind the last.
 
     Raises:
         NoLengthError: another stage of the curriculum begins within the epoch.
@@ -68,6 +68,8 @@ def steps_of_epoch(stages: Stages, position: Position) -> int:
     position = stages.entered(position)
     if position.part.steps == len(stages.plan(position)):
         position = stages.entered(position.next_epoch())
+    if config.epochs is not None and position.epoch >= config.epochs:
+        return 0
     left = len(stages.plan(position)) - position.part.steps
     ends_at = stages.ends_at(position)
     if ends_at is not None and ends_at < position.step + left:

@@ -237,7 +237,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             NoLengthError: another stage of the curriculum begins within the epoch.
         """
-        return steps_of_epoch(self._stages, self._position)
+        return steps_of_epoch(self._stages, self.config, self._position)
 
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from loader.batch import Microbatch
 from loader.buckets import BucketConfig
-from loader.dataset import DatasetWriter, Sample
+from loader.dataset import Dataset, DatasetWriter, Sample
 from loader.storage import open_storage
+from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from loader.tokens import Compression
 
@@ -21,6 +22,7 @@ SHAPES = [(7, (80, 64)), (12, (80, 64)), (9, (160, 128)), (14, (64, 80)), (6, (1
 """(frames, (width, height)), over and over."""
 SAMPLES = 17
 SHAPELESS = "tiny"
+EVERY_KEY = [f"key{number:02}" for number in range(SAMPLES)]
 
 
 def make_sample(key: str, clip: bytes, frames: int, size: tuple[int, int]) -> Sample:
@@ -53,6 +55,12 @@ def write(folder: Path, samples: list[Sample]) -> Path:
 
 def config(**changes: object) -> StreamConfig:
     return StreamConfig(**{"buckets": BUCKETS, "seed": 3, "workers": 2, "epochs": 2, **changes})
+
+
+def small(dataset: Dataset, rank: int = 0, world_size: int = 1, **changes: object) -> VideoStream:
+    """A stream of many microbatches of one sample, without pixels."""
+    one_by_one = {"decode": False, "workers": 1, "buckets": BUCKETS.model_copy(update={"max_batch": 1})}
+    return VideoStream(dataset, config(**one_by_one | changes), rank, world_size)
 
 
 def keys(microbatches: list[Microbatch]) -> list[tuple[str, ...]]:

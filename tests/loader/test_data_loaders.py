@@ -2,6 +2,7 @@
 
 import copy
 import json
+import multiprocessing
 import pickle
 from collections.abc import Iterator
 from itertools import islice
@@ -16,22 +17,13 @@ from loader.batch import Microbatch
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.stream import VideoStream
-from tests.loader.stream_clips import BUCKETS, SAMPLES, config
+from tests.loader.stream_clips import EVERY_KEY, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital'")
 
-# Without pixels, and with many small microbatches.
-SMALL = {
-    "decode": False,
-    "workers": 1,
-    "epochs": 1,
-    "buckets": BUCKETS.model_copy(update={"max_batch": 1}),
-}
-EVERY_KEY = [f"key{number:02}" for number in range(SAMPLES)]
 
-
-def make(dataset: Dataset, rank: int = 0, world_size: int = 1, **changes: object) -> VideoStream:
-    return VideoStream(dataset, config(**SMALL | changes), rank, world_size)
+def make(dataset: Dataset, rank: int = 0, world_size: int = 1, microbatches: int = 1) -> VideoStream:
+    return small(dataset, rank, world_size, microbatches=microbatches, epochs=1)
 
 
 def loader_of(kind: str, stream: VideoStream, workers: int) -> Any:
@@ -151,7 +143,7 @@ def test_a_torchdata_loader_that_has_finished_does_not_begin_again_unasked(datas
 def test_streams_read_in_turns_by_this_process_and_by_others_go_on(dataset: Dataset) -> None:
     stream = make(dataset)
     found = list(islice(stream, 3))
-    found += islice(DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="spawn"), 3)
+    found += islice(DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context="spawn"), 3)
     stream.load_state_dict(stream.state_after(found[-1]))
     found += islice(stream, 3)
     found += DataLoader(stream, batch_size=None, num_workers=1)
@@ -184,20 +176,39 @@ def test_the_state_of_another_ranks_loader_is_good_between_steps_only(dataset: D
         next(iter(by_itself))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda state: {"_snapshot": {}}, "_last_yielded_worker_id"),
-        (lambda state: {"fetcher_state": None}, "holds no state of the stream"),
-        (
-            lambda state: state["_snapshot"]["_worker_snapshots"].popitem() and state,
-            "1 worker processes out of 2",
-        ),
-        (lambda state: state["_snapshot"].update(_last_yielded_worker_id=7) or state, "worker_7"),
-    ],
-)
-def test_what_is_no_state_of_a_torchdata_loader_is_refused(dataset: Dataset, change: Any, words: str) -> None:
+def test_what_is_no_state_of_a_torchdata_loader_is_refused(dataset: Dataset) -> None:
     loader = StatefulDataLoader(make(dataset), batch_size=None, num_workers=2)
     next(iter(loader))
-    with pytest.raises(UsageError, match=words):
-        make(dataset).load_state_dict(change(loader.state_dict()))
+    state = json.dumps(loader.state_dict())
+    stream, one_lost, another_last = make(dataset), json.loads(state), json.loads(state)
+    one_lost["_snapshot"]["_worker_snapshots"].pop("worker_1")
+    another_last["_snapshot"]["_last_yielded_worker_id"] = 7
+    for broken, words in (
+        ({"_snapshot": {}}, "_last_yielded_worker_id"),
+        ({"fetcher_state": None}, "holds no state of the stream"),
+        (one_lost, "1 worker processes out of 2"),
+        (another_last, "worker_7"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            stream.load_state_dict(broken)
+
+
+def read_in_a_child(stream: VideoStream, found: Any) -> None:
+    loader = DataLoader(stream, batch_size=None, num_workers=1)
+    try:
+        next(iter(loader))
+    except UsageError as error:
+        found.put(str(error))
+    stream.load_state_dict(stream.state_dict())  # from here on the stream is the child's own
+    found.put(keys(loader))
+
+
+def test_worker_processes_of_another_process_than_the_streams_own_are_refused(dataset: Dataset) -> None:
+    context = multiprocessing.get_context("fork")
+    found, stream = context.Queue(), make(dataset)
+    child = context.Process(target=read_in_a_child, args=(stream, found))
+    child.start()
+    assert "in the process that made its stream" in found.get(timeout=60)
+    assert sorted(found.get(timeout=60)) == EVERY_KEY
+    child.join(60)
+    assert stream.state_dict()["step"] == 0

@@ -13,21 +13,13 @@ from loader import StepLoader, VideoStream
 from loader.batch import Batch, Pack, Step
 from loader.dataset import Dataset
 from loader.errors import NoLengthError, UsageError
-from tests.loader.stream_clips import BUCKETS, SAMPLES, config
+from tests.loader.stream_clips import EVERY_KEY, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:.set_vital.")
 
-SMALL = {
-    "decode": False,
-    "workers": 1,
-    "microbatches": 2,
-    "buckets": BUCKETS.model_copy(update={"max_batch": 1}),
-}
-EVERY_KEY = [f"key{number:02}" for number in range(SAMPLES)]
-
 
 def make(dataset: Dataset, rank: int = 0, world_size: int = 1, **changes: object) -> VideoStream:
-    return VideoStream(dataset, config(**SMALL | changes), rank, world_size)
+    return small(dataset, rank, world_size, **{"microbatches": 2} | changes)
 
 
 def keys(steps: list[Step]) -> list[str]:
@@ -38,9 +30,10 @@ def keys(steps: list[Step]) -> list[str]:
 def test_a_pass_is_an_epoch_of_whole_steps(dataset: Dataset, processes: int) -> None:
     loaders = [StepLoader(make(dataset, rank, 2), processes) for rank in range(2)]
     for epoch in (0, 1):
-        assert len(loaders[0]) == len(loaders[1])
+        lengths = [len(loader) for loader in loaders]
         ranks = [list(loader) for loader in loaders]
-        assert [len(steps) for steps in ranks] == [len(loaders[0])] * 2
+        assert [len(steps) for steps in ranks] == lengths
+        assert lengths[0] == lengths[1]
         assert sorted(keys(ranks[0] + ranks[1])) == EVERY_KEY
         for one, other in zip(*ranks, strict=True):
             assert (one.step, one.epoch, one.samples) == (other.step, epoch, other.samples)
@@ -48,6 +41,7 @@ def test_a_pass_is_an_epoch_of_whole_steps(dataset: Dataset, processes: int) -> 
             assert sum(batch.weight for step in (one, other) for batch in step) == pytest.approx(1)
             assert [batch.ends_step for batch in one] == [False] * (len(one) - 1) + [True]
     assert list(loaders[0]) == []
+    assert len(loaders[0]) == 0
 
 
 @pytest.mark.parametrize("processes", [0, 2])
