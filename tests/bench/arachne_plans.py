@@ -23,6 +23,7 @@ from tests.bench.planners import heading, percent, prepared, row
 from train.cascade.bound import lower_bound
 from train.cascade.check import violations
 from train.cascade.cost_table import CostTable, read_cost_table
+from train.cascade.exact import tightened
 from train.cascade.plan import plan
 from train.cascade.planners import PLANNERS
 from train.cascade.problem import Problem
@@ -73,7 +74,7 @@ class Played(NamedTuple):
         case: that was played.
         makespan_s: of the first seed.
         worst_s: of all seeds.
-        bound_s: proven by the first.
+        bound_s: proven by the first, or by searches that find nothing.
         area_s: lower bound by work and chains alone.
         ms: processor time of the first.
         others_s: best makespan of the other planners.
@@ -136,6 +137,8 @@ def cases(folder: Path, tables: Tables) -> list[Case]:
             table = tables.large if one["resolution"] == "1080p" else tables.all
             problem = table.problem(step, one["gpus"], ALL_DEGREES)
         plans = {name: plan_["makespan_s"] for name, plan_ in one["plans"].items() if "runs" in plan_}
+        if "arachne" in plans:
+            plans["within nodes"] = one["plans"]["arachne"]["same_node_s"]
         best = reference["best_known_s"] if reference else None
         name = one["id"].removeprefix("hunyuan-")
         found.append(Case(name, _tuned(one["id"]), prepared(problem), plans, best))
@@ -158,7 +161,7 @@ def play(case: Case, seeds: int) -> Played:
         case,
         found[0].makespan_s,
         max(one.makespan_s for one in found),
-        first.bound_s,
+        tightened(case.problem, first.bound_s, first.best.makespan_s),
         lower_bound(case.problem),
         ms,
         min(one.makespan_s for one in others),
@@ -173,6 +176,7 @@ def summary(played: Iterable[Played]) -> None:
         "half",
         "number",
         "of Arachne's",
+        "of Arachne's within nodes",
         "better / equal / worse",
         "of FlexSP's",
         "over best known: mean",
@@ -191,21 +195,24 @@ def summary(played: Iterable[Played]) -> None:
         for half in ("tuned on" if one.case.tuned else "kept back", "all"):
             kinds.setdefault((kind, half), []).append(one)
     for (kind, half), group in sorted(kinds.items(), key=lambda item: (item[0][0], item[0][1])):
-        arachne = [one.makespan_s / one.case.plans["arachne"] for one in group if "arachne" in one.case.plans]
-        flexsp = [one.makespan_s / one.case.plans["flexsp"] for one in group if "flexsp" in one.case.plans]
+        arachne, within, flexsp = (
+            [one.makespan_s / one.case.plans[name] for one in group if name in one.case.plans]
+            for name in ("arachne", "within nodes", "flexsp")
+        )
         known = [one for one in group if one.case.best_known_s]
         over = [one.makespan_s / one.case.best_known_s - 1 for one in known if one.case.best_known_s]
         worst = [one.worst_s / one.case.best_known_s - 1 for one in known if one.case.best_known_s]
         sides = [
-            sum(share < 1 - SAME for share in arachne),
-            sum(abs(share - 1) <= SAME for share in arachne),
-            sum(share > 1 + SAME for share in arachne),
+            sum(share < 1 - SAME for share in within),
+            sum(abs(share - 1) <= SAME for share in within),
+            sum(share > 1 + SAME for share in within),
         ]
         row(
             kind,
             half,
             str(len(group)),
             _mean(arachne),
+            _mean(within),
             " / ".join(map(str, sides)) if arachne else "",
             _mean(flexsp),
             percent(float(np.mean(over))) if over else "",

@@ -6,7 +6,7 @@ import numpy as np
 
 from loader.errors import RunError
 from train.cascade.bound import lower_bound
-from train.cascade.cells import HOT, in_cells, smallest_cell
+from train.cascade.cells import COLD, HOT, in_cells, smallest_cell
 from train.cascade.exact import exact
 from train.cascade.flexsp import flexsp
 from train.cascade.genetic import genetic
@@ -22,7 +22,7 @@ _CROWD = 10  # with more samples in a pair of cells a move takes longer, and the
 _SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
 _BRANCHES, _CASCADES = 200_000, 10  # of the exact search, and cascades for which it is likely to be complete
 _FEW, _FAR = 8, 0.02  # with few samples and so far above the bound all is tried that there is
-_AGAIN = (90_000, 6)  # moves and searches of that
+_AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and heat of that
 
 
 class Plan(NamedTuple):
@@ -76,20 +76,10 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
     if problem.samples <= _FEW and known_s > bound_s * (1 + _FAR):
         others = [one for one in (flexsp(problem), sweep(problem), genetic(problem, seed), searched) if one]
         searched = min(others, key=lambda one: one.makespan_s)
-        moves, searches = _AGAIN
-        known_s = min(known_s, searched.makespan_s)
-        again = in_cells(
-            problem,
-            problem.gpus,
-            bound_s,
-            known_s,
-            int(moves * effort),
-            searches,
-            seed,
-            stacked=False,
-            phases=HOT,
-        )
-        searched = again or searched
+        for moves, searches, phases in _AGAIN:
+            known_s = min(known_s, searched.makespan_s)
+            how = bound_s, known_s, int(moves * effort), searches, seed
+            searched = in_cells(problem, problem.gpus, *how, stacked=False, phases=phases) or searched
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:
