@@ -3,10 +3,12 @@
     python -m tests.bench.node_start index [--samples 4000000] [--processes 1 8]
     python -m tests.bench.node_start plan [--samples 4000000] [--processes 1 8] [--ranks 4096] [--steps 30]
     python -m tests.bench.node_start locality [--samples 400000]
+    python -m tests.bench.node_start requests [--samples 4000]
 
 ``index``: bytes sent by the server and memory of the node (the sum of the processes' proportional shares) once all have
 opened the plan index. ``plan``: processor time of a process until its epoch is planned, and of each step after it.
 ``locality``: requests and bytes of the samples that a rank reads, and how much less random a step is, by length of run.
+``requests``: requests and samples per second of a real server, for samples of one bucket and 50 KB, 16 in flight.
 """
 
 import argparse
@@ -37,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["index", "plan", "locality"])
+    parser.add_argument("what", choices=["index", "plan", "locality", "requests"])
     parser.add_argument("--samples", type=int, default=4_000_000)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--ranks", type=int, default=4096)
@@ -50,8 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="reelweave-node-") as name:
         folder = Path(name)
-        make(folder / "dataset", options.samples)
-        run = {"index": index, "plan": plan, "locality": locality}[options.what]
+        if options.what != "requests":
+            make(folder / "dataset", options.samples)
+        run = {"index": index, "plan": plan, "locality": locality, "requests": requests}[options.what]
         print(json.dumps(run(folder, options), indent=1))
     return 0
 
@@ -213,6 +216,46 @@ def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
                     "bytes_over_wanted": read / wanted,
                     "variance_of_microbatches": float(np.mean(within)),
                     "variance_of_steps": float(np.mean(means)),
+                }
+            )
+    return rows
+
+
+def requests(_: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Reads every sample of an epoch from shards of 40 samples, in microbatches of 8."""
+    from loader.fetch import Fetcher
+    from loader.shuffle import Permuted
+    from tests.s3server import FaultyProxy, make_bucket, s3_server
+
+    size, per_shard, rows = 50 << 10, 40, []
+    with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
+        make_bucket(endpoint, "lake")
+        storage = open_storage("s3://lake/dataset", StorageConfig(endpoint_url=endpoint))
+        for shard in range(options.samples // per_shard):
+            storage.write(f"{shard}.tar", bytes(size * per_shard))
+        reader = open_storage("s3://lake/dataset", StorageConfig(endpoint_url=proxy.url))
+        for run in (1, 4, 1, 4, 16):
+            order = Permuted(0, run, 0, np.array([0, options.samples]), run=run)[:].tolist()
+            before, sent, began = len(proxy.lines("GET")), proxy.bytes_sent("GET"), time.perf_counter()
+            fetcher = Fetcher(lambda shard, offset, count: reader.read(f"{shard}.tar", offset, count), 16)
+            fetched = [
+                one
+                for start in range(0, len(order), 8)
+                for one in fetcher.fetch(
+                    [
+                        Place(row // per_shard, row % per_shard * size, size)
+                        for row in order[start : start + 8]
+                    ]
+                )
+            ]
+            assert sum(len(one.result()) for one in fetched) == options.samples * size
+            fetcher.close()
+            took_s, asked = time.perf_counter() - began, len(proxy.lines("GET")) - before
+            rows.append(
+                {"run": run, "requests_per_sample": asked / options.samples, "requests_per_s": asked / took_s}
+                | {
+                    "samples_per_s": options.samples / took_s,
+                    "bytes_over_wanted": (proxy.bytes_sent("GET") - sent) / options.samples / size,
                 }
             )
     return rows
