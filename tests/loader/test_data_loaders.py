@@ -132,9 +132,9 @@ def test_processes_that_persist_go_on_where_the_stream_was_moved(dataset: Datase
 
 
 def test_a_torchdata_loader_that_has_finished_does_not_begin_again_unasked(dataset: Dataset) -> None:
-    first = StatefulDataLoader(make(dataset), batch_size=None, num_workers=2)
+    first = StatefulDataLoader(make(dataset), batch_size=None, num_workers=1)
     assert sorted(keys(first)) == EVERY_KEY
-    again = StatefulDataLoader(make(dataset), batch_size=None, num_workers=2)
+    again = StatefulDataLoader(make(dataset), batch_size=None, num_workers=1)
     again.load_state_dict(first.state_dict())
     with pytest.raises(UsageError, match="cannot know how much of that was used"):
         next(iter(again))
@@ -159,7 +159,7 @@ def test_a_copy_of_a_stream_goes_its_own_way(dataset: Dataset) -> None:
 def test_the_state_of_another_ranks_loader_is_good_between_steps_only(dataset: Dataset) -> None:
     other = make(dataset, rank=1, world_size=2, microbatches=2)
     streams = [make(dataset, rank=rank, world_size=2, microbatches=2) for rank in (0, 1)]
-    loader = StatefulDataLoader(streams[0], batch_size=None, num_workers=2)
+    loader = StatefulDataLoader(streams[0], batch_size=None, num_workers=1)
     within = None
     for batch in loader:
         if not batch.ends_step:
@@ -170,7 +170,7 @@ def test_the_state_of_another_ranks_loader_is_good_between_steps_only(dataset: D
     assert other.state_dict() == streams[0].state_after(batch)
     other.load_state_dict(within)  # its step begins again
     assert other.state_dict()["step"] == batch.step
-    by_itself = StatefulDataLoader(streams[1], batch_size=None, num_workers=2)
+    by_itself = StatefulDataLoader(streams[1], batch_size=None, num_workers=1)
     by_itself.load_state_dict(loader.state_dict())
     with pytest.raises(UsageError, match="saved by rank 0"):
         next(iter(by_itself))
