@@ -1,7 +1,9 @@
 """Proof that a dataset is whole: checksums, index against tars, accounting that adds up."""
 
 import hashlib
+import html
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ from loader.storage import Storage, StorageConfig
 
 MAX_PROBLEMS = 1000
 _READ_BYTES = 4 * 2**20
+_REPORT = "report/index.html"
+_SHOWN = re.compile(r'alt="middle frame of ([^"]{1,200})"')
 
 
 @dataclass
@@ -106,7 +110,24 @@ def verify(
         _check_shards(shard_storage(storage, manifest, config), manifest, index, progress, result)
         if "accounting" in tables:
             result.problems += _check_accounting(manifest, index, to_rows(tables["accounting"]))
+        if manifest.removals:
+            result.problems += _check_taken_down(storage, manifest)
     return result
+
+
+def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """What an interrupted take-down left behind: files named after a sample that went, and a report that shows it."""
+    gone = {removal.key for removal in manifest.removals if removal.key}
+    for item in storage.list(".ledger/"):
+        if item.path.rsplit("/", 1)[-1].split("-", 1)[0].split(".", 1)[0] in gone:
+            yield f"{item.path} is left of what was taken down; run `reelweave remove` for it once more"
+    if storage.stat(_REPORT) is not None:
+        page = storage.read(_REPORT).decode(errors="replace")
+        sources = [
+            html.escape(removal.source, quote=False) for removal in manifest.removals if removal.source
+        ]
+        if gone & set(_SHOWN.findall(page)) or any(f'<p class="soft">{one}, ' in page for one in sources):
+            yield f"{_REPORT} shows samples that were taken down; run `reelweave report` again"
 
 
 def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:

@@ -159,6 +159,27 @@ def test_nothing_of_a_sample_is_left(raw: Path, place: tuple[str, StorageConfig]
     assert verify(open_storage(uri, config)).problems == []
 
 
+@pytest.mark.parametrize(("left", "by"), [("report", "key"), ("report", "source"), ("clip", "key")])
+def test_verify_tells_what_an_interrupted_take_down_left(
+    raw: Path, made: Path, tmp_path: Path, left: str, by: str
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "dataset"))
+    dataset = open_dataset(folder)
+    key = dataset.index["key"][number(dataset, "gone.mp4")].as_py()
+    what = ("--key", key) if by == "key" else ("--source", raw / "gone.mp4")
+    reelweave("remove", folder, *what)
+    if left == "report":
+        shutil.copy(made / "report/index.html", folder / "report/index.html")
+    else:
+        Ledger(open_storage(folder)).write_clip(f"{key}-1234", b"clip")
+    (problem,) = verify(open_storage(folder)).problems
+    assert (
+        "shows samples that were taken down" if left == "report" else f"clips/{key}-1234.mp4 is left"
+    ) in problem
+    reelweave("remove", folder, *what)
+    assert verify(open_storage(folder)).problems == []
+
+
 @pytest.mark.parametrize("by", ["key", "source"])
 def test_what_went_comes_back_by_no_later_run(
     raw: Path, made: Path, full: CurateConfig, tmp_path: Path, by: str
