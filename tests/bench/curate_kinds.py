@@ -5,8 +5,8 @@
 Takes the films of `tests.bench.curate_films`. What the floor is says `pipelines.bench_curate`: every packet of the
 picture decoded once, by one thread, and the pictures of the clips kept encoded once with the options of the clips;
 conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second ratio is over a floor that includes
-them, as FFmpeg's own filters do them. Processor seconds, user and system, of this process and all its threads; the
-median of the repetitions' ratios. Each film is curated and its floor measured in turns.
+them, one `curate.picture.Finisher.finish` for each frame kept. Processor seconds, user and system, of this process and
+all its threads; the median of the repetitions' ratios. Each film is curated and its floor measured in turns.
 """
 
 import argparse
