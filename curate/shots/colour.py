@@ -1,55 +1,82 @@
 """The shot detector of the pipeline: colour and structure of the picture, on a CPU, while decoding."""
 
 import bisect
-from collections import deque
+from array import array
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from curate.shots.cuts import REACH, cut_score
-from curate.shots.dissolves import HALF_WIDTHS, Dissolve, Screen, best_dissolve
-from curate.shots.fades import LONGEST, FadeFinder
-from curate.shots.features import HEIGHT, WIDTH, features
+from curate.shots.chances import CUT_REACH, GRADUAL_REACH, Chances
+from curate.shots.fades import FadeFinder
+from curate.shots.features import HEIGHT, WIDTH, Floats, features, unlikeness
 from curate.shots.history import History
+from curate.shots.runs import Run, Runs
 from curate.shots.types import Foretold, Transition, overlap
 
 _Found = TypeVar("_Found")
 
 _BATCH = 16  # frames taken in at once: the cost of a call is shared
-_JUDGED_AFTER = _BATCH + REACH
-_HISTORY = _JUDGED_AFTER + 1 + max(LONGEST, 2 * max(HALF_WIDTHS) + 1)
-SETTLED_AFTER = 2 * max(HALF_WIDTHS) + 1
+REACH = 4
+"""Frames within which two changes are one; a shot of fewer frames is a flash."""
+
+_PEAK = REACH - 1  # frames on each side among which a cut has the highest chance
+_JUDGED_AFTER = _BATCH + CUT_REACH + _PEAK
+_HISTORY = GRADUAL_REACH + _BATCH + 100  # a gradual transition of 100 frames, and more than a fade needs
+_SHORT_RUN = 4  # frames of a run that a hard cut inside may explain
+_BOTH = 0.4  # chance of a cut beside a likelier one that makes the frame between them a mixed one
+_SURE_CUT = 0.8  # chance of a hard cut that wins over any run around it: its network knows dissolves too
+_LIKELY = 0.35  # share of the threshold above which a frame belongs to a run that exceeds it somewhere
+SETTLED_AFTER = GRADUAL_REACH + 5
 """Frames judged after a doubtful transition that has no better rival to come."""
+
+
+class _Cut(NamedTuple):
+    """A hard cut, or a change with one mixed frame: then the places on both sides of that frame are likely ones."""
+
+    start: int
+    end: int
+    chance: float
+
+    @property
+    def transition(self) -> Transition:
+        return Transition(self.start, self.end, "cut" if self.end == self.start + 1 else "gradual")
 
 
 class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
     """Thresholds of the shot detector; the defaults and their margins are in docs/benchmarks/shots.md."""
 
     cut_threshold: float = Field(
-        0.65, gt=0, description="a hard cut is reported above this score; lower finds more and errs more"
+        0.4, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
     )
     gradual_threshold: float = Field(
-        0.85, gt=0, description="a dissolve is reported above this score; lower finds more and errs more"
+        0.97,
+        gt=0,
+        description="a dissolve, wipe or the like is reported where the chance of a frame exceeds this; "
+        "lower finds more and errs more",
     )
     blank_contrast: float = Field(
         4.0,
         ge=0,
         description="standard deviation of luminance, 0..255, below which a frame is black, white or empty",
     )
-    colour_weight: float = Field(0.2, ge=0, description="weight of a full change of colour beside structure")
-    motion_weight: float = Field(
-        0.5, ge=0, description="share of the motion around a cut that is taken off its score"
+    difference_threshold: float = Field(
+        0.65,
+        gt=0,
+        description="a fade or another gradual transition is reported when the pictures before and after it "
+        "differ by more than this",
     )
 
 
 class Nominations(BaseModel, frozen=True, extra="forbid"):
     """What is not reported, but is worth a second look; below the thresholds of the detector."""
 
-    cut_threshold: float = Field(0.55, gt=0, description="score above which a hard cut is nominated")
-    gradual_threshold: float = Field(0.7, gt=0, description="score above which a dissolve is nominated")
+    cut_threshold: float = Field(0.15, gt=0, description="chance above which a hard cut is nominated")
+    gradual_threshold: float = Field(
+        0.5, gt=0, description="chance above which a gradual transition is nominated"
+    )
 
 
 class ColourDetector:
@@ -71,13 +98,17 @@ class ColourDetector:
         self._batch = np.zeros((_BATCH, HEIGHT, WIDTH, 3), np.uint8)
         self._waiting = 0  # frames in the batch
         self._judged = 0
+        self._gradual_judged = 0
         self._history = History(_HISTORY)
-        self._screen = Screen(config.colour_weight, self._gradual_floor)
-        self._windows: deque[list[int]] = deque()  # that may hold a dissolve, of the frames not judged yet
-        self._fades = FadeFinder(config.blank_contrast, config.cut_threshold, config.colour_weight)
-        self._cuts: list[int] = []  # first frame after each
-        self._dissolves: list[Dissolve] = []  # doubtful ones too
-        self._doubtful_cuts: list[tuple[float, int]] = []
+        self._chances = Chances()
+        self._runs = Runs(_LIKELY * self._gradual_floor)
+        self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
+        self._blanks = array("q")  # frames of one even tone
+        self._chance = np.zeros(
+            _PEAK, np.float32
+        )  # of cuts before frames from _PEAK before the next to judge
+        self._cuts: list[_Cut] = []  # doubtful ones too
+        self._dissolves: list[Run] = []  # doubtful ones too
         self._shot_first = 0  # first frame since the last cut or even tone
 
     @property
@@ -91,13 +122,14 @@ class ColourDetector:
         self._waiting += 1
         if self._waiting == _BATCH:
             self._take_in()
-            self._judge_before(self._history.end - REACH)
+            self._judge(self._history.end - CUT_REACH, self._history.end - GRADUAL_REACH)
 
     def finish(self) -> list[Transition]:
         """All transitions, sorted and not overlapping."""
         if self._waiting:
             self._take_in()
-        self._judge_before(self._history.end)
+        self._chances.finish()
+        self._judge(self._history.end, self._history.end, finished=True)
         self._fades.finish(self._history)
         return self._sure(0)
 
@@ -118,7 +150,11 @@ class ColourDetector:
 
     def foretell(self, first: int) -> Foretold:
         """What is known already of the transitions that end after frame ``first``; later frames may change it."""
-        return Foretold(self._sure(first), self._fades.waiting_since)
+        since = self._fades.waiting_since
+        run = self._runs.open
+        if since is None and run is not None and run.score > self._config.gradual_threshold:
+            since = run.transition.start_frame
+        return Foretold(self._sure(first), since)
 
     def take_doubtful(self, finished: bool = False) -> list[Transition]:
         """Nominated transitions that no later frame can change; each is given once.
@@ -127,17 +163,24 @@ class ColourDetector:
             finished: After `finish`: all that are left.
         """
         end = self._judged if finished else self._judged - SETTLED_AFTER
-        threshold = self._config.gradual_threshold
-        gradual = [found for found in self._dissolves if found.score <= threshold and found.end_frame <= end]
-        cuts = [cut for cut in self._doubtful_cuts if cut[1] <= end]
-        if not gradual and not cuts:
-            return []
-        self._dissolves = [found for found in self._dissolves if found not in gradual]
-        self._doubtful_cuts = self._doubtful_cuts[len(cuts) :]
+        config = self._config
         ranked = [
-            (found.score, Transition(found.start_frame, found.end_frame, "gradual")) for found in gradual
+            (run.score, run.transition)
+            for run in self._dissolves
+            if run.score <= config.gradual_threshold and run.transition.end_frame <= end
+        ] + [
+            (cut.chance, cut.transition)
+            for cut in self._cuts
+            if cut.chance <= config.cut_threshold and cut.end <= end
         ]
-        ranked += [(score, Transition(frame - 1, frame, "cut")) for score, frame in cuts]
+        if not ranked:
+            return []
+        self._dissolves = [
+            run
+            for run in self._dissolves
+            if run.score > config.gradual_threshold or run.transition.end_frame > end
+        ]
+        self._cuts = [cut for cut in self._cuts if cut.chance > config.cut_threshold or cut.end > end]
         taken = self._sure(min(found.start_frame for _, found in ranked) - SETTLED_AFTER)
         kept = []
         for _, found in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
@@ -149,11 +192,15 @@ class ColourDetector:
     def _sure(self, first: int) -> list[Transition]:
         """What has been found up to now and ends after frame `first`, sorted and not overlapping."""
         fades = _ending_after(self._fades.found, first, lambda fade: fade.end_frame)
-        others = [Transition(frame - 1, frame, "cut") for frame in _ending_after(self._cuts, first, int)]
+        others = [
+            cut.transition
+            for cut in _ending_after(self._cuts, first, lambda cut: cut.end)
+            if cut.chance > self._config.cut_threshold
+        ]
         others += [
-            Transition(found.start_frame, found.end_frame, "gradual")
-            for found in _ending_after(self._dissolves, first, lambda dissolve: dissolve.end_frame)
-            if found.score > self._config.gradual_threshold
+            run.transition
+            for run in _ending_after(self._dissolves, first, lambda run: run.transition.end_frame)
+            if run.score > self._config.gradual_threshold
         ]
         found = [*fades, *(each for each in others if not any(overlap(each, fade) for fade in fades))]
         return sorted(found, key=lambda transition: transition.start_frame)
@@ -161,53 +208,65 @@ class ColourDetector:
     def _take_in(self) -> None:
         batch = features(self._batch[: self._waiting])
         self._waiting = 0
-        self._windows.extend(self._screen.push(batch))
         self._history.extend(batch)
+        self._chances.push(batch)
 
-    def _judge_before(self, end: int) -> None:
-        for frame in range(self._judged, end):
-            self._judge(frame, self._windows.popleft())
-        self._judged = max(self._judged, end)
+    def _judge(self, cuts_end: int, gradual_end: int, finished: bool = False) -> None:
+        """Judge cuts as far as their chances, up to frame `cuts_end`, allow, and gradual transitions."""
+        known = self._judged + len(self._chance) - _PEAK
+        self._chance = np.concatenate([self._chance, self._chances.cuts(known, cuts_end)])
+        if finished:
+            self._chance = np.concatenate([self._chance, np.zeros(_PEAK, np.float32)])
+        places = range(_PEAK, len(self._chance) - _PEAK)
+        for place in places:
+            self._judge_frame(self._judged, self._chance[place - _PEAK : place + _PEAK + 1])
+            self._judged += 1
+        self._chance = self._chance[len(places) :]
+        gradual_end = max(gradual_end, self._gradual_judged)
+        for run in self._runs.push(self._chances.gradual(self._gradual_judged, gradual_end)):
+            self._keep(run)
+        self._gradual_judged = gradual_end
 
-    def _judge(self, frame: int, windows: list[int]) -> None:
+    def _judge_frame(self, frame: int, chances: Floats) -> None:
+        """Judge a frame by the chances of a cut before it and before the frames around."""
         blank = self._fades.is_blank(self._history[frame])
-        if not blank and frame > self._shot_first:
-            self._seek_cut(frame)
+        chance = float(chances[_PEAK])
+        if not blank and frame > self._shot_first and chance > self._cut_floor and chances.argmax() == _PEAK:
+            earlier, later = (float(each) > _BOTH for each in chances[[_PEAK - 1, _PEAK + 1]])
+            self._cuts.append(_Cut(frame - 1 - earlier, frame + later, chance))
+            if chance > self._config.cut_threshold:
+                self._shot_first = frame
         self._fades.push(self._history, frame, self._shot_first)
         if blank:
+            self._blanks.append(frame)
             self._shot_first = frame + 1
-        elif windows:
-            self._seek_dissolve(frame, windows)
 
-    def _seek_cut(self, frame: int) -> None:
-        config = self._config
-        score = cut_score(
-            self._history, frame, config.colour_weight, config.motion_weight, above=self._cut_floor
-        )
-        if score is None:
+    def _keep(self, run: Run) -> None:
+        """Decide between a run and what was found inside it."""
+        if run.score <= self._gradual_floor or self._blank_within(run) or self._alike_beyond(run):
             return
-        if score > config.cut_threshold:
-            self._cuts.append(frame)
-            self._shot_first = frame
-        else:
-            self._doubtful_cuts.append((score, frame))
+        inside = [cut for cut in self._cuts if run.first - 1 <= cut.end <= run.end]
+        surest = max((cut.chance for cut in inside), default=0.0)
+        doubtful = run.score <= self._config.gradual_threshold
+        needed = run.score if run.end - run.first <= _SHORT_RUN else _SURE_CUT
+        if surest > self._config.cut_threshold and (doubtful or surest > needed):
+            return
+        self._cuts = [cut for cut in self._cuts if cut not in inside]
+        self._dissolves.append(run)
 
-    def _seek_dissolve(self, frame: int, windows: list[int]) -> None:
-        first = max(self._shot_first, self._history.first)
-        dissolve = best_dissolve(
-            self._history, first, frame, windows, self._config.colour_weight, above=self._gradual_floor
+    def _alike_beyond(self, run: Run) -> bool:
+        """Whether the pictures before and after a run are alike: then light or something passing came and went."""
+        before, after = run.transition.start_frame - 1, run.transition.end_frame + 1
+        pictures = (
+            self._history[max(before, self._history.first)],
+            self._history[min(after, self._history.end - 1)],
         )
-        if dissolve is not None:
-            self._keep_best(dissolve)
+        return unlikeness(*pictures) <= self._config.difference_threshold
 
-    def _keep_best(self, dissolve: Dissolve) -> None:
-        """Add a dissolve unless one found before, in a window that overlaps, is surer."""
-        known = self._dissolves
-        apart = len(known)
-        while apart and known[apart - 1].end_frame > dissolve.start_frame:
-            apart -= 1
-        if all(rival.score < dissolve.score for rival in known[apart:]):
-            known[apart:] = [dissolve]
+    def _blank_within(self, run: Run) -> bool:
+        """Whether an even tone lies in the run: that is a fade, and told from a mere black by what is around."""
+        place = bisect.bisect_left(self._blanks, run.first - 1)
+        return place < len(self._blanks) and self._blanks[place] < run.end
 
 
 def _ending_after(found: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:

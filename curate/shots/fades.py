@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curate.shots.cuts import REACH, unlikeness
-from curate.shots.features import Features
+from curate.shots.features import Features, unlikeness
 from curate.shots.history import History
 from curate.shots.types import Transition
 
 LONGEST = 45
 """Frames of fading looked for on each side of the even tone."""
 
+_FLICKER = 4  # lit frames between even tones that are no shot
 _LEVEL = 8  # frames of steady contrast expected beside a fade
 _MOST_HIDDEN = 2  # frames of a fade too faint to be told from the tone
 
@@ -29,13 +29,11 @@ class FadeFinder:
     Args:
         blank_contrast: Standard deviation of the luminance below which a frame is one even tone, grey levels.
         same_below: Unlikeness below which the picture that comes back is the old one: a flash or a drop-out.
-        colour_weight: Weight of colour in the unlikeness.
     """
 
-    def __init__(self, blank_contrast: float, same_below: float, colour_weight: float) -> None:
+    def __init__(self, blank_contrast: float, same_below: float) -> None:
         self._blank_contrast = blank_contrast
         self._same_below = same_below
-        self._colour_weight = colour_weight
         self._outgoing: _Outgoing | None = None  # None: no even tone is waiting for its end
         self._first_lit = 0  # first frame after the last even tone
         self._lit: list[float] = []  # contrasts since then, while the fade-in may go on
@@ -55,7 +53,7 @@ class FadeFinder:
         """Look at the next frame, held by `history`; its shot began, at a hard cut or here, at `shot_first`."""
         features = history[frame]
         blank = self.is_blank(features)
-        if blank and len(self._lit) <= REACH:
+        if blank and len(self._lit) <= _FLICKER:
             self._lit = []  # a flicker, no shot
         if self._lit and (blank or frame == shot_first or len(self._lit) == LONGEST):
             self._close(history)
@@ -83,8 +81,7 @@ class FadeFinder:
         self._outgoing, self._lit = None, []
         if outgoing is None or outgoing.picture is None:
             return
-        unlike = unlikeness([outgoing.picture], [history[end]], self._colour_weight)
-        if unlike >= self._same_below:
+        if unlikeness(outgoing.picture, history[end]) >= self._same_below:
             self.found.append(Transition(outgoing.frame, end, "gradual"))
 
 

@@ -24,6 +24,7 @@ _HIGH_PASS_RADIUS = 3
 _BAR_LUMA = 16.0  # darker borders are letterbox or pillarbox bars
 _COLOUR_BINS = 32
 _BIN_WIDTH = 256 // _COLOUR_BINS
+_COLOUR_WEIGHT = 0.2  # of a full change of colour beside structure
 _COLOUR_SATURATION = 25.0  # grey levels of mean distance at which two colour distributions count as unlike
 
 _ROWS, _COLUMNS = np.mgrid[:HEIGHT, :WIDTH]
@@ -173,3 +174,8 @@ def colour_difference(a: Features, b: Features) -> float:
     """
     moved = float(np.abs(a.colours - b.colours).sum()) / 12
     return min(1.0, moved / _COLOUR_SATURATION)
+
+
+def unlikeness(a: Features, b: Features) -> float:
+    """How much two pictures differ, in structure above all: from 0 to about 1.2."""
+    return structure_difference(a, b) + _COLOUR_WEIGHT * colour_difference(a, b)

@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 
 from curate.device import Device
 from curate.shots.colour import (
+    REACH,
     SETTLED_AFTER,
     ColourDetector,
     ColourDetectorConfig,
     Nominations,
 )
-from curate.shots.cuts import REACH
 from curate.shots.scale import area_weights
 from curate.shots.transnet import HEIGHT, MARGIN, WIDTH, WINDOW, Chances, network
 from curate.shots.types import Transition, overlap

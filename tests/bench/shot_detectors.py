@@ -33,8 +33,8 @@ HELD_OUT = {  # name: mixed frames of its dissolves at 25 frames per second, tim
     "held out, long dissolves": ((31, 60), 1),
     "held out, 50 fps": ((8, 30), 2),
 }
-CUT_THRESHOLDS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
-GRADUAL_THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+CUT_THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+GRADUAL_THRESHOLDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 def ours(config: ShotConfig, fps: float | None = None) -> Detect:

@@ -27,12 +27,12 @@ class Shot:
     frames: Frames
 
 
-def read_frames(path: Path) -> Frames:
-    """All frames of a video, squeezed to WIDTH x HEIGHT."""
+def read_frames(path: Path, size: tuple[int, int] = (WIDTH, HEIGHT)) -> Frames:
+    """All frames of a video, squeezed to (width, height)."""
     with av.open(str(path)) as container:
         return np.stack(
             [
-                frame.reformat(WIDTH, HEIGHT, "rgb24", interpolation="AREA").to_ndarray()
+                frame.reformat(*size, "rgb24", interpolation="AREA").to_ndarray()
                 for frame in container.decode(video=0)
             ]
         )

@@ -67,8 +67,8 @@ def random_cuts(video: Path, truth: Truth) -> list[Transition]:
 
 DETECTORS: dict[str, Detect] = {
     "colour, defaults": colour(ColourDetectorConfig().cut_threshold),
-    "colour, cut_threshold 0.45": colour(0.45),
-    "colour, cut_threshold 0.35": colour(0.35),
+    "colour, cut_threshold 0.25": colour(0.25),
+    "colour, cut_threshold 0.1": colour(0.1),
     "PySceneDetect Content 20": content(20.0),
     "PySceneDetect Content 15": content(15.0),
     "truth and random cuts": random_cuts,

@@ -6,8 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.cuts import cut_score
-from curate.shots.dissolves import HALF_WIDTHS, Screen
+from curate.shots.chances import Chances
 from curate.shots.features import (
     HEIGHT,
     WIDTH,
@@ -16,8 +15,7 @@ from curate.shots.features import (
     structure_difference,
     unshifted_difference,
 )
-from curate.shots.history import History
-from curate.shots.lags import Lags
+from curate.shots.likeness import Likeness
 from curate.shots.scale import Scaler, area_weights
 from tests.curate.test_shots import mixed, scene, still
 
@@ -59,36 +57,48 @@ def test_structure_differs_by_the_peak_of_the_correlation_over_small_shifts() ->
     assert structure_difference(a, b) <= unshifted_difference(a, b)
 
 
-def test_a_cut_scores_the_same_whatever_is_asked_and_nothing_below() -> None:
-    history = History(60)
-    history.extend(features(np.concatenate([still(1, 20), still(2, 20)]).astype(np.uint8)))
-    score = cut_score(history, 20, 0.2, 0.5, above=0.1)
-    assert score is not None
-    assert cut_score(history, 20, 0.2, 0.5, above=score - 1e-6) == score
-    assert cut_score(history, 20, 0.2, 0.5, above=score) is None
-    assert cut_score(history, 10, 0.2, 0.5, above=0.1) is None
+def test_frames_are_compared_with_earlier_ones_the_same_in_pieces_and_at_once() -> None:
+    found = features(pictures(40))
+    whole = Likeness().push(found)
+    pieces = Likeness()
+    parts = np.concatenate([pieces.push(found[:3]), pieces.push(found[3:4]), pieces.push(found[4:])])
+    np.testing.assert_allclose(parts, whole, atol=1e-4)
 
 
-def test_products_with_earlier_rows_are_the_same_in_pieces_and_at_once() -> None:
-    rows = np.random.default_rng(0).normal(size=(20, 7)).astype(np.float32)
-    lags = Lags([0, 3, 11])
-    products = np.concatenate([lags.push(rows[:4]), lags.push(rows[4:5]), lags.push(rows[5:])])
-    for number in range(20):
-        for place, lag in enumerate((0, 3, 11)):
-            expected = rows[number] @ rows[number - lag] if number >= lag else 0
-            assert products[number, place] == pytest.approx(expected, abs=1e-5)
+def test_a_difference_is_that_of_the_two_frames_and_before_the_first_stands_the_first() -> None:
+    found = features(pictures(6))
+    differences = Likeness().push(found)
+    for later, earlier in ((5, 0), (5, 3), (2, 1)):
+        expected = unshifted_difference(found[earlier], found[later])
+        assert differences[later, later - earlier, 0] == pytest.approx(expected, abs=0.01)
+    np.testing.assert_allclose(differences[:, 0], 0, atol=3e-3)
+    np.testing.assert_allclose(differences[0, 1:], 0, atol=3e-3)
+    np.testing.assert_allclose(differences[2, 3:], differences[2, 2:3].repeat(82, 0), atol=1e-4)
 
 
-def test_the_screen_lets_windows_around_a_dissolve_pass_and_no_other() -> None:
-    frames = np.concatenate([still(1, 50), mixed(scene(1), scene(2), 7), still(2, 50)])
-    passed = [
-        (last - 2 * half, last)
-        for last, halves in enumerate(Screen(0.2, 0.85).push(features(frames.astype(np.uint8))))
-        for half in halves
-    ]
-    assert (53 - 5, 53 + 5) in passed
-    assert all(first < 57 and last >= 50 for first, last in passed)
-    assert all((last - first) // 2 in HALF_WIDTHS for first, last in passed)
+def test_a_wipe_changes_its_blocks_one_after_the_other() -> None:
+    a, b = pictures(2)
+    half = a.copy()
+    half[:, :32] = b[:, :32]
+    calm, changed = Likeness().push(features(np.stack([a, half])))[1, 1, [3, 6]]
+    assert calm < 0.2
+    assert changed > 0.8
+
+
+def test_chances_are_the_same_however_the_frames_come() -> None:
+    frames = np.concatenate([still(1, 40), mixed(scene(1), scene(2), 7), still(2, 60)]).astype(np.uint8)
+    found = features(frames)
+    whole, pieces = Chances(), Chances()
+    whole.push(found)
+    for first in range(0, len(found), 16):
+        pieces.push(found[first : first + 16])
+    for chances in (whole, pieces):
+        chances.finish()
+    count = len(found)
+    np.testing.assert_allclose(whole.cuts(0, count), pieces.cuts(0, count), atol=3e-3)
+    expected = whole.gradual(0, count)
+    parts = [pieces.gradual(first, min(first + 10, count)) for first in range(0, count, 10)]
+    np.testing.assert_allclose(np.concatenate(parts), expected, atol=3e-3)
 
 
 @pytest.mark.parametrize("size", [(64, 36), (48, 27)])

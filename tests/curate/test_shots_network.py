@@ -124,13 +124,13 @@ def test_the_network_confirms_what_colour_only_nominates() -> None:
 
 def test_the_network_refuses_what_looks_like_a_cut_to_colour_alone() -> None:
     shaky = still(1, 120) + np.random.default_rng(0).normal(0, 60, (120, 36, 64, 3))
-    detector = ColourDetector(WARY, Nominations(cut_threshold=0.05))
+    detector = ColourDetector(WARY, Nominations(cut_threshold=0.02))
     frames = as_bytes(shaky)
     for frame in frames:
         detector.push(frame)
     assert detector.finish() == []
     assert detector.take_doubtful(finished=True)
-    config = HybridConfig(nominations=Nominations(cut_threshold=0.05))
+    config = HybridConfig(nominations=Nominations(cut_threshold=0.02))
     wary = HybridDetector(config, WARY)
     for frame in frames:
         wary.push(frame)
