@@ -49,7 +49,7 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
     """Thresholds of the shot detector; the defaults and their margins are in docs/benchmarks/shots.md."""
 
     cut_threshold: float = Field(
-        0.4, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
+        0.5, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
     )
     gradual_threshold: float = Field(
         0.97,
@@ -152,7 +152,7 @@ class ColourDetector:
         """What is known already of the transitions that end after frame ``first``; later frames may change it."""
         since = self._fades.waiting_since
         run = self._runs.open
-        if since is None and run is not None and run.score > self._config.gradual_threshold:
+        if since is None and run is not None and self._is_sure(run):
             since = run.transition.start_frame
         return Foretold(self._sure(first), since)
 
@@ -167,7 +167,7 @@ class ColourDetector:
         ranked = [
             (run.score, run.transition)
             for run in self._dissolves
-            if run.score <= config.gradual_threshold and run.transition.end_frame <= end
+            if not self._is_sure(run) and run.transition.end_frame <= end
         ] + [
             (cut.chance, cut.transition)
             for cut in self._cuts
@@ -176,9 +176,7 @@ class ColourDetector:
         if not ranked:
             return []
         self._dissolves = [
-            run
-            for run in self._dissolves
-            if run.score > config.gradual_threshold or run.transition.end_frame > end
+            run for run in self._dissolves if self._is_sure(run) or run.transition.end_frame > end
         ]
         self._cuts = [cut for cut in self._cuts if cut.chance > config.cut_threshold or cut.end > end]
         taken = self._sure(min(found.start_frame for _, found in ranked) - SETTLED_AFTER)
@@ -200,7 +198,7 @@ class ColourDetector:
         others += [
             run.transition
             for run in _ending_after(self._dissolves, first, lambda run: run.transition.end_frame)
-            if run.score > self._config.gradual_threshold
+            if self._is_sure(run)
         ]
         found = [*fades, *(each for each in others if not any(overlap(each, fade) for fade in fades))]
         return sorted(found, key=lambda transition: transition.start_frame)
@@ -243,16 +241,22 @@ class ColourDetector:
 
     def _keep(self, run: Run) -> None:
         """Decide between a run and what was found inside it."""
-        if run.score <= self._gradual_floor or self._blank_within(run) or self._alike_beyond(run):
+        if run.score <= self._gradual_floor and not self._is_sure(run):
+            return
+        if self._blank_within(run) or self._alike_beyond(run):
             return
         inside = [cut for cut in self._cuts if run.first - 1 <= cut.end <= run.end]
         surest = max((cut.chance for cut in inside), default=0.0)
-        doubtful = run.score <= self._config.gradual_threshold
         needed = run.score if run.end - run.first <= _SHORT_RUN else _SURE_CUT
-        if surest > self._config.cut_threshold and (doubtful or surest > needed):
+        if surest > self._config.cut_threshold and (not self._is_sure(run) or surest > needed):
             return
         self._cuts = [cut for cut in self._cuts if cut not in inside]
         self._dissolves.append(run)
+
+    def _is_sure(self, run: Run) -> bool:
+        """Whether a run is reported; a short one has fewer frames of which one may be very likely."""
+        short = run.end - run.first <= _SHORT_RUN
+        return run.score > self._config.gradual_threshold ** (2 if short else 1)
 
     def _alike_beyond(self, run: Run) -> bool:
         """Whether the pictures before and after a run are alike: then light or something passing came and went."""
