@@ -29,7 +29,7 @@ from tests.s3server import make_bucket, s3_client, s3_server
 SIZE = (160, 96)
 BUCKETS = {
     "frames": [5, 9],
-    "sizes": [[32, 48], [48, 32]],
+    "sizes": [[48, 80]],
     "compression": {"frames": 2, "height": 8, "width": 8, "causal": True},
     "max_text_tokens": 65,
     "memory_tokens": 1000,
