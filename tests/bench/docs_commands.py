@@ -26,7 +26,7 @@ from tests.media import write_video
 from tests.printed import PAGES, ROOT, Printed, printed
 from tests.s3server import make_bucket, s3_client, s3_server
 
-SIZE = (160, 96)
+SIZE = (320, 192)
 BUCKETS = {
     "frames": [5, 9],
     "sizes": [[48, 80]],
