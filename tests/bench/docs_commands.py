@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.printed import PAGES, ROOT, Printed, printed
 from tests.s3server import make_bucket, s3_client, s3_server
@@ -35,7 +36,7 @@ BUCKETS = {
     "memory_tokens": 1000,
 }
 TRAIN = {
-    "dataset": "my-dataset",
+    "dataset": "many",
     "out": "runs/first",
     "stream": {"buckets": BUCKETS, "workers": 1},
     "train": {
@@ -50,6 +51,7 @@ TRAIN = {
 # What stands for a thing of the reader's own.
 NAMES = {
     "VIDEOS": "raw",
+    "MY_VIDEOS": "raw",
     "INPUT": "raw",
     "raw/": "raw",
     "URI": "their-tars",
@@ -71,6 +73,8 @@ def words_of(command: Printed, folder: Path) -> list[str]:
     names = dict(NAMES)
     if "--out" in command.words and command.words[0] in ("curate", "index"):
         names["URI"] = "out" if command.words[0] == "curate" else "their-tars"
+    if "--world-size" in command.words:
+        names |= {"DATASET": "many", "my-dataset": "many"}
     if "--like" in command.words:
         names["KEY"] = json.loads((folder / "ds-keys.json").read_text())[0]
     words = [names.get(word, word) for word in command.words]
@@ -83,7 +87,7 @@ def run(arguments: Sequence[str], folder: Path, timeout_s: float = 900.0) -> sub
     return subprocess.run(
         list(arguments),
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"},
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -114,7 +118,7 @@ def prepared(folder: Path) -> None:
     _models(folder / "models")
     made(folder, "curate", "raw", "--out", "ds", "--set", "run.runner=sequential",
          "--set", "embed.backend=open_clip", "--set", "embed.model=models/clip-vit-l-14")  # fmt: skip
-    shutil.copytree(folder / "ds", folder / "my-dataset")
+    made(folder, "curate", "raw", "--out", "my-dataset", "--set", "run.runner=sequential")
     import pyarrow.parquet as pq
 
     keys = pq.read_table(folder / "ds" / "index.parquet", columns=["key"]).column("key").to_pylist()
@@ -122,6 +126,8 @@ def prepared(folder: Path) -> None:
     (folder / "their-tars").mkdir()
     for tar in (folder / "ds" / "shards").glob("*.tar"):
         shutil.copy(tar, folder / "their-tars")
+    clip = write_video(folder / "small.mp4", (12,), size=(80, 48)).read_bytes()
+    write(folder / "many", [make_sample(f"key{number:04}", clip, 12, (80, 48)) for number in range(2400)])
     written(folder / "train.yaml", TRAIN)
     written(folder / "my-buckets.yaml", {"buckets": BUCKETS})
     written(folder / "mix.yaml", {"splits": {"train": {"blend": [{"path": "ds"}, {"path": "my-dataset"}]}}})
@@ -171,6 +177,9 @@ def _models(folder: Path) -> None:
 def judged(command: Printed, folder: Path) -> dict[str, Any]:
     """Run one command and return what came of it."""
     words = words_of(command, folder)
+    if words[0] == "curate" and not {"--update", "--retry-failed", "--forecast"} & set(words):
+        # The reader has no such dataset yet.
+        shutil.rmtree(folder / words[words.index("--out") + 1], ignore_errors=True)
     line = program(*words)
     if command.ranks:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(command.ranks)]
@@ -178,7 +187,7 @@ def judged(command: Printed, folder: Path) -> dict[str, Any]:
     start = time.monotonic()
     try:
         done = run(line, folder)
-        status, told = done.returncode, done.stderr
+        status, told = done.returncode, done.stderr + done.stdout * (done.returncode != 0)
     except subprocess.TimeoutExpired as late:
         status, told = -1, f"not done after {late.timeout} s"
     found = {"command": str(command), "status": status, "seconds": round(time.monotonic() - start, 1)}
