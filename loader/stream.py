@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import weakref
 from collections.abc import Generator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -350,6 +351,8 @@ class Reading:
         start, stream = self._begun(), self._stream
         if self._batches is None:
             self._batches = stream._read(start.position, start.first)
+            # At the exit of the interpreter, too, while the modules of its threads are still there.
+            weakref.finalize(self, self._batches.close)
         batch = next(self._batches)
         if get_worker_info() is None:
             stream._standing.move(batch.after)

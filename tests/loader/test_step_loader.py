@@ -1,5 +1,7 @@
 """Whole steps, their lengths and states, and batches that training loops move to where they need them."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 
@@ -149,3 +151,16 @@ def test_latents_and_contexts_move_too_and_a_pinning_loader_asks_the_batch(
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
     assert torch.utils.data._utils.pin_memory.pin_memory(Step((stored,))).batches[0].keys == stored.keys
     assert len(pinned) == 4
+
+
+def test_a_pass_that_is_left_ends_quietly_with_the_program(dataset: Dataset) -> None:
+    code = (
+        "from loader import StepLoader, VideoStream, open_dataset\n"
+        "from tests.loader.stream_clips import config\n"
+        f"loader = StepLoader(VideoStream(open_dataset({dataset.storage.root!r}), config()))\n"
+        "print(next(iter(loader)).step)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
