@@ -160,7 +160,7 @@ class Cascades:
         return contexts_of(self._bundle, self._config, batch)
 
     def _look_ahead(self, step: int) -> None:
-        coming = self._stream.coming() if self._stream else None
+        coming = None if self._stream is None else self._stream.coming()
         if coming is not None:
             encoded = not isinstance(self._config.text, HashedTextConfig)
             self.ahead.begin([shape_coming(one, encoded) for one in coming], step, self._online.found)
