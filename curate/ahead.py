@@ -30,7 +30,7 @@ from curate.picture import Finisher, Geometry, finisher
 from curate.probe import Probe
 from curate.sampling import Collected, Collector
 from curate.shots import ForetellingDetector, ShotDetector
-from curate.spans import Span, long_enough
+from curate.spans import Span
 from curate.stitch import Samples
 from curate.timeline import Timeline, likely_rate, source_frames
 
@@ -105,9 +105,12 @@ class Ahead:
         self._window.append(frame)
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
         ready = len(self._window) - self._foresight.lag
-        if ready >= _TURN and (self._sees(self._passed + ready - 1) or len(self._window) >= self._most):
-            while len(self._window) > self._foresight.lag:
-                self._step()
+        if ready >= _TURN and len(self._window) >= self._most:
+            ready = _TURN
+        elif ready < _TURN or not self._foresight.sees(self._passed + ready - 1, self._times_s):
+            return
+        for _ in range(ready):
+            self._step()
 
     def finish(self, timeline: Timeline) -> None:
         """The source is over, and the detector has finished."""
@@ -157,11 +160,6 @@ class Ahead:
             return None
         shown_s = (frame.pts - self._begin_pts) * self._time_base
         return shown_s if not self._times_s or shown_s > self._times_s[-1] else None
-
-    def _sees(self, number: int) -> bool:
-        """Whether what was judged reaches far enough beyond a frame for a clip that begins with it."""
-        judged_s = self._times_s[max(0, len(self._times_s) - 1 - self._foresight.judged_after)]
-        return long_enough(judged_s - self._times_s[number], self._config.spans)
 
     def _step(self, ended: bool = False) -> None:
         number, frame = self._passed, self._window.popleft()

@@ -23,7 +23,6 @@ class Foresight:
         fps: frames per second of the source.
 
     Attributes:
-        judged_after: of the detector.
         lag: frames by which the frames asked about must be behind those that were seen.
     """
 
@@ -32,14 +31,26 @@ class Foresight:
     ) -> None:
         self._detector, self._samples, self._config = detector, samples, config
         shortest = math.ceil(config.spans.min_clip_s * fps) + 1
-        self.judged_after = detector.judged_after
         self.lag = detector.judged_after + max(detector.settled_after, shortest)
         self._judged = 0
         self._shot = self._part = 0  # first frames
+        self._firm = 0  # first frame of the last part that begins there wherever the shot ends
         self._end: int | None = None  # of the shot, where it is known
         self._fading = False  # whether that end is only a fade that has begun
         self._next: int | None = None  # first frame of the next shot, where it is known
         self._part_end: int | None = None
+
+    def sees(self, frame: int, times_s: "array[float]") -> bool:
+        """Whether all is known that tells the clip of a frame, but for cuts that stitching may take back later.
+
+        It depends on where the shot ends up to ``min_clip_s`` after the frame. Where it is not known yet, `clip_of`
+        guesses, and a wrong guess costs a clip.
+
+        Args:
+            frame: not the last one seen.
+            times_s: when each frame seen was shown.
+        """
+        return long_enough(times_s[self._detector.settled] - times_s[frame + 1], self._config.spans)
 
     def clip_of(self, frame: int, times_s: "array[float]", *, ended: bool = False) -> int | None:
         """The first frame of the clip that a frame belongs to, or None when it belongs to none.
@@ -55,12 +66,11 @@ class Foresight:
         if self._end is not None and frame >= self._end:
             if self._next is None or frame < self._next:
                 return None
-            self._shot = self._part = self._next
+            self._shot = self._part = self._firm = self._next
             self._end = None
             self._look(frame, times_s, ended)
         elif self._part_end is not None and frame >= self._part_end:
-            self._part = self._part_end
-            self._split(times_s)
+            self._next_part(times_s)
         # What looks like the beginning of a fade is often a dark moment.
         end = None if self._fading and self._part_end == self._end else self._part_end
         reach = self._judged if end is None else end
@@ -73,12 +83,24 @@ class Foresight:
             known.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
         )
         fade = None if known.fading_since is None or ended else known.fading_since + 1
+        before = self._end
         ends = [found.start_frame + 1 for found in stitched] + ([] if fade is None else [fade])
         # An end that was passed stays, unless it came to nothing; one that appears behind us comes too late.
         if self._end is None or frame < self._end or self._end not in ends:
             self._end = min((end for end in ends if end >= frame), default=self._judged if ended else None)
             self._fading = self._end is not None and self._end == fade
         self._next = next((found.end_frame for found in stitched if found.start_frame + 1 == self._end), None)
+        if before not in (None, self._end):
+            self._part = self._firm  # what came to nothing may have moved the parts before it
+        self._split(times_s)
+        while self._part_end is not None and self._part_end < frame:
+            self._next_part(times_s)
+
+    def _next_part(self, times_s: "array[float]") -> None:
+        assert self._part_end is not None
+        if self._end is None:
+            self._firm = self._part_end
+        self._part = self._part_end
         self._split(times_s)
 
     def _split(self, times_s: "array[float]") -> None:

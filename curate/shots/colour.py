@@ -139,6 +139,18 @@ class ColourDetector:
         return self._judged
 
     @property
+    def settled(self) -> int:
+        """Frames before this one are in no transition that is not foretold yet."""
+        settled, since, run = (
+            min(self._judged, self._gradual_judged),
+            self._fades.waiting_since,
+            self._runs.open,
+        )
+        if since is not None:
+            settled = min(settled, since + 1)
+        return settled if run is None else max(0, min(settled, run.transition.start_frame + 1))
+
+    @property
     def judged_after(self) -> int:
         """Frames pushed after one that has been judged, at most."""
         return _JUDGED_AFTER

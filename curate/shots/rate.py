@@ -91,6 +91,11 @@ class _ForetellingThinned(ThinnedDetector):
         return max(0, (self._foretelling.judged - 1) * self._step + 1)
 
     @property
+    def settled(self) -> int:
+        """Frames before this one are in no transition that is not foretold yet."""
+        return self._frames if self._finished else max(0, (self._foretelling.settled - 1) * self._step + 1)
+
+    @property
     def judged_after(self) -> int:
         """Frames pushed after one that has been judged, at most."""
         return (self._foretelling.judged_after + 2) * self._step

@@ -56,6 +56,10 @@ class ForetellingDetector(Protocol):
         """Frames before this one have been judged."""
 
     @property
+    def settled(self) -> int:
+        """Frames before this one are in no transition that is not foretold yet."""
+
+    @property
     def judged_after(self) -> int:
         """Frames pushed after one that has been judged, at most."""
 

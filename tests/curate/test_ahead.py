@@ -20,7 +20,7 @@ from curate.scan import scan
 from curate.source_stage import CutSource
 from curate.spans import spans
 from loader.storage import open_storage
-from tests.filter_footage import HEIGHT, WIDTH, encode, pan
+from tests.filter_footage import HEIGHT, WIDTH, encode, pan, still
 from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
 
 SHORT: dict[str, Any] = {"spans": {"min_clip_s": 0.5, "max_clip_s": 2.0}}
@@ -180,6 +180,16 @@ def test_a_dark_moment_and_a_fade_do_not_lose_what_follows(tmp_path: Path) -> No
     found = ready(path, config(512))
     assert len(found) >= 6
     assert sum(found) >= len(found) - 2
+
+
+def test_a_black_moment_in_a_long_shot_moves_no_clip_after_it(tmp_path: Path) -> None:
+    film = [picture[::4, ::4] for picture in still(260)]
+    film[59:109] = [np.zeros_like(film[0])] * 50
+    path = encode(tmp_path / "a.mp4", film)
+    twice = curated(path, config(0), tmp_path / "twice")
+    for ahead_mb, foreseen in ((512, [True] * 6), (30 / 16, [False, False, True, True, True, True])):
+        assert ready(path, config(ahead_mb)) == foreseen
+        assert curated(path, config(ahead_mb), tmp_path / str(ahead_mb)) == twice
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
