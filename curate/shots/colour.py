@@ -73,9 +73,9 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
 class Nominations(BaseModel, frozen=True, extra="forbid"):
     """What is not reported, but is worth a second look; below the thresholds of the detector."""
 
-    cut_threshold: float = Field(0.15, gt=0, description="chance above which a hard cut is nominated")
+    cut_threshold: float = Field(0.2, gt=0, description="chance above which a hard cut is nominated")
     gradual_threshold: float = Field(
-        0.5, gt=0, description="chance above which a gradual transition is nominated"
+        0.4, gt=0, description="chance above which a gradual transition is nominated"
     )
 
 

@@ -15,12 +15,22 @@ from curate.shots.colour import (
     Nominations,
 )
 from curate.shots.scale import area_weights
-from curate.shots.transnet import HEIGHT, MARGIN, WIDTH, WINDOW, Chances, network
+from curate.shots.transnet import (
+    HEIGHT,
+    MARGIN,
+    WIDTH,
+    WINDOW,
+    Chances,
+    TransNetConfig,
+    network,
+    transitions,
+)
 from curate.shots.types import Transition, overlap
 
 _BATCH = 16  # frames between two looks for doubts
 _KEPT = 2 * WINDOW + 2 * SETTLED_AFTER + _BATCH  # small frames held for windows still to come
 _CUT_REACH = 2  # frames by which the two detectors may place a cut apart
+_AROUND = 8  # frames beside a nomination that a window judged before must have
 
 
 class HybridConfig(BaseModel, frozen=True, extra="forbid"):
@@ -30,7 +40,10 @@ class HybridConfig(BaseModel, frozen=True, extra="forbid"):
         Nominations(), description="thresholds above which, up to those of colour, the network is asked"
     )
     threshold: float = Field(
-        0.5, gt=0, lt=1, description="probability above which the network confirms what is nominated"
+        0.5,
+        gt=0,
+        lt=1,
+        description="probability above which the network sees a transition begin where one is nominated",
     )
 
 
@@ -46,7 +59,7 @@ class HybridDetector:
     """
 
     def __init__(self, config: HybridConfig, colour: ColourDetectorConfig, device: Device = "cpu") -> None:
-        self._threshold = config.threshold
+        self._believed = TransNetConfig(threshold=config.threshold)
         self._colour = ColourDetector(colour, config.nominations)
         self._judge = network(device)
         self._rows, self._columns = (
@@ -55,10 +68,7 @@ class HybridDetector:
         )
         self._frames: deque[NDArray[np.uint8]] = deque(maxlen=_KEPT)
         self._end = 0
-        self._seen: tuple[int, Chances] = (
-            0,
-            np.zeros((0, 2), np.float32),
-        )  # first frame judged last, chances
+        self._seen: tuple[int, Chances] = 0, np.zeros((0, 2), np.float32)  # first frame judged last, chances
         self._confirmed: list[Transition] = []
         self.windows = 0
         """Windows that the network has looked at."""
@@ -80,28 +90,29 @@ class HybridDetector:
         """All transitions, sorted and not overlapping."""
         sure = self._colour.finish()
         self._decide(self._colour.take_doubtful(finished=True))
-        confirmed = [
-            each for each in self._confirmed if not any(overlap(each, other, REACH) for other in sure)
-        ]
+        confirmed = [each for each in self._confirmed if not _near(each, sure)]
         return sorted([*sure, *confirmed], key=lambda transition: transition.start_frame)
 
     def _decide(self, doubtful: list[Transition]) -> None:
         for found in doubtful:
-            if self._chance(found) > self._threshold:
-                self._confirmed.append(found)
+            seen = self._seen_at(found)
+            if found.kind == "cut" or any(each.kind == "gradual" for each in seen):
+                seen = [found] if seen else []  # its edges are better than the network's
+            self._confirmed += [each for each in seen if not _near(each, self._confirmed)]
 
-    def _chance(self, found: Transition) -> float:
-        """How sure the network is: of a cut here or beside, or of the frames of a span on average."""
-        if found.kind == "cut":
-            chances = self._chances(found.start_frame - _CUT_REACH, found.end_frame + _CUT_REACH)
-            return float(chances[:, 0].max())
-        return float(self._chances(found.start_frame, found.end_frame)[:, 1].mean())
+    def _seen_at(self, found: Transition) -> list[Transition]:
+        """What the network finds at the place of a nomination."""
+        start, chances = self._judged_around(found.start_frame, found.end_frame)
+        seen = [
+            Transition(each.start_frame + start, each.end_frame + start, each.kind)
+            for each in transitions(chances, self._believed)
+        ]
+        return [each for each in seen if overlap(each, found, _CUT_REACH)]
 
-    def _chances(self, first: int, end: int) -> Chances:
-        """Chances of frames first..end - 1, of which there are less than WINDOW - 2 * MARGIN."""
-        first, end = max(first, 0), min(end, self._end)
+    def _judged_around(self, first: int, end: int) -> tuple[int, Chances]:
+        """The chances of a window around frames first..end - 1, of their middle if they are too many."""
         known, chances = self._seen
-        if not known <= first < end <= known + len(chances):
+        if not known <= max(first - _AROUND, 0) < end + _AROUND <= known + len(chances):
             known = (first + end - WINDOW) // 2 + MARGIN
             wanted = np.arange(known - MARGIN, known - MARGIN + WINDOW)
             held = wanted.clip(self._end - len(self._frames), self._end - 1) - self._end
@@ -109,9 +120,15 @@ class HybridDetector:
             chances = chances[MARGIN : WINDOW - MARGIN]
             self._seen = known, chances
             self.windows += 1
-        return chances[first - known : end - known]
+        start = max(known, 0)
+        ended = np.pad(chances, ((0, 1), (0, 0)))  # a run that goes on behind the window ends there
+        return start, ended[start - known : self._end - known]  # without what lies behind the video
 
     def _small(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The frames in the size that the network looks at."""
         small = np.einsum("hy,nyxc,wx->nhwc", self._rows, frames, self._columns, optimize=True)
         return np.asarray(np.rint(small), np.uint8)
+
+
+def _near(found: Transition, others: list[Transition]) -> bool:
+    return any(overlap(found, other, REACH) for other in others)

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -136,6 +137,55 @@ def test_the_network_refuses_what_looks_like_a_cut_to_colour_alone() -> None:
         wary.push(frame)
     assert wary.finish() == []
     assert wary.windows >= 1
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch, dissolve: int, judge: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+) -> list[Transition]:
+    """What hybrid reports of one dissolve after frame 69 that colour nominates, with `judge` for a network."""
+    monkeypatch.setattr("curate.shots.hybrid.network", lambda device: judge)
+    frames = as_bytes(still(2, 70), mixed(scene(2), scene(3), dissolve), still(3, 110))
+    return hybrid(frames, WARY)[0]
+
+
+def chances(places: NDArray[np.intp] | list[int], heads: list[float]) -> NDArray[np.float32]:
+    found = np.zeros((WINDOW, 2), np.float32)
+    found[places] = heads
+    return found
+
+
+def test_a_nominated_dissolve_in_which_the_network_sees_a_cut_is_that_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half_way(window: NDArray[np.uint8]) -> NDArray[np.float32]:
+        share = np.abs(window.astype(float) - window[0]).mean(axis=(1, 2, 3))
+        return chances([int((2 * share > share[-1]).argmax()) - 1], [0.9, 0.2])
+
+    (found,) = asked(monkeypatch, 12, half_way)
+    assert found.kind == "cut"
+    assert abs(found.start_frame - 75) <= 1
+
+
+def test_a_dissolve_that_fills_the_window_of_the_network_is_confirmed_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (found,) = asked(monkeypatch, 60, lambda window: chances(np.arange(WINDOW), [0.9, 0.9]))
+    assert found.kind == "gradual"
+    assert abs(found.start_frame - 69) <= 8
+    assert abs(found.end_frame - 130) <= 8
+
+
+def test_what_the_network_sees_three_frames_away_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reported(away: int) -> list[Transition]:
+        def judge(window: NDArray[np.uint8]) -> NDArray[np.float32]:
+            changed = (window != window[0]).any(axis=(1, 2, 3))
+            return chances([int(changed.argmax()) - 1 + away], [0.9, 0.9])
+
+        monkeypatch.setattr("curate.shots.hybrid.network", lambda device: judge)
+        return hybrid(as_bytes(still(1, 60), still(2, 100)), WARY)[0]
+
+    assert reported(away=2) == [Transition(59, 60, "cut")]
+    assert reported(away=3) == []
 
 
 def test_a_nominated_transition_is_given_once_and_only_when_nothing_can_change_it() -> None:
