@@ -104,13 +104,12 @@ class Ahead:
         self._times_s.append(shown_s)
         self._window.append(frame)
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
-        ready = len(self._window) - self._foresight.lag
-        if ready >= _TURN and len(self._window) >= self._most:
-            ready = _TURN
-        elif ready < _TURN or not self._foresight.sees(self._passed + ready - 1, self._times_s):
-            return
-        for _ in range(ready):
-            self._step()
+        while len(self._window) >= self._foresight.lag + _TURN:
+            end = self._passed + _TURN
+            if len(self._window) < self._most and not self._foresight.sees(end - 1, self._times_s):
+                break
+            while self._window and self._passed < end:
+                self._step()
 
     def finish(self, timeline: Timeline) -> None:
         """The source is over, and the detector has finished."""

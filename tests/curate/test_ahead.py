@@ -151,7 +151,7 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(Encoder):
-        left = 50
+        left = 20  # frames, so that it fails while the source is scanned
 
         def show(self, picture: VideoFrame, times: int) -> None:
             Failing.left -= 1
