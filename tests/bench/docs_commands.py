@@ -240,9 +240,13 @@ def main() -> None:
         prepared(ready)
         make_bucket(endpoint, "bucket")
         for path in ready.rglob("*"):
-            if path.is_file() and path.relative_to(ready).parts[0] in ("raw", "their-tars", "ds"):
-                key = path.relative_to(ready).as_posix()
-                s3_client(endpoint).put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+            folder, _, rest = path.relative_to(ready).as_posix().partition("/")
+            # Other datasets of the pages' bucket are copies of ours.
+            for name in {"ds": ("ds", "benchmark", "ds-2025")}.get(folder, (folder,)):
+                if path.is_file() and folder in ("raw", "their-tars", "ds"):
+                    s3_client(endpoint).put_object(
+                        Bucket="bucket", Key=f"{name}/{rest}", Body=path.read_bytes()
+                    )
         for page in pages:
             commands = list(printed(page))
             if not commands:
