@@ -163,7 +163,15 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
         raise UsageError("--ranks must be at least 1, and --memory-gib above 0")
     with stderr().status("rehearsing a step of every shape"):
         rows = predict_shapes(config, options.ranks)
-    tokens = None if limit is None else fitting_tokens(rows, limit)
+    tokens = None
+    if limit is not None:
+        try:
+            tokens = fitting_tokens(rows, limit)
+        except UsageError as error:
+            if all(row.peak_gib > limit for row in rows):
+                raise
+            # What each shape takes is worth telling all the same.
+            stderr().print(f"no memory_tokens: {error}", markup=False, soft_wrap=True)
     if options.json:
         print_json(
             {"ranks": options.ranks, "shapes": [row._asdict() for row in rows], "memory_tokens": tokens}

@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from loader.buckets import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
+from tests.bench.docs_commands import TRAIN
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
 from train.config import EmaConfig, Fp8Config, TrainConfig
@@ -189,3 +190,15 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys):
     assert main([*command, "0.002", *layout]) == 2
     assert "shard the model further" in capsys.readouterr().err
     assert main([*command, "-1"]) == 2
+
+
+def test_shapes_that_lie_on_no_line_are_told_all_the_same(tmp_path, capsys):
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(TRAIN))
+    command = ["bench", "shapes", "--predict", "--config", str(path), "--ranks", "64", "--memory-gib", "75"]
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert told["memory_tokens"] is None
+    assert len(told["shapes"]) > 6
+    assert "off a line" in printed.err
