@@ -15,7 +15,7 @@ from tests.s3server import s3_server
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "aws" / "dataset-bucket.yaml"
 PREFIX = "teams/video"
-ROLES = ("CuratorRoleArn", "TrainerRoleArn")
+ROLES = ("CuratorRoleArn", "RemoverRoleArn", "TrainerRoleArn")
 
 pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy")
 
@@ -161,6 +161,22 @@ def test_the_curator_may_do_its_work_below_the_prefix_only(stack: Stack) -> None
         assert not stack.allows(role, action)
 
 
+def test_only_the_remover_reaches_older_versions_of_what_it_removes(stack: Stack) -> None:
+    for role in ROLES:
+        removes = role == "RemoverRoleArn"
+        assert stack.allows(role, "s3:DeleteObjectVersion", key=f"{PREFIX}/clips-v1/a.tar") == removes
+        assert stack.allows(role, "s3:ListBucketVersions", listed=f"{PREFIX}/clips-v1/") == removes
+        assert not stack.allows(role, "s3:DeleteObjectVersion", key="other/a.tar")
+        assert not stack.allows(role, "s3:ListBucketVersions", listed="")
+    # A take-down writes what is left again, so the remover does all that the curator does.
+    mine, curators = (
+        {action for each in stack.statements[role] for action in as_list(each["Action"])}
+        for role in ("RemoverRoleArn", "CuratorRoleArn")
+    )
+    assert mine - curators == {"s3:DeleteObjectVersion", "s3:ListBucketVersions"}
+    assert curators < mine
+
+
 def test_the_trainer_may_only_list_and_read(stack: Stack) -> None:
     role = "TrainerRoleArn"
     actions = {action for statement in stack.statements[role] for action in as_list(statement["Action"])}
@@ -187,6 +203,7 @@ def test_services_take_the_roles_unless_the_arn_of_a_role_is_given(endpoint: str
         return statement["Principal"]
 
     assert trusted(stack, "CuratorRoleArn") == {"Service": "pods.eks.amazonaws.com"}
+    assert trusted(stack, "RemoverRoleArn") == {"Service": "pods.eks.amazonaws.com"}
     assert trusted(stack, "TrainerRoleArn") == {"Service": "ec2.amazonaws.com"}
     profile = stack.client("iam").get_instance_profile(
         InstanceProfileName=stack.outputs["TrainerInstanceProfile"]
@@ -194,8 +211,9 @@ def test_services_take_the_roles_unless_the_arn_of_a_role_is_given(endpoint: str
     assert [role["Arn"] for role in profile["InstanceProfile"]["Roles"]] == [stack.outputs["TrainerRoleArn"]]
 
     arn = "arn:aws:iam::123456789012:role/cluster"
-    other = Stack(endpoint, "by-arn", CuratorPrincipal=arn, TrainerPrincipal=arn)
+    other = Stack(endpoint, "by-arn", CuratorPrincipal=arn, RemoverPrincipal=arn, TrainerPrincipal=arn)
     assert trusted(other, "CuratorRoleArn") == {"AWS": arn}
+    assert trusted(other, "RemoverRoleArn") == {"AWS": arn}
     assert trusted(other, "TrainerRoleArn") == {"AWS": arn}
     assert "TrainerInstanceProfile" not in other.outputs
 
