@@ -6,7 +6,7 @@ from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
 from train.cascade.profile import profile
 from train.cascade.profiled import MeasuredCascade, profile_csv
-from train.parallel.world import join
+from train.distributed.world import join
 
 
 def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[MeasuredCascade] | None:

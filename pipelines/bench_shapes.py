@@ -13,7 +13,7 @@ from loader.errors import UsageError
 from loader.memory_fit import fit_memory
 from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
-from train.parallel.world import join
+from train.distributed.world import join
 from train.rehearsal import rehearse
 from train.shapes import MeasuredShape, Shape, measure, shapes
 

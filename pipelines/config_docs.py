@@ -149,9 +149,9 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     from curate.config import CurateConfig
-    from train.config import TrainConfig
+    from train.config.run import TrainConfig
+    from train.config.vae import VaeTrainConfig
     from train.latents.config import LatentsConfig
-    from train.vae.config import VaeTrainConfig
 
     made = {
         "page": lambda: page(CurateConfig, CURATE_HEAD),

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from pipelines.report import ReportConfig, print_buckets, write_report
     from pipelines.train import train
     from pipelines.train_config import TrainRunConfig
-    from train.config import TrainConfig
+    from train.config.run import TrainConfig
 
     class DemoConfig(BaseModel, frozen=True, extra="forbid"):
         curate: CurateConfig

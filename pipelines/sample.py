@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Samples one video and writes it."""
     config = _config(options)
     from pipelines.mp4 import encode_mp4
-    from train.parallel.world import join
+    from train.distributed.world import join
     from train.sampling.generate import generate
     from train.sampling.trained import load_trained
 

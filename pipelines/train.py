@@ -59,9 +59,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.share import Share
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.distributed.world import join
     from train.interrupt import interrupts
     from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
-    from train.parallel.world import join
     from train.trainer import Trainer
 
     # A signal must not end a rank that is about to say which other one was lost.

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from loader.storage import StorageConfig
 from loader.stream_config import StreamConfig
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
 
 

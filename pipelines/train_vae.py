@@ -29,8 +29,8 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     from loader.blend import open_source
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.distributed.world import join
     from train.interrupt import interrupts
-    from train.parallel.world import join
     from train.vae.look import Look
     from train.vae.trainer import VaeTrainer
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from loader.storage import StorageConfig
 from loader.stream_config import StreamConfig
-from train.vae.config import VaeTrainConfig
+from train.config.vae import VaeTrainConfig
 from train.vae.quality import SSIM_LEAST_PX
 
 

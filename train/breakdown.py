@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from loader.batch import Microbatch, Pack
 from loader.buckets import Bucket
+from train.distributed.world import World
 from train.losses import Losses
 from train.objectives.level import quantile
-from train.parallel.world import World
 
 BINS = 4
 """Equal parts of the times that training draws."""

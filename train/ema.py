@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from train.config import EmaConfig
+from train.config.optimizer import EmaConfig
 
 
 class Ema:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from loader.errors import UsageError
-from train.config import LoraConfig
+from train.config.lora import LoraConfig
 from train.models.bundle import Bundle
 from train.models.diffusers_shared import DiffusersDenoiser
 from train.models.lora import adapter_weights, merge

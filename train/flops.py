@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from train.models.config import MMDiTConfig, ModelConfig, STDiTConfig
+from train.config.model import MMDiTConfig, ModelConfig, STDiTConfig
 
 TIME_WIDTH = 256
 """Features of a timestep."""

@@ -7,10 +7,10 @@ import torch
 
 from loader.batch import Microbatch, Pack
 from train.breakdown import BINS, Breakdown, LossRows
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.losses import losses
 from train.models.bundle import Bundle
-from train.parallel.world import World
 from train.squared_errors import SquaredErrors, of_whole
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from loader.batch import BadSample
 from train.breakdown import Breakdown
-from train.log_config import LogConfig
+from train.config.log import LogConfig
 from train.metrics import StepMetrics, Summary
 from train.records import (
     BAD_SAMPLES,

@@ -6,9 +6,9 @@ layers, the MLP, the last gate of each block, weights and their optimizer.
 
 import torch
 
+from train.config.model import DiTConfig
 from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 from train.kernels.traffic import PairSize, Size
-from train.models.config import DiTConfig
 
 
 def kept_by_operators(

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from train.config import OptimizerConfig
+from train.config.optimizer import OptimizerConfig
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
 

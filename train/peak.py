@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from train.parallel.world import World
+from train.distributed.world import World
 
 Peak = float | Literal["measure"] | None
 """TFLOP/s of one device; measured; or unknown."""

@@ -9,12 +9,12 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from loader.errors import UsageError
-from train.log_config import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
-from train.parallel.world import World
+from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
+from train.distributed.world import World
 
 
 class Recordings:
-    """What `train.log_config` wants recorded on this rank; files appear whole or not at all.
+    """What `train.config.log` wants recorded on this rank; files appear whole or not at all.
 
     A run that begins or ends within the steps leaves no file, save that a snapshot is written when the GPU's memory
     is exhausted.

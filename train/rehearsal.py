@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from loader.errors import UsageError
-from train.config import HashedTextConfig, TrainConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
+from train.distributed.world import World
 from train.ema import Ema
 from train.live_memory import LiveMemory
 from train.models.bundle import Bundle
@@ -22,7 +24,6 @@ from train.models.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.layout import Layout, layout_of
 from train.parallel.mesh import CONTEXT, DATA, SUMMED, Mesh, Ranks
-from train.parallel.world import World
 from train.shapes import Shape
 from train.squared_errors import Question
 

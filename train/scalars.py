@@ -7,9 +7,9 @@ from typing import Protocol
 from uuid import uuid4
 
 from loader.errors import RunError, UsageError, first_line
-from train.config import TrainConfig
-from train.log_config import WandbConfig
-from train.vae.config import VaeTrainConfig
+from train.config.log import WandbConfig
+from train.config.run import TrainConfig
+from train.config.vae import VaeTrainConfig
 
 _WANDB_ID = "wandb_id"
 

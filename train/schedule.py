@@ -2,7 +2,7 @@
 
 import math
 
-from train.config import OptimizerConfig, ScheduleConfig
+from train.config.optimizer import OptimizerConfig, ScheduleConfig
 
 
 def learning_rate(step: int, optimizer: OptimizerConfig, schedule: ScheduleConfig) -> float:

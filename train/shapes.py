@@ -16,11 +16,11 @@ from loader.batch import Microbatch
 from loader.buckets import Bucket, BucketConfig, bucket_length, buckets_of
 from loader.errors import RunError
 from loader.position import Position
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.losses import losses
 from train.parallel.layout import Layout, lay_out
 from train.parallel.mesh import DATA
-from train.parallel.world import World
 from train.peak_memory import take_peak_bytes
 from train.step import StepLosses
 

@@ -9,8 +9,8 @@ import torch
 
 from loader.batch import Batch
 from loader.errors import UsageError
+from train.distributed.world import World
 from train.models.denoiser import Work
-from train.parallel.world import World
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 B = TypeVar("B", bound=Batch)

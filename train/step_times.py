@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from train.parallel.world import World
+from train.distributed.world import World
 from train.peak_memory import take_peak_bytes
 from train.timings import PARTS, Part
 

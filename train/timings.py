@@ -11,7 +11,7 @@ import torch
 from loader.arrays import Floats
 from loader.batch import Batch, Microbatch
 from loader.cost_fit import Timings
-from train.parallel.world import World
+from train.distributed.world import World
 
 Part = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]
 """What a rank is at: docs/train.md tells what belongs to which."""

@@ -11,9 +11,11 @@ from loader.recalibrate import recalibrated
 from loader.storage import Storage, open_storage
 from train.batches import Stream, batches_of_step
 from train.breakdown import LossRows
+from train.cascade.training.start import run_by_cascades
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.saver import Notes
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World, join
 from train.ema import Ema
 from train.flops import utilisation
 from train.held_out import HeldOut
@@ -23,7 +25,6 @@ from train.metrics import StepMetrics
 from train.models.stored import Stored
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA
-from train.parallel.world import World, join
 from train.peak import peak_flops_per_s
 from train.recordings import Recordings
 from train.resume import resume, seed_step
@@ -107,6 +108,7 @@ class Trainer:
     def _run(self, world: World, interrupt: Interrupt) -> TrainResult:
         config, total_steps = self.config, self.config.schedule.total_steps
         layout = lay_out(config, world, self.stored)
+        cascades = run_by_cascades(layout, config) if config.parallel.schedule == "cascade" else None
         bundle, weights, data = layout.bundle, layout.weights, layout.ranks.along(*DATA)
         ema = Ema(config.ema, weights)
         groups = {"model": layout.placed(weights), "optimizer": layout.optimizer_state()}
@@ -115,8 +117,8 @@ class Trainer:
         checkpoints = Checkpoints(self.checkpoints, config.checkpoint, world, groups)
         last = done = resume(checkpoints, self.stream, config)
         layout.share()
-        if layout.cascades is not None:
-            layout.cascades.foresee(self.stream)
+        if cascades is not None:
+            cascades.foresee(self.stream)
         self.out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
@@ -174,7 +176,7 @@ class Trainer:
                         mfu=utilisation(step_work.flops, times.step_s, peak) if peak else None,
                     )
                 )
-                if layout.cascades is not None and (line := layout.cascades.shown(step, self.out)):
+                if cascades is not None and (line := cascades.shown(step, self.out)):
                     log.say(line)
                 nonfinite_steps = 0 if finite else nonfinite_steps + 1
                 if nonfinite_steps == config.max_nonfinite_steps:

@@ -28,7 +28,7 @@ from train.cascade.execution.work import Part
 from train.cascade.plan import plan
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
-from train.parallel.world import join
+from train.distributed.world import join
 from train.timings import StepClock
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from loader.arrays import Floats
 from loader.errors import RunError
 from train.cascade.cases import DEGREES, drawn_at_720p
-from train.cascade.correction import CorrectionConfig, corrected, correction
+from train.cascade.correction import corrected, correction
 from train.cascade.mapper import by_number, place
 from train.cascade.measured import Window, measurements
 from train.cascade.passes import Lines
@@ -25,6 +25,7 @@ from train.cascade.schedule import Schedule
 from train.cascade.simulate import Noise, execute
 from train.cascade.slack import least_slack_first
 from train.cascade.topology import PRESETS
+from train.config.cascade import CorrectionConfig
 
 CASES = ((4, 16), (16, 64), (64, 256), (16, 16), (64, 64))
 CONFIG = CorrectionConfig()

@@ -20,8 +20,8 @@ import torch
 
 from loader.storage import open_storage
 from train.checkpoint import Checkpoints, CheckpointState, latest
-from train.config import CheckpointConfig
-from train.parallel.world import World
+from train.config.checkpoint import CheckpointConfig
+from train.distributed.world import World
 
 TENSOR_MIB = 64
 

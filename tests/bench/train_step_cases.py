@@ -10,12 +10,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from loader.buckets import Bucket
 from tests.bench.train_step_goals import PEER, Row
-from train.config import Fp8Config, HashedTextConfig, PatchTransformConfig, TrainConfig
-from train.models.config import DiTConfig
-from train.models.presets import PRESETS
-from train.parallel.config import ParallelConfig
+from train.config.model import DiTConfig
+from train.config.optimizer import Fp8Config
+from train.config.parallel import ParallelConfig
+from train.config.presets import PRESETS
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
+from train.config.tokenizer import PatchTransformConfig
+from train.distributed.world import World
 from train.parallel.layout import lay_out
-from train.parallel.world import World
 from train.rehearsal import rehearse
 from train.shapes import Shape, step_s
 

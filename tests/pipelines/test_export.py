@@ -14,8 +14,9 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from tests.train.saved import tensors
 from train.checkpoint import Checkpoints, CheckpointState
-from train.config import CheckpointConfig, EmaConfig
-from train.parallel.world import World
+from train.config.checkpoint import CheckpointConfig
+from train.config.optimizer import EmaConfig
+from train.distributed.world import World
 from train.trainer import Trainer
 
 MODEL = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(), "n": torch.tensor([7])}

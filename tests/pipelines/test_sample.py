@@ -12,7 +12,7 @@ from loader.decode import decode
 from pipelines.cli import main
 from pipelines.mp4 import encode_mp4
 from tests.train.clips import ClipStream, tiny_config
-from train.config import EmaConfig
+from train.config.optimizer import EmaConfig
 from train.trainer import Trainer
 
 

@@ -12,9 +12,9 @@ from pipelines.config_docs import CURATE_HEAD, LATENTS_HEAD, TRAIN_HEAD, VAE_HEA
 from pipelines.report import ReportConfig
 from pipelines.train_config import TrainRunConfig
 from pipelines.train_vae_config import VaeRunConfig
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.config.vae import VaeTrainConfig
 from train.latents.config import LatentsConfig
-from train.vae.config import VaeTrainConfig
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 

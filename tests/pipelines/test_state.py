@@ -13,7 +13,7 @@ from pipelines.cli import main
 from tests.loader.stream_clips import SAMPLES, SHAPES, config, make_sample, write
 from tests.media import write_video
 from train.checkpoint import CheckpointState
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 
 COMPRESSION = TrainConfig().compression
 

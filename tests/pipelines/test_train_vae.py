@@ -12,7 +12,7 @@ from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
 from tests.train.vae.tiny import publish
-from train.config import DiffusersVAEConfig
+from train.config.tokenizer import DiffusersVAEConfig
 from train.models.diffusers_vae import DiffusersVAE
 
 

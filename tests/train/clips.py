@@ -9,16 +9,13 @@ import torch
 from loader.batch import Microbatch
 from loader.buckets import Bucket
 from loader.position import Position
-from train.config import (
-    CheckpointConfig,
-    DiTConfig,
-    HashedTextConfig,
-    LogConfig,
-    OptimizerConfig,
-    PatchTransformConfig,
-    ScheduleConfig,
-    TrainConfig,
-)
+from train.config.checkpoint import CheckpointConfig
+from train.config.log import LogConfig
+from train.config.model import DiTConfig
+from train.config.optimizer import OptimizerConfig, ScheduleConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
+from train.config.tokenizer import PatchTransformConfig
 
 BUCKETS = (Bucket(5, 16, 16), Bucket(3, 16, 24))
 SAMPLES_PER_STEP = 4

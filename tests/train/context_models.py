@@ -19,9 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from tests.train.comparison import relative, relative_errors
 from tests.train.context_ranks import Sent, random
 from tests.train.published import publish
-from train.config import LoraConfig
+from train.config.lora import LoraConfig
+from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
+from train.distributed.world import join
 from train.models.build import build_denoiser
-from train.models.config import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
 from train.models.denoiser import Denoiser
 from train.models.lora import adapt
 from train.parallel.activations import checkpoint_block
@@ -30,7 +31,6 @@ from train.parallel.denoise import OfParts
 from train.parallel.parts import part_of
 from train.parallel.slices import Slices
 from train.parallel.traffic import AttentionSize, slices_bytes
-from train.parallel.world import join
 from train.squared_errors import Question, of_whole
 
 TINY = {"hidden": 24, "heads": 4, "layers": 2}

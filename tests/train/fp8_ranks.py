@@ -7,11 +7,11 @@ from typing import Any
 import torchao.float8  # noqa: F401 - once, before ranks are forked
 
 from tests.train.clips import ClipStream, tiny_config
-from train.config import Fp8Config, ScheduleConfig
-from train.models.config import DiTConfig
-from train.parallel.config import ParallelConfig
+from train.config.model import DiTConfig
+from train.config.optimizer import Fp8Config, ScheduleConfig
+from train.config.parallel import ParallelConfig
+from train.distributed.world import join
 from train.parallel.mesh import DATA, Mesh
-from train.parallel.world import join
 from train.trainer import Trainer
 
 MODEL = DiTConfig(hidden=64, heads=4, layers=2)

@@ -15,7 +15,7 @@ from pipelines.train_config import TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.log import read_metrics
 
 STEPS = 6

@@ -10,12 +10,13 @@ import torch
 
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
-from train.config import EmaConfig, TrainConfig
+from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from train.config.optimizer import EmaConfig
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import join
 from train.held_out import HeldOut
-from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
-from train.parallel.config import ParallelConfig
 from train.parallel.mesh import DATA, Mesh
-from train.parallel.world import join
 from train.trainer import Trainer
 
 STEPS = 4

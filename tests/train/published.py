@@ -4,8 +4,9 @@ import torch
 
 from tests.train.clips import tiny_config
 from tests.train.diffusers_models import CONFIGS, FAMILIES
-from train.config import DDPMConfig, EDMConfig, FlowConfig, TrainConfig
-from train.models.config import DiffusersConfig
+from train.config.model import DiffusersConfig
+from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from train.config.run import TrainConfig
 
 SPECIAL = {
     "wan": {},

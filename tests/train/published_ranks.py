@@ -7,9 +7,9 @@ import diffusers  # noqa: F401 - once, before ranks are forked
 import peft  # noqa: F401
 
 from tests.train.clips import ClipStream
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import join
 from train.parallel.mesh import DATA, Mesh
-from train.parallel.world import join
 from train.trainer import Trainer
 
 

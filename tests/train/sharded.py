@@ -15,8 +15,8 @@ from loader.storage import open_storage
 from tests.train.saved import newest
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.pieces import Tensors
-from train.config import CheckpointConfig
-from train.parallel.world import World, join
+from train.config.checkpoint import CheckpointConfig
+from train.distributed.world import World, join
 
 Layout = list[int]
 """Of the mesh: [n] is FSDP over n ranks, [r, n] is HSDP, [] replicates."""

@@ -14,13 +14,14 @@ from loader.buckets import Bucket
 from loader.position import Position
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import relative_errors
-from train.config import LoraConfig, TrainConfig
+from train.config.lora import LoraConfig
+from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import join
 from train.losses import Losses, losses
 from train.models.bundle import Bundle
-from train.models.config import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
-from train.parallel.config import ParallelConfig
 from train.parallel.layout import lay_out
-from train.parallel.world import join
 from train.timings import StepClock
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))

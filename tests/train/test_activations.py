@@ -4,7 +4,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.train.comparison import gradients, relative_errors
-from train.models.config import DiTConfig
+from train.config.model import DiTConfig
 from train.models.dit import DiT
 from train.parallel.activations import checkpoint_block, compile_block
 

@@ -10,10 +10,10 @@ import torch
 
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from train.breakdown import LossRows, Part, break_down
+from train.distributed.world import World
 from train.held_out import HeldOut
 from train.losses import losses
 from train.models.bundle import Bundle
-from train.parallel.world import World
 from train.trainer import Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))

@@ -11,8 +11,8 @@ from tests.s3server import FaultyProxy, make_bucket, s3_server
 from train.checkpoint import Checkpoints, CheckpointState, latest
 from train.checkpoint.files import HEADER_BYTES_PER_TENSOR
 from train.checkpoint.folder import expendable
-from train.config import CheckpointConfig
-from train.parallel.world import World
+from train.config.checkpoint import CheckpointConfig
+from train.distributed.world import World
 
 MODEL = {
     "a.weight": torch.arange(6.0).reshape(2, 3),

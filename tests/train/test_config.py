@@ -4,12 +4,14 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from train.config import DiTConfig, PatchTransformConfig, TrainConfig
-from train.models.presets import PRESETS
+from train.config.model import DiTConfig
+from train.config.presets import PRESETS
+from train.config.run import TrainConfig
+from train.config.tokenizer import PatchTransformConfig
 
 
 def test_a_configuration_is_read_without_torch():
-    code = "import sys, train.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, train.config.run; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,7 +9,7 @@ from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
 from diffusers.training_utils import compute_snr
 
 from loader.errors import UsageError
-from train.objectives.config import DDPMConfig
+from train.config.objective import DDPMConfig
 from train.objectives.ddpm import DDPM
 from train.objectives.level import pose
 

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from loader.errors import UsageError
 from tests.train.clips import tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
+from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.models.apart import Apart
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
-from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
 from train.models.dit import NOT_PACKED, through
 from train.models.joint import Joint
 from train.models.mmdit import JointBlock

@@ -12,11 +12,12 @@ from loader.errors import RunError, UsageError
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
 from tests.train.saved import losses
-from train.config import DDPMConfig, EDMConfig, EmaConfig
+from train.config.model import DiffusersConfig
+from train.config.objective import DDPMConfig, EDMConfig
+from train.config.optimizer import EmaConfig
 from train.export import export
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
-from train.models.config import DiffusersConfig
 from train.objectives.ddpm import DDPM
 from train.parallel.activations import checkpoint_block
 from train.sampling.trained import load_trained

@@ -10,7 +10,8 @@ from loader.errors import UsageError
 from loader.tokens import visual_tokens
 from tests.train.clips import ClipStream
 from tests.train.published import drawn, run_config
-from train.config import DiffusersVAEConfig, TrainConfig
+from train.config.run import TrainConfig
+from train.config.tokenizer import DiffusersVAEConfig
 from train.models.bundle import Bundle
 from train.models.diffusers_vae import DiffusersVAE
 from train.sampling.config import SampleConfig

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from train.config import DiTConfig
+from train.config.model import DiTConfig
 from train.kernels.rotary import rotate
 from train.models.dit import DiT
 from train.models.patches import cut, join

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from train.objectives.config import EDMConfig
+from train.config.objective import EDMConfig
 from train.objectives.edm import EDM
 from train.objectives.level import pose, solve
 

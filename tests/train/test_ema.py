@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import stored, tensors
-from train.config import EmaConfig
+from train.config.optimizer import EmaConfig
 from train.ema import Ema, decay
 from train.trainer import Trainer
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from train.config.presets import PRESETS
 from train.flops import utilisation
 from train.models.build import build_denoiser
-from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.presets import PRESETS
 
 WIDTH = {"hidden": 256, "heads": 4, "layers": 2}
 KINDS = {

@@ -6,7 +6,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.training_utils import compute_density_for_timestep_sampling, compute_loss_weighting_for_sd3
 
-from train.objectives.config import ConstantShift, ExponentialShift, FlowConfig, RootShift
+from train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
 from train.objectives.flow import Flow, shift_factor, shifted
 from train.objectives.level import pose, quantile
 

@@ -12,10 +12,12 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.fp8_ranks import LAYOUTS, config_of, train_fp8
 from tests.train.published import run_config
 from tests.train.saved import losses, metrics, tensors
-from train.config import Fp8Config, LoraConfig, TrainConfig
+from train.config.lora import LoraConfig
+from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from train.config.optimizer import Fp8Config
+from train.config.run import TrainConfig
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
-from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
 from train.models.lora import adapt
 from train.parallel.fp8 import check, convert
 from train.trainer import Trainer

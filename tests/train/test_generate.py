@@ -5,7 +5,7 @@ import torch
 
 from loader.errors import RunError, UsageError
 from tests.train.clips import BUCKETS, clip, tiny_config
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.level import pose
 from train.sampling.config import SampleConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.train.kernel_cases import gate_residual_before, modulate_before, qk_norm_before
-from train.config import DiTConfig
+from train.config.model import DiTConfig
 from train.models import dit as dit_module
 from train.models.dit import DiT
 

@@ -7,9 +7,10 @@ import torch
 
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import newest
-from train.config import FlowConfig, LogConfig
+from train.config.log import LogConfig
+from train.config.model import MMDiTConfig, STDiTConfig
+from train.config.objective import FlowConfig
 from train.models.bundle import Bundle
-from train.models.config import MMDiTConfig, STDiTConfig
 from train.peak import measured_flops_per_s
 from train.trainer import Trainer
 

@@ -20,7 +20,8 @@ from tests.train.clips import tiny_config
 from tests.train.latent_versions import contents, killed_behind, losses, run_config, version, write_clips
 from tests.train.published import publish_text, vocabulary
 from tests.train.test_diffusers_vae import FAMILIES, publish
-from train.config import DiffusersVAEConfig, TrainConfig
+from train.config.run import TrainConfig
+from train.config.tokenizer import DiffusersVAEConfig
 from train.models.bundle import Bundle
 from train.models.stored import StoredLatents, StoredText
 

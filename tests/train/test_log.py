@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from loader.batch import BadSample
+from train.config.log import LogConfig
 from train.log import MetricLog
-from train.log_config import LogConfig
 from train.metrics import StepMetrics, Summary
 from train.records import BAD_SAMPLES, METRICS, read_metrics
 from train.step_times import StepTimes

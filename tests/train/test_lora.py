@@ -13,10 +13,12 @@ from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import run_config
 from tests.train.saved import losses, tensors
-from train.config import EmaConfig, LoraConfig, TrainConfig
+from train.config.lora import LoraConfig
+from train.config.model import MMDiTConfig, STDiTConfig
+from train.config.optimizer import EmaConfig
+from train.config.run import TrainConfig
 from train.export import LORA_FILE, export
 from train.models.bundle import Bundle
-from train.models.config import MMDiTConfig, STDiTConfig
 from train.sampling.trained import load_trained
 from train.trainer import Trainer
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from train.config import DiTConfig
+from train.config.model import DiTConfig
 from train.memory import kept_by_operators
 from train.models.dit import DiT
 

@@ -4,10 +4,10 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError
 from tests.train.clips import tiny_config
-from train.parallel.config import ParallelConfig
+from train.config.parallel import ParallelConfig
+from train.distributed.world import World
 from train.parallel.layout import lay_out
 from train.parallel.mesh import CONTEXT, DATA, MODEL, SUMMED, Mesh
-from train.parallel.world import World
 
 
 def test_by_default_all_ranks_are_replicas():

@@ -7,11 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.train.clips import ClipStream, tiny_config
-from train.config import TrainConfig
-from train.losses import losses
-from train.models.bundle import Bundle
-from train.objectives.build import build_objective
-from train.objectives.config import (
+from train.config.objective import (
     ConstantShift,
     DDPMConfig,
     EDMConfig,
@@ -19,6 +15,10 @@ from train.objectives.config import (
     FlowConfig,
     RootShift,
 )
+from train.config.run import TrainConfig
+from train.losses import losses
+from train.models.bundle import Bundle
+from train.objectives.build import build_objective
 from train.objectives.level import pose, quantile, solve
 
 OBJECTIVES = {

@@ -14,13 +14,13 @@ from loader.errors import UsageError
 from loader.position import Position
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
-from train.config import DiTConfig
+from train.config.model import DiTConfig
+from train.config.objective import DDPMConfig, EDMConfig, FlowConfig, RootShift
 from train.losses import losses
 from train.models.bundle import Bundle
 from train.models.dit import DiT
 from train.models.packed_attention import BLOCK, BlockDiagonal
 from train.models.segments import Segments
-from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig, RootShift
 
 CPU = torch.device("cpu")
 PACKS = {

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.errors import UsageError
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
-from train.config import DiTConfig
+from train.config.model import DiTConfig
 from train.kernels.patch.patcher import patch, unpatch
 from train.models.dit import DiT
 

@@ -8,11 +8,11 @@ from tests.train.clips import ClipStream
 from tests.train.published import CASES, case_config, run_config
 from tests.train.published_ranks import train_all
 from tests.train.saved import losses
+from train.config.parallel import ParallelConfig
+from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.models.dit import Pack
-from train.parallel.config import ParallelConfig
 from train.parallel.layout import lay_out
-from train.parallel.world import World
 from train.sampling.trained import load_trained
 from train.trainer import Trainer
 

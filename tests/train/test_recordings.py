@@ -8,8 +8,9 @@ import pytest
 
 from loader.errors import RunError, UsageError
 from tests.train.clips import ClipStream, tiny_config
-from train.config import CheckpointConfig, TrainConfig
-from train.log_config import LogConfig, MemorySnapshotConfig, ProfileConfig
+from train.config.checkpoint import CheckpointConfig
+from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig
+from train.config.run import TrainConfig
 from train.trainer import Trainer
 
 

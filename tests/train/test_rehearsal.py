@@ -14,12 +14,13 @@ from pipelines.cli import main
 from tests.bench.docs_commands import TRAIN
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
-from train.config import EmaConfig, Fp8Config, TrainConfig
+from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from train.config.optimizer import EmaConfig, Fp8Config
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.losses import losses
-from train.models.config import DiTConfig, MMDiTConfig, STDiTConfig
-from train.parallel.config import ParallelConfig
 from train.parallel.layout import lay_out
-from train.parallel.world import World
 from train.rehearsal import Footprint, rehearse
 from train.shapes import Shape, noise
 from train.step import StepLosses

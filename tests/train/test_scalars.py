@@ -10,8 +10,8 @@ import pytest
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import losses
-from train.config import TrainConfig
-from train.log_config import LogConfig, WandbConfig
+from train.config.log import LogConfig, WandbConfig
+from train.config.run import TrainConfig
 from train.trainer import Trainer
 
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from train.config import OptimizerConfig, ScheduleConfig
+from train.config.optimizer import OptimizerConfig, ScheduleConfig
 from train.schedule import learning_rate
 
 OPTIMIZER = OptimizerConfig(lr=0.5)

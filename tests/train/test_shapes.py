@@ -8,7 +8,7 @@ from loader.buckets import BucketConfig
 from loader.measured import read_measured
 from pipelines.cli import main
 from tests.train.clips import tiny_config
-from train.parallel.world import World, join
+from train.distributed.world import World, join
 from train.shapes import measure, shapes
 
 CONFIG = tiny_config()

@@ -14,8 +14,8 @@ from diffusers import (
     HeunDiscreteScheduler,
 )
 
+from train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.build import build_objective
-from train.objectives.config import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.level import solve
 from train.sampling.solvers import sample
 

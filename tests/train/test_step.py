@@ -8,9 +8,9 @@ import torch
 from loader.buckets import Bucket
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, clip, tiny_config
+from train.distributed.world import World
 from train.losses import losses
 from train.models.bundle import Bundle
-from train.parallel.world import World
 from train.step import StepLosses
 
 ALONE = World(0, 1, torch.device("cpu"))

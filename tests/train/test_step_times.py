@@ -9,7 +9,7 @@ import torch
 from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import metrics
-from train.parallel.world import World
+from train.distributed.world import World
 from train.step_times import SHOWN, RankTimes, StepTimes
 from train.timings import PARTS
 from train.trainer import Trainer

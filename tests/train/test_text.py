@@ -3,7 +3,7 @@ import torch
 
 from loader.errors import UsageError
 from tests.train import published
-from train.config import HashedTextConfig, TransformersTextConfig
+from train.config.text import HashedTextConfig, TransformersTextConfig
 from train.models.text import HashedTextEncoder, TransformersTextEncoder
 
 CAPTIONS = ["A cat jumps over the dog", "", "a dog"]

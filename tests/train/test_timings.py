@@ -12,7 +12,7 @@ from loader.recalibrate import RecalibrateConfig, Recalibration
 from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from train import trainer
-from train.parallel.world import join
+from train.distributed.world import join
 from train.timings import StepClock
 from train.trainer import Trainer
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from train.config import PatchTransformConfig
+from train.config.tokenizer import PatchTransformConfig
 from train.models.tokenizer import PatchTransform
 
 

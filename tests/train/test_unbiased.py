@@ -28,7 +28,8 @@ from loader.plan import PlannedMicrobatch, StepPlan, plan_epoch
 from loader.policy import Division, budgets_of
 from loader.position import Position
 from tests.train.clips import clip, tiny_config
-from train.config import DiTConfig, PatchTransformConfig
+from train.config.model import DiTConfig
+from train.config.tokenizer import PatchTransformConfig
 from train.losses import losses
 from train.models.bundle import Bundle
 

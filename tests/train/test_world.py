@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from train.parallel.world import join
+from train.distributed.world import join
 from train.peak import peak_flops_per_s
 
 

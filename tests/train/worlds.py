@@ -20,9 +20,9 @@ from loader.recalibrate import RecalibrateConfig
 from loader.stream import VideoStream
 from loader.stream_config import StreamConfig
 from tests.train.clips import ClipStream, tiny_config
+from train.config.log import ProfileConfig
+from train.distributed.world import join
 from train.interrupt import EXIT_STOPPED
-from train.log_config import ProfileConfig
-from train.parallel.world import join
 from train.timings import StepClock
 from train.trainer import Trainer
 

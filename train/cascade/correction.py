@@ -12,29 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from pydantic import BaseModel, Field
 
 from loader.arrays import Floats, Places
 from train.cascade.measured import Window
 from train.cascade.problem import Module, Problem
 from train.cascade.slow_gpus import slow_gpus, taken_part
+from train.config.cascade import CorrectionConfig
 
 _TURNS = 10
 _FAST = 0.25  # quantile of GPUs that are not slow, as long as none is named: half may run beside a slow one
-
-
-class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
-    """How far measurements are believed."""
-
-    iterations: int = Field(8, ge=1, description="latest iterations whose cascades count")
-    prior: float = Field(
-        2.0,
-        ge=0,
-        description="measurements of a module and degree that take its factor half of the way from 1 to what they say",
-    )
-    most: float = Field(3.0, gt=1, description="highest factor; its inverse is the lowest")
-    slow: float = Field(1.15, gt=1, description="a GPU that takes this many times as long as others is slow")
-    evidence: int = Field(8, ge=1, description="cascades that a GPU must have run to be called slow")
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from loader.buckets import BucketConfig
 from loader.errors import RunError, UsageError
 from train.cascade.problem import Module
 from train.cascade.profiled import MeasuredCascade
-from train.config import TrainConfig
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.losses import losses
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
-from train.parallel.config import ParallelConfig
 from train.parallel.denoise import OfParts
 from train.parallel.dit import parallelize
 from train.parallel.mesh import Mesh, Ranks
 from train.parallel.optimizer_sharded import hold_
 from train.parallel.parts import cuttable
-from train.parallel.world import World
 from train.shapes import Shape, noise, shapes
 from train.squared_errors import Question, SquaredErrors, of_whole
 from train.timings import Part

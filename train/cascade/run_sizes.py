@@ -13,13 +13,14 @@ from loader.buckets import Bucket
 from loader.errors import UsageError
 from train.cascade.problem import Module
 from train.cascade.profiled import Profile
-from train.config import DiffusersVAEConfig, TrainConfig
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.config.tokenizer import DiffusersVAEConfig
 from train.live_memory import LiveMemory
 from train.models.bundle import Bundle
 from train.models.diffusers_wan import Wan
 from train.models.tile_grid import TileGrid
 from train.models.tokenizer import Tokenizer
-from train.parallel.config import ParallelConfig
 from train.parallel.parts import Cuttable, cuttable
 from train.rehearsal import rehearse
 from train.shapes import Shape

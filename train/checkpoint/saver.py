@@ -16,8 +16,8 @@ from train.checkpoint.folder import folder_of, latest, prune, sweep
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of, writers
 from train.checkpoint.reading import load_, shapes_of
 from train.checkpoint.state import STATE, CheckpointState, part, read_state
-from train.config import CheckpointConfig
-from train.parallel.world import World
+from train.config.checkpoint import CheckpointConfig
+from train.distributed.world import World
 
 _LATE_S = 60.0
 

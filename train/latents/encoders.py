@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from loader.errors import RunError, UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
 from train.models.build import build_tokenizer
 from train.models.text import build_text_encoder

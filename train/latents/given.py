@@ -7,7 +7,7 @@ import torch
 from loader.dataset.latents import EMPTY_CONTEXT, Latents, array_of
 from loader.difference import first_difference
 from loader.errors import UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.latents.identity import text_identity, tokenizer_identity
 from train.models.stored import Stored
 

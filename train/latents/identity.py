@@ -5,13 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from train.config import (
-    DiffusersVAEConfig,
-    PatchTransformConfig,
-    PublishedTextConfig,
-    TrainConfig,
-    TransformersTextConfig,
-)
+from train.config.run import TrainConfig
+from train.config.text import PublishedTextConfig, TransformersTextConfig
+from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from train.models.diffusers_folder import description, part_folder
 
 _PLACE = {"name", "subfolder", "tokenizer_subfolder"}

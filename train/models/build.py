@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.config import DiffusersVAEConfig, PatchTransformConfig
-from train.models.config import DiffusersConfig, DiTConfig, ModelConfig, STDiTConfig
+from train.config.model import DiffusersConfig, DiTConfig, ModelConfig, STDiTConfig
+from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from train.models.denoiser import Denoiser
 from train.models.diffusers_cogvideox import CogVideoX
 from train.models.diffusers_cosmos import Cosmos

@@ -10,9 +10,11 @@ from torch import nn
 
 from loader.errors import UsageError
 from train.checkpoint.weights import weights_of
-from train.config import HashedTextConfig, LoraConfig, TrainConfig
+from train.config.lora import LoraConfig
+from train.config.model import DiffusersConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
-from train.models.config import DiffusersConfig
 from train.models.lora import adapt
 from train.models.stored import Stored, StoredLatents, StoredText
 from train.models.text import TextEncoder, build_text_encoder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from train.models.config import DiffusersConfig
+from train.config.model import DiffusersConfig
 from train.models.diffusers_shared import DiffusersDenoiser
 
 

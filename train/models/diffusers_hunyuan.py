@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from loader.errors import UsageError
-from train.models.config import DiffusersConfig
+from train.config.model import DiffusersConfig
 from train.models.diffusers_shared import DiffusersDenoiser
 from train.models.patches import Patch
 

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from loader.errors import UsageError, first_line
+from train.config.model import DiffusersConfig
 from train.flops import Flops
 from train.kernels.patch.patcher import patch
-from train.models.config import DiffusersConfig
 from train.models.denoiser import Denoiser
 from train.models.diffusers_folder import diffusers
 from train.models.patches import Patch

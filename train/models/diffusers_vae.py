@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError, first_line
-from train.config import DiffusersVAEConfig
+from train.config.tokenizer import DiffusersVAEConfig
 from train.models.diffusers_folder import description, diffusers, part_folder
 from train.models.tile_grid import TileGrid
 from train.models.tokenizer import Tokenizer

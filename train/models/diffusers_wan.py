@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from train.models.config import DiffusersConfig
+from train.config.model import DiffusersConfig
 from train.models.diffusers_part import SelfAttention, in_a_row, placed
 from train.models.diffusers_shared import DiffusersDenoiser
 from train.models.dit import Pack, tokens

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from train.config.model import ModelConfig
 from train.flops import TIME_WIDTH, Flops, sample_flops
 from train.kernels.qk_norm import qk_norm
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attend import Attend
-from train.models.config import ModelConfig
 from train.models.denoiser import Denoiser
 from train.models.joint import Joint
 from train.models.modulation import ZeroLinear, modulation
@@ -118,6 +118,8 @@ class Attention(nn.Module):
 
 class Block(nn.Module):
     """Self-attention, cross-attention and MLP; the identity at initialisation (AdaLN-zero)."""
+
+    uses_fused_operators = True  # for `train.kernels.patch`, which leaves such blocks alone
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.config import LoraConfig
+from train.config.lora import LoraConfig
 from train.models.denoiser import Denoiser
 from train.models.diffusers_shared import DiffusersDenoiser
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from train.config.model import MMDiTConfig
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.config import MMDiTConfig
 from train.models.dit import EPS, Attention, DiT, Pack, Rotation
 from train.models.joint import Joint
 from train.models.modulation import modulation

@@ -7,9 +7,9 @@ section 4.6). Spatial and temporal attention cost L * (places + frames), full at
 import torch
 from torch import nn
 
+from train.config.model import STDiTConfig
 from train.models.apart import Apart
 from train.models.attend import Attend
-from train.models.config import STDiTConfig
 from train.models.dit import NOT_PACKED, Attention, Branches, DiT, Pack, Rotation, through
 from train.models.modulation import modulation
 

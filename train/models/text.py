@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from loader.errors import UsageError, first_line
 from loader.text import words
-from train.config import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
+from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
 
 
 class TextEncoder(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.config import PatchTransformConfig
+from train.config.tokenizer import PatchTransformConfig
 from train.models.patches import cut, join
 from train.models.tile_grid import TileGrid
 

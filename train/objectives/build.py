@@ -1,6 +1,6 @@
 """From a configuration to its objective."""
 
-from train.objectives.config import DDPMConfig, EDMConfig, FlowConfig
+from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.ddpm import DDPM
 from train.objectives.edm import EDM
 from train.objectives.flow import Flow

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from loader.errors import UsageError
-from train.objectives.config import DDPMConfig
+from train.config.objective import DDPMConfig
 from train.objectives.level import Level, quantile
 
 _LARGEST_BETA = 0.999

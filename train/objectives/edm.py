@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.objectives.config import EDMConfig
+from train.config.objective import EDMConfig
 from train.objectives.level import Level
 
 

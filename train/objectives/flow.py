@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.objectives.config import ConstantShift, FlowConfig, RootShift, Shift
+from train.config.objective import ConstantShift, FlowConfig, RootShift, Shift
 from train.objectives.level import Level, quantile
 
 

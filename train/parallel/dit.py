@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from loader.errors import UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.config import Fp8Config
+from train.config.optimizer import Fp8Config
 from train.models.denoiser import Denoiser
 
 MULTIPLE = 16

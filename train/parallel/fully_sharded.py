@@ -1,6 +1,6 @@
 """FSDP and HSDP: weights, gradients and optimizer state in pieces, on ranks that run in lockstep."""
 
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.fp8 import rescale
 from train.parallel.mesh import SUMMED, Ranks

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.mesh import CONTEXT, Ranks
 from train.squared_errors import Question, SquaredErrors

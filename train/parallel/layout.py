@@ -5,7 +5,8 @@ from itertools import chain
 import torch
 
 from loader.errors import UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.models.stored import Stored
 from train.models.tokenizer import LatentSizes
@@ -16,7 +17,6 @@ from train.parallel.fully_sharded import FullySharded
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 from train.parallel.optimizer_sharded import OptimizerSharded
 from train.parallel.replicated import Replicated
-from train.parallel.world import World
 
 Layout = Replicated
 """What the trainer knows of a layout."""

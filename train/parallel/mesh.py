@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from loader.errors import UsageError
-from train.parallel.config import ParallelConfig
+from train.config.parallel import ParallelConfig
+from train.distributed.world import World
 from train.parallel.context import ContextParallel
 from train.parallel.neighbours import Neighbours
-from train.parallel.world import World
 
 DATA = ("dp_replicate", "dp_shard")
 """Ranks that differ in these alone train on different samples."""

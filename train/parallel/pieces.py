@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from train.distributed.world import World
 from train.parallel.fp8 import unwrapped
-from train.parallel.world import World
 
 
 def local(parameter: nn.Parameter) -> nn.Parameter:

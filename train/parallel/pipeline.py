@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from loader.batch import Microbatch, Pack
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.losses import Losses, losses
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
 from train.parallel.idle import idle
 from train.parallel.mesh import Ranks
 from train.parallel.pipeline_order import turns
-from train.parallel.world import World
 from train.squared_errors import Question, SquaredErrors
 from train.timings import Part, StepClock
 

@@ -1,16 +1,15 @@
 """Weights, gradients and optimizer state on every rank; gradients are summed once a step."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from loader.batch import Microbatch, Pack
-from loader.errors import UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.losses import Losses, losses
 from train.models.bundle import Bundle
 from train.optimizer import build_optimizer, state_tensors
@@ -23,8 +22,17 @@ from train.parallel.pipeline import OfStages, Pipeline, Weigh
 from train.squared_errors import SquaredErrors, of_whole
 from train.timings import StepClock
 
-if TYPE_CHECKING:
-    from train.cascade.training.cascades import Cascades
+
+class StepExecutor(Protocol):
+    """Another way to run the microbatches of a step: `train.cascade.training.cascades.Cascades`."""
+
+    def passes(
+        self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock
+    ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
+        """Run a step forward and backward; arguments and result as of `Replicated.passes`."""
+
+    def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Replace what the step left on each rank by the gradients of all its samples."""
 
 
 class Replicated:
@@ -43,7 +51,7 @@ class Replicated:
         optimizer: of them.
         errors: runs the model on this rank's part of a batch's tokens; without gradients where there are stages.
         count: of the values that are trained, on all ranks.
-        cascades: what runs the steps, where each has a plan of its own.
+        executor: runs the microbatches of each step where it is set, in place of one after the other.
     """
 
     def __init__(
@@ -70,7 +78,7 @@ class Replicated:
         held = [line.split() for said in ranks.along("pp").gather_text(own) for line in said.splitlines()]
         self._holders = Counter(name for name, _ in held)
         self.count = sum(int(values) for values in dict(held).values())
-        self.cascades = self._planned() if config.parallel.schedule == "cascade" else None
+        self.executor: StepExecutor | None = None
 
     def share(self) -> None:
         """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
@@ -101,8 +109,8 @@ class Replicated:
                 idle_rounds = self.lacking(len(batches))
             yield from self._pipeline.passes(batches, weigh, idle_rounds, clock)
             return
-        if self.cascades is not None:
-            yield from self.cascades.passes(batches, weigh, clock)
+        if self.executor is not None:
+            yield from self.executor.passes(batches, weigh, clock)
             return
         device = self.ranks.world.device
         for batch in batches:
@@ -129,7 +137,7 @@ class Replicated:
 
     def sum_gradients(self) -> None:
         """Sums gradients over the ranks, once all microbatches are through."""
-        everywhere = self.cascades or self.ranks.along(*SUMMED)
+        everywhere = self.executor or self.ranks.along(*SUMMED)
         everywhere.sum_([weight.grad for weight in self.weights.values() if weight.grad is not None])
         self._sum_over_model_ranks()
 
@@ -170,19 +178,6 @@ class Replicated:
             for key, weight in self.weights.items()
             for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
         }
-
-    def _planned(self) -> "Cascades":
-        try:
-            from train.cascade.training.cascades import Cascades
-        except ImportError as error:
-            raise UsageError(
-                f"parallel.schedule=cascade needs {error.name}: pip install reelweave[cascade]"
-            ) from error
-        # A rank without a DiT in a step has its part in the sum as well.
-        for parameter in self.bundle.trained().values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return Cascades(self.bundle, self._config, self.ranks.world)
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.weights[name].grad

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from loader.errors import RunError, UsageError
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.level import solve
 from train.sampling.config import SampleConfig

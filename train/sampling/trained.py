@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from loader.errors import UsageError, first_line
 from loader.storage import StorageConfig
 from train.checkpoint.weights import Group, weights_of
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch.func import functional_call
 
+from train.config.vae import GanConfig
 from train.models.precision import at_least_float32
-from train.vae.config import GanConfig
 from train.vae.discriminator import PatchDiscriminator
 from train.vae.learner import Learner
 from train.vae.losses.adaptive import adaptive_weight, gradient_at

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError, first_line
 from train.checkpoint.weights import Weights
-from train.vae.config import VaeTrainConfig
+from train.config.vae import VaeTrainConfig
 from train.vae.network import VideoVae
 from train.vae.statistics import LatentStatistics, mean_and_deviation
 

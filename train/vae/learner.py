@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
-from train.config import OptimizerConfig
+from train.config.optimizer import OptimizerConfig
+from train.distributed.world import World
 from train.optimizer import build_optimizer, state_tensors
-from train.parallel.world import World
 
 
 class Learner:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from loader.batch import Microbatch, Pack
-from train.parallel.world import World
+from train.distributed.world import World
 from train.vae.losses.perceptual import Perceptual
 from train.vae.network import VideoVae
 from train.vae.objective import reconstruct

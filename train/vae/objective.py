@@ -8,9 +8,9 @@ from torch import nn
 
 from loader.batch import Microbatch
 from loader.errors import UsageError
+from train.config.vae import LossesConfig, TermConfig
 from train.models.precision import at_least_float32
 from train.objectives.draw import draw
-from train.vae.config import LossesConfig, TermConfig
 from train.vae.losses.kl import kl_to_standard_normal
 from train.vae.losses.perceptual import Perceptual
 from train.vae.losses.pixels import absolute_error, squared_error

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 
 from loader.batch import Microbatch
+from train.config.vae import VaeTrainConfig
+from train.distributed.world import World
 from train.models.denoiser import Work
-from train.parallel.world import World
 from train.schedule import learning_rate
 from train.step import StepLosses
 from train.timings import StepClock
 from train.vae.adversary import Adversary
-from train.vae.config import VaeTrainConfig
 from train.vae.learner import Learner
 from train.vae.network import VideoVae
 from train.vae.objective import Objective, reconstruct

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from train.parallel.world import World
+from train.distributed.world import World
 from train.vae.losses.perceptual import Perceptual
 
 SSIM_LEAST_PX = 11

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.parallel.world import World
+from train.distributed.world import World
 
 
 class Tally:

@@ -13,11 +13,12 @@ from loader.storage import Storage, open_storage
 from train.batches import Stream, batches_of_step
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.saver import Notes
+from train.config.vae import VaeTrainConfig
+from train.distributed.world import World, join
 from train.ema import Ema
 from train.interrupt import Interrupt, interrupts
 from train.log import MetricLog
 from train.metrics import StepMetrics
-from train.parallel.world import World, join
 from train.recordings import Recordings
 from train.resume import resume, seed_step
 from train.scalars import open_scalars
@@ -25,7 +26,6 @@ from train.step import StepLosses
 from train.step_times import RankTimes
 from train.timings import StepClock
 from train.trainer import TrainResult
-from train.vae.config import VaeTrainConfig
 from train.vae.look import Look
 from train.vae.players import Players
 from train.vae.tally import Tally

@@ -6,7 +6,7 @@ from loader.buckets import BucketConfig
 from tests.train.clips import tiny_config
 from train.cascade.profile import profile
 from train.cascade.profiled import profile_csv
-from train.parallel.world import join
+from train.distributed.world import join
 
 CONFIG = tiny_config()
 BUCKETS = BucketConfig(

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from train.cascade.cases import drawn_at_720p
-from train.cascade.correction import Correction, CorrectionConfig, corrected, correction
+from train.cascade.correction import Correction, corrected, correction
 from train.cascade.measured import Measurement, Window, measurements
 from train.cascade.plan import plan
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.simulate import Noise, execute
 from train.cascade.static import static
+from train.config.cascade import CorrectionConfig
 
 CONFIG = CorrectionConfig()
 

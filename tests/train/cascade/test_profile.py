@@ -16,7 +16,7 @@ from train.cascade.costs import CostModel
 from train.cascade.problem import Module
 from train.cascade.profiled import MeasuredCascade, profile_csv, read_profile
 from train.cascade.run_sizes import sizes_of
-from train.parallel.config import ParallelConfig
+from train.config.parallel import ParallelConfig
 from train.rehearsal import rehearse
 from train.shapes import shapes
 

@@ -6,7 +6,7 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.vae.tiny import publish
-from train.vae.config import VaeModelConfig
+from train.config.vae import VaeModelConfig
 from train.vae.extension import origin
 from train.vae.network import VideoVae
 

@@ -6,8 +6,8 @@ from safetensors.torch import save_file
 from torch.distributions import Normal, kl_divergence
 
 from loader.errors import UsageError
+from train.config.vae import GanConfig, LpipsConfig
 from train.vae.adversary import Adversary
-from train.vae.config import GanConfig, LpipsConfig
 from train.vae.discriminator import PatchDiscriminator
 from train.vae.losses.adaptive import adaptive_weight, gradient_at
 from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart

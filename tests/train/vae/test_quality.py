@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from train.parallel.world import World, join
+from train.distributed.world import World, join
 from train.vae.picture import side_by_side
 from train.vae.quality import Quality, measures, psnr, ssim
 

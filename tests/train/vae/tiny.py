@@ -10,7 +10,7 @@ from loader.buckets import Bucket
 from loader.errors import RunError
 from tests.train import clips
 from tests.train.clips import ClipStream
-from train.vae.config import VaeTrainConfig
+from train.config.vae import VaeTrainConfig
 from train.vae.trainer import VaeTrainer
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 24, 16), Bucket(9, 12, 16))

@@ -9,7 +9,7 @@ from loader.errors import RunError
 from train.cascade.execution.order import Event, Open
 from train.cascade.execution.work import Work
 from train.cascade.problem import Module
-from train.parallel.world import World
+from train.distributed.world import World
 
 
 def agree(world: World, events: Sequence[Event], work: Work) -> None:

@@ -15,7 +15,7 @@ from train.cascade.execution.pool import Pool
 from train.cascade.execution.step import Report, Step
 from train.cascade.execution.work import Work
 from train.cascade.schedule import Schedule
-from train.parallel.world import World
+from train.distributed.world import World
 from train.timings import StepClock
 
 

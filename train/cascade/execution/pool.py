@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from train.cascade.problem import Module
 from train.cascade.schedule import Run
+from train.distributed.world import World
 from train.parallel.context import ContextParallel
-from train.parallel.world import World
 
 Group = tuple[int, ...]
 

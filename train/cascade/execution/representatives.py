@@ -19,8 +19,8 @@ from train.cascade.execution.pool import Group, Pool
 from train.cascade.execution.work import Work
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
+from train.distributed.world import World
 from train.parallel.context import ContextParallel
-from train.parallel.world import World
 
 _MOST_TRIES = 100_000
 

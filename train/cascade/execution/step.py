@@ -15,7 +15,7 @@ from train.cascade.execution.room import Room
 from train.cascade.execution.work import Work
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
-from train.parallel.world import World
+from train.distributed.world import World
 from train.timings import Moment, StepClock, moment
 
 

@@ -24,14 +24,15 @@ from train.cascade.training.online import Online
 from train.cascade.training.problem_of import ClipCosts, Shape, problem_of, shape_coming, shape_of
 from train.cascade.training.step_work import StepWork, contexts_of
 from train.cascade.training.timelines import FOLDER, Timeline, all_runs
-from train.config import HashedTextConfig, TrainConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
+from train.distributed.world import World
 from train.losses import Losses
 from train.models.bundle import Bundle
 from train.models.diffusers_wan import Wan
 from train.models.dit import DiT
 from train.parallel.parts import cuttable
 from train.parallel.pipeline import Weigh
-from train.parallel.world import World
 from train.timings import StepClock
 
 _SEEDS = 2**31  # of a search; a run's may be negative

@@ -17,7 +17,7 @@ from train.cascade.costs import CostModel, Links
 from train.cascade.problem import Module
 from train.cascade.training.problem_of import Clip
 from train.cascade.vae_cost import FittedVAECost
-from train.config import TrainConfig
+from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.models.tokenizer import COLOURS
 

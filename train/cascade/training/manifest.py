@@ -11,7 +11,7 @@ from loader.batch import BadSample, Microbatch, Pack
 from loader.buckets import Bucket
 from loader.position import Position
 from train.cascade.execution.work import Part
-from train.parallel.world import World
+from train.distributed.world import World
 
 _SAID = (
     *("keys", "captions", "passes", "step", "epoch", "weight"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from train.cascade.correction import Correction, CorrectionConfig, corrected, correction
+from train.cascade.correction import Correction, corrected, correction
 from train.cascade.mapper import by_number, place
 from train.cascade.measured import Window, measurements
 from train.cascade.plan import plan
@@ -12,6 +12,7 @@ from train.cascade.schedule import Schedule
 from train.cascade.topology import Topology
 from train.cascade.training.ahead import Planned
 from train.cascade.training.timelines import RankRun
+from train.config.cascade import CorrectionConfig
 
 
 class Online:

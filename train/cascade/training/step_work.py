@@ -9,7 +9,8 @@ from loader.batch import Microbatch, Pack
 from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.training.manifest import Entry, clips_of
-from train.config import HashedTextConfig, TrainConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
 from train.losses import Given, Losses, captions_of, losses_of, padded, stored_text
 from train.models.bundle import Bundle
 from train.objectives.draw import draw_dropped

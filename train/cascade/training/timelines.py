@@ -12,7 +12,7 @@ from train.cascade.plan import Plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Schedule
 from train.cascade.timeline import Panel, page, trace
-from train.parallel.world import World
+from train.distributed.world import World
 
 FOLDER = "timeline"
 """In the folder of a run."""

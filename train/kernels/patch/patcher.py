@@ -20,6 +20,10 @@ FAMILIES = {
 """Where diffusers has a family, and where its swaps are."""
 
 
+FUSED = "uses_fused_operators"
+"""The class attribute of a block that is written with the operators."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What `patch` did; its text says so in sentences.
@@ -124,16 +128,14 @@ def _families(model: nn.Module) -> Iterator[ModuleType]:
 
 
 def _ours(model: nn.Module) -> Counter[str]:
-    """Blocks of our own DiT.
+    """Count blocks of our own models, which declare `FUSED`.
 
     Raises:
         UsageError: there are none.
     """
-    from train.models.dit import Block
-
-    blocks = sum(isinstance(module, Block) for module in model.modules())
+    blocks = Counter(type(module).__name__ for module in model.modules() if getattr(module, FUSED, False))
     if blocks:
-        return Counter({"Block": blocks})
+        return blocks
     try:
         import_module("diffusers")
     except ImportError as error:

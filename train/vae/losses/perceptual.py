@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from loader.errors import UsageError, first_line
-from train.vae.config import LpipsConfig
+from train.config.vae import LpipsConfig
 
 MAX_BACKBONE_BYTES = 1 << 30
 _KEY = "losses.lpips.backbone"

@@ -16,11 +16,12 @@ from train.cascade.execution.step import Report
 from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.config import DiTConfig, TrainConfig
+from train.config.model import DiTConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.parallel.context import ContextParallel
 from train.parallel.denoise import OfParts
-from train.parallel.world import World
 from train.squared_errors import Question, of_whole
 from train.timings import StepClock
 

@@ -18,9 +18,9 @@ from train.cascade.execution.pool import Pool
 from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
+from train.distributed.world import join
 from train.live_memory import LiveMemory
 from train.parallel.context import ContextParallel
-from train.parallel.world import join
 from train.timings import StepClock
 
 

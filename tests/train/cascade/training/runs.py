@@ -13,10 +13,10 @@ from loader.batch import Batch, Coming, Pack
 from loader.errors import RunError
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.layouts import SAMPLES, SPLITS
-from train.config import TrainConfig
+from train.config.run import TrainConfig
+from train.distributed.world import join
 from train.models.text import build_text_encoder
 from train.models.tokenizer import PatchTransform
-from train.parallel.world import join
 from train.trainer import Trainer
 
 STEPS = 5

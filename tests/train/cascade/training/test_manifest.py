@@ -10,7 +10,7 @@ from tests.train.cascade.training.runs import packed
 from tests.train.clips import ClipStream
 from train.cascade.execution.work import Part
 from train.cascade.training.manifest import exchange
-from train.parallel.world import World
+from train.distributed.world import World
 
 ALONE = World(0, 1, torch.device("cpu"))
 BAD = BadSample("clip9", "shards/000001.tar", 512, "“damaged”\0\n")

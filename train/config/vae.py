@@ -6,8 +6,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from loader.tokens import Compression
-from train.config import CheckpointConfig, EmaConfig, OptimizerConfig, ScheduleConfig
-from train.log_config import LogConfig
+from train.config.checkpoint import CheckpointConfig
+from train.config.log import LogConfig
+from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig
 
 
 class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed import HashStore
 
 from loader.errors import RunError
-from train.parallel.meeting import meet
+from train.distributed.rendezvous import meet
 
 
 def met(store, ranks, size):

@@ -1,4 +1,4 @@
-"""Where the ranks of one attempt meet, apart from those of the attempts before."""
+"""The rendezvous of the ranks of one attempt, apart from those of the attempts before."""
 
 import time
 from uuid import uuid4
@@ -9,7 +9,7 @@ from loader.errors import RunError
 
 
 def meet(store: Store, rank: int, size: int, patience_s: float = 1800.0) -> Store:
-    """A part of the store that is new to all ranks; returns when every rank has come.
+    """Return a part of the store that is new to all ranks, once every rank has joined.
 
     torchrun keeps one store over its restarts, and Gloo looks up its peers' addresses under the same keys each
     time: a rank that is quick to restart finds the address of a dead one and waits for it for half an hour. The

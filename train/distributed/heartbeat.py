@@ -1,4 +1,4 @@
-"""Signs of life: which rank is gone when a collective breaks, or hangs."""
+"""Heartbeats of ranks: they name the rank that is gone when a collective breaks or hangs."""
 
 import os
 import sys
@@ -9,15 +9,15 @@ from contextlib import suppress
 from torch.distributed.distributed_c10d import Store
 
 _ENDED = "ended"
-_NAMED = "pulse/lost"
+_NAMED = "heartbeat/lost"
 
 
-class Pulse:
-    """Beats in the store at which the ranks have met, and tells whose beats stop.
+class Heartbeat:
+    """Heartbeats in the store of the rendezvous, and the ranks whose heartbeats stop.
 
-    When a process dies, Gloo tells its peers an address at most, and their own end then breaks the collectives
-    of others; NCCL waits. Each rank also listens to the next one, and ends this process where that falls silent:
-    nothing else gets a thread out of NCCL.
+    When a process dies, Gloo gives its peers an address at most, and their own end then breaks the collectives
+    of others; NCCL waits. Each rank also watches the next one and ends this process once that is silent for too
+    long: nothing else gets a thread out of NCCL.
 
     Args:
         store: shared by all ranks.
@@ -35,11 +35,11 @@ class Pulse:
         self._lock = threading.Lock()
         self._beat()
         self._store.wait([_key(rank) for rank in range(size)])
-        self._thread = threading.Thread(target=self._go_on, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
         self._thread.start()
 
     def lost(self) -> str | None:
-        """Who has fallen silent, in words; None where every rank lives. Takes some beats' time."""
+        """Return the silent ranks in words, or None where every rank is alive; takes the time of some heartbeats."""
         try:
             with self._lock:
                 if self._store.check([_NAMED]):
@@ -58,7 +58,7 @@ class Pulse:
             return "rank 0 or its torchrun, which held the ranks together,"
 
     def end(self, failed: bool) -> None:
-        """Stops; a rank that failed is lost to the others, unless it failed because another one was."""
+        """Stop; a rank that failed counts as lost, unless it failed because another one was."""
         self._over.set()
         self._thread.join()
         with self._lock, suppress(RuntimeError):  # the process that held the store may be gone
@@ -101,12 +101,12 @@ class Pulse:
         return list(self._store.multi_get([_key(rank) for rank in range(self._size)]))
 
     def _name(self, ranks: str) -> str:
-        """Remembers who was lost first: those who end because of it are silent soon, too."""
+        """Record the rank that was lost first: those that end because of it are silent soon, too."""
         return str(self._store.compare_set(_NAMED, "", ranks), "utf-8")
 
 
 def lost_message(who: str, sign: str) -> str:
-    """What to tell a person.
+    """Return the error message for a lost rank.
 
     Args:
         who: was lost.
@@ -123,4 +123,4 @@ def _in_words(ranks: list[int]) -> str:
 
 
 def _key(rank: int) -> str:
-    return f"pulse/{rank}"
+    return f"heartbeat/{rank}"

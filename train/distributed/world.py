@@ -1,4 +1,4 @@
-"""The data-parallel processes of a run: who I am, and a few exact collectives."""
+"""The processes of a run: rank, size, device, and a few exact collectives."""
 
 import importlib
 import os
@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from loader.errors import RunError, UsageError, first_line
-from train.parallel.meeting import meet
-from train.parallel.pulse import Pulse, lost_message
+from train.distributed.heartbeat import Heartbeat, lost_message
+from train.distributed.rendezvous import meet
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     else:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
-    pulse, started = None, "RANK" in os.environ and not dist.is_initialized()
+    heartbeat, started = None, "RANK" in os.environ and not dist.is_initialized()
     if started:
         # This module takes the group that exists when it is first imported as a default argument, and AdamW
         # imports it at its first step: the group would outlive its destruction, and its threads now and then
@@ -117,19 +117,19 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
         )
-        pulse = Pulse(store, rank, size, lost_after_s) if size > 1 else None
+        heartbeat = Heartbeat(store, rank, size, lost_after_s) if size > 1 else None
     failed = True
     try:
         member = dist.is_initialized()
         yield World(dist.get_rank() if member else 0, dist.get_world_size() if member else 1, place)
         failed = False
     except RuntimeError as error:
-        if pulse is not None and (who := pulse.lost()):
+        if heartbeat is not None and (who := heartbeat.lost()):
             raise RunError(lost_message(who, first_line(error))) from error
         raise
     finally:
-        if pulse is not None:
-            pulse.end(failed)
+        if heartbeat is not None:
+            heartbeat.end(failed)
         # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
         if started and not (failed and place.type == "cuda"):
             dist.destroy_process_group()

@@ -5,9 +5,21 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from train.cascade.correction import CorrectionConfig
-
 Degree = Annotated[int, Field(ge=1)]
+
+
+class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
+    """How far measurements are believed."""
+
+    iterations: int = Field(8, ge=1, description="latest iterations whose cascades count")
+    prior: float = Field(
+        2.0,
+        ge=0,
+        description="measurements of a module and degree that take its factor half of the way from 1 to what they say",
+    )
+    most: float = Field(3.0, gt=1, description="highest factor; its inverse is the lowest")
+    slow: float = Field(1.15, gt=1, description="a GPU that takes this many times as long as others is slow")
+    evidence: int = Field(8, ge=1, description="cascades that a GPU must have run to be called slow")
 
 
 class CascadeConfig(BaseModel, frozen=True, extra="forbid"):

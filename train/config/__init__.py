@@ -1,0 +1,1 @@
+"""The configuration of training; importing it loads no torch."""

@@ -1,0 +1,56 @@
+"""The configuration of the optimizer, its learning rate, the average of weights, and FP8 products."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+
+class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
+    """AdamW; weight decay acts on matrices only."""
+
+    lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="decay of the two moment averages")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, description="decay per unit of learning rate")
+    grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
+
+
+class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
+    """Linear warm-up, then a cosine down to ``min_lr_ratio``."""
+
+    total_steps: int = Field(60, ge=1, description="optimizer steps of the run")
+    warmup_steps: int = Field(5, ge=0, description="steps over which the learning rate rises")
+    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
+
+
+class EmaConfig(BaseModel, frozen=True, extra="forbid"):
+    """An average of the weights over the steps, for sampling (`train.ema`)."""
+
+    decay: float = Field(
+        0.9999,
+        ge=0,
+        lt=1,
+        description="share of the average that stays at a step; early steps keep less of it",
+    )
+
+
+class Fp8Config(BaseModel, frozen=True, extra="forbid"):
+    """Matrix products of blocks in FP8, through torchao (`train.parallel.fp8`); weights stay float32."""
+
+    recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = Field(
+        "tensorwise",
+        description="what shares a scale: a tensor (fastest), or a row (closer); rowwise_with_gw_hp: a row, and"
+        " gradients of weights in bfloat16 (closest)",
+    )
+    fsdp_all_gather: bool = Field(
+        False, description="under FSDP, gather weights in FP8: half of the bytes; tensorwise alone"
+    )
+    emulate: bool = Field(
+        False, description="round as FP8 does and multiply in float32: on any device, slowly, to rehearse"
+    )
+
+    @model_validator(mode="after")
+    def _one_scale_is_gathered(self) -> "Fp8Config":
+        if self.fsdp_all_gather and self.recipe != "tensorwise":
+            raise ValueError(f"fsdp_all_gather needs recipe tensorwise, and it is {self.recipe}")
+        return self

@@ -1,0 +1,149 @@
+"""The configuration of a training run."""
+
+import operator
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from loader.recalibrate import RecalibrateConfig
+from loader.tokens import Compression
+from train.config.cascade import CascadeConfig
+from train.config.checkpoint import CheckpointConfig
+from train.config.log import LogConfig
+from train.config.lora import LoraConfig
+from train.config.model import DiffusersConfig, DiTConfig, ModelConfig
+from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig, ScheduleConfig
+from train.config.parallel import ParallelConfig
+from train.config.presets import PRESETS
+from train.config.text import HashedTextConfig, TransformersTextConfig
+from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
+
+
+class TrainConfig(BaseModel, frozen=True, extra="forbid"):
+    """One training run; the data come as a stream beside it."""
+
+    model: ModelConfig | DiffusersConfig = Field(
+        DiTConfig(),
+        discriminator="kind",
+        description="an architecture, the name of a preset, or a published model",
+    )
+    lora: LoraConfig | None = Field(None, description="train adapters of the model; null trains all of it")
+    tokenizer: PatchTransformConfig | DiffusersVAEConfig = Field(PatchTransformConfig(), discriminator="kind")
+    text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
+    objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    cascade: CascadeConfig = CascadeConfig()
+    fp8: Fp8Config | None = Field(
+        None,
+        description="matrix products of blocks in FP8; null has them in dtype. A run may go on with or without",
+    )
+    recalibrate: RecalibrateConfig | None = Field(
+        None, description="when measured times replace the cost that steps are planned with; null is never"
+    )
+    seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
+    denominator: Literal["step", "epoch", "step_tokens"] = Field(
+        "step",
+        description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
+        " which samples of small steps count no more than others; step_tokens: a sample counts by its video tokens,"
+        " divided by those of its step",
+    )
+    lost_after_s: float = Field(
+        60.0, gt=0, description="a rank without a sign of life for so long counts as lost, and the run ends"
+    )
+    max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _flow_where_no_name_is_given(cls, value: Any) -> Any:
+        return {"name": "flow", **value} if isinstance(value, dict) else value
+
+    @field_validator("tokenizer", mode="before")
+    @classmethod
+    def _patch_where_no_kind_is_given(cls, value: Any) -> Any:
+        return {"kind": "patch", **value} if isinstance(value, dict) else value
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset_or_kind(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in PRESETS:
+                raise ValueError(f"there are the presets {', '.join(PRESETS)}")
+            return PRESETS[value]
+        return {"kind": "dit", **value} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _trained_weights_are_float32(self) -> "TrainConfig":
+        published = isinstance(self.model, DiffusersConfig)
+        if isinstance(self.model, DiffusersConfig) and self.model.dtype != "float32":
+            if self.lora is None:
+                raise ValueError(
+                    f"model.dtype {self.model.dtype} needs lora: weights that are trained are float32"
+                )
+            if self.dtype != self.model.dtype:
+                raise ValueError(f"model.dtype {self.model.dtype} needs dtype {self.model.dtype}")
+        if self.lora and published == (self.lora.checkpoint is not None):
+            which = "is for models of ours" if published else "must name the weights that are adapted"
+            raise ValueError(f"lora.checkpoint {which}")
+        if self.lora and self.lora.dropout and self.parallel.activation_checkpointing != "none":
+            raise ValueError(
+                "lora.dropout would not drop the same where parallel.activation_checkpointing repeats it"
+            )
+        if self.lora and self.parallel.tp > 1:
+            raise ValueError(
+                "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cascades_are_samples_own(self) -> "TrainConfig":
+        if self.parallel.schedule == "static":
+            return self
+        if self.recalibrate:
+            raise ValueError(
+                "recalibrate times a microbatch on one rank, and with parallel.schedule cascade it has several: leave"
+                " recalibrate out"
+            )
+        if self.cascade.gradient_sum == "representatives" and self.parallel.dp_shard != 1:
+            raise ValueError(
+                "cascade.gradient_sum representatives leaves the sum on every rank, and parallel.shard optimizer wants"
+                " pieces of it: take all, or set parallel.dp_shard to 1"
+            )
+        if self.lora and self.lora.dropout:
+            raise ValueError(
+                "lora.dropout would drop by rank, and parallel.schedule cascade decides which rank: set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fp8_is_for_bfloat16(self) -> "TrainConfig":
+        if self.fp8 and self.dtype != "bfloat16":
+            raise ValueError("fp8 needs dtype bfloat16: that is what its products give")
+        if self.fp8 and self.fp8.emulate and self.parallel.compile:
+            raise ValueError("fp8.emulate cannot be compiled: set parallel.compile to false")
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_steps_are_made(self) -> "TrainConfig":
+        windows = {"profile": self.log.profile, "memory_snapshot": self.log.memory_snapshot}
+        for name, window in windows.items():
+            if window and window.last_step > self.schedule.total_steps:
+                raise ValueError(
+                    f"log.{name} ends with step {window.last_step}, and schedule.total_steps is"
+                    f" {self.schedule.total_steps}; record earlier or fewer steps"
+                )
+        return self
+
+    @property
+    def compression(self) -> Compression:
+        """Pixels that become one token: the tokenizer's patch times the model's."""
+        latent = (self.tokenizer.frames, self.tokenizer.height, self.tokenizer.width)
+        frames, height, width = map(operator.mul, latent, self.model.patch)
+        return Compression(frames=frames, height=height, width=width, causal=True)

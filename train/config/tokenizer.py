@@ -1,0 +1,37 @@
+"""The configuration of video tokenizers: the fixed patch transform, or a published VAE."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
+    """The fixed space-time patch transform (`train.models.tokenizer`)."""
+
+    kind: Literal["patch"] = "patch"
+    frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
+    height: int = Field(4, ge=1, description="pixel rows per latent row")
+    width: int = Field(4, ge=1, description="pixel columns per latent column")
+
+
+class DiffusersVAEConfig(BaseModel, frozen=True, extra="forbid"):
+    """A published VAE of diffusers, frozen (`train.models.diffusers_vae`)."""
+
+    kind: Literal["diffusers"] = "diffusers"
+    name: str = Field(
+        description="name of a pipeline or VAE on the Hugging Face hub, or a local folder of either"
+    )
+    subfolder: str = Field(
+        "vae", description="of the pipeline; a local folder that is the VAE's own needs none"
+    )
+    frames: int = Field(4, ge=1, description="video frames per latent frame, as the VAE has them; checked")
+    height: int = Field(8, ge=1, description="pixel rows per latent row; checked")
+    width: int = Field(8, ge=1, description="pixel columns per latent column; checked")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of its weights and activations")
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="standard deviation that latents are brought to: 0.5 for Cosmos 1, 1 for all others",
+    )
+    slicing: bool = Field(False, description="one sample after the other, for less memory")
+    tiling: bool = Field(False, description="one tile of the picture after the other; seams may show")

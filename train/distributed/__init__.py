@@ -1,0 +1,1 @@
+"""The processes of a run: their rendezvous, collectives and heartbeats."""
