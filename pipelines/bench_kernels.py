@@ -19,8 +19,9 @@ from loader.errors import UsageError
 from pipelines.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
 from pipelines.kernel_cases import EPS, Case, GateNormModulate, NormModulate, Operator, Outputs, Pair, QkNorm
 from pipelines.kernel_goals import BF16, COMPILED, FP32, Direction, Row, goals
+from train.kernels.kernel_set import Kernels
 from train.kernels.norm_modulate import layer_norm_modulate
-from train.kernels.providers import PROVIDERS, Kernels
+from train.kernels.providers import PROVIDERS
 
 K = 1024
 PAPER = Case(1, 64_000, 3072, dtype=torch.float32)

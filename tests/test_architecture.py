@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,26 @@ def imports(path: Path, whole: bool) -> list[str]:
     return names
 
 
+def modules(room: str) -> dict[Path, set[Path]]:
+    """The modules of a room, and those that each imports anywhere but for type checkers; no package's own file."""
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files(room)}
+    named = {name: path for name, path in named.items() if path.name != "__init__.py"}
+    graph = {}
+    for path in named.values():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                node.body = []
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+        graph[path] = {named[name] for name in found & named.keys()} - {path}
+    return graph
+
+
 def files(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
@@ -45,6 +67,19 @@ def test_arrows_run_one_way(room: str) -> None:
         if name.split(".")[0] in set(ROOMS) - {room} - MAY_IMPORT[room] or name.split(".")[0] == "tests"
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_module_is_in_a_circle_of_imports(room: str) -> None:
+    TopologicalSorter(modules(room)).prepare()  # raises CycleError, which names the circle
+
+
+def test_no_folder_of_training_is_in_a_circle_of_imports() -> None:
+    unit = {path: path.relative_to(ROOT / "train").parts[0] for path in files("train")}
+    graph: dict[str, set[str]] = defaultdict(set)
+    for path, found in modules("train").items():
+        graph[unit[path]] |= {unit[one] for one in found} - {unit[path]}
+    TopologicalSorter(graph).prepare()
 
 
 def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:

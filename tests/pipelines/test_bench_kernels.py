@@ -10,11 +10,10 @@ from loader.errors import UsageError
 from pipelines.bench_kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
 from pipelines.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
 from pipelines.kernel_goals import BF16, COMPILED, FP32, Row, goals
-from train.kernels import norm_modulate
-from train.kernels.providers import eager
+from train.kernels.eager import EAGER
+from train.kernels.reference import norm_modulate
 
 CPU = torch.device("cpu")
-EAGER = eager()
 F32 = torch.float32
 SMALL = (
     Case(2, 12, 16, dtype=F32),
@@ -69,7 +68,7 @@ def test_what_there_is_no_time_for_is_told() -> None:
 
 def test_runs_that_differ_are_told() -> None:
     def noisy(*arguments):
-        dx, *others = norm_modulate.reference_backward(*arguments)
+        dx, *others = norm_modulate.backward(*arguments)
         return dx + torch.rand(()), *others
 
     unsteady = replace(EAGER, norm_modulate_backward=noisy)

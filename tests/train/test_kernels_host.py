@@ -7,10 +7,11 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.emulated import EmulatedLauncher
-from train.kernels import check, check_qk, host, qk_norm
+from train.kernels import check, check_qk, host
 from train.kernels.accuracy import BF16, F16, F32
 from train.kernels.check import Case
 from train.kernels.check_qk import PairCase
+from train.kernels.reference import qk_norm
 
 CPU = torch.device("cpu")
 SMALL = [*check.cases([(9, 136), (5, 67)])]
@@ -168,7 +169,7 @@ def test_every_layout_is_right(launcher, qkv, launches):
     recorder = Recorder(launcher)
     found = kernels_over(recorder).qk_norm(*pair_of(qkv))
     assert len(recorder.launched) == launches
-    wanted = qk_norm.reference(*pair_of(qkv))
+    wanted = qk_norm.forward(*pair_of(qkv))
     assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(found, wanted, strict=True))
 
 

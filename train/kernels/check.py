@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch
 
 from train.kernels import check_qk
-from train.kernels import gate_norm_modulate as gated
-from train.kernels import norm_modulate as plain
 from train.kernels.accuracy import BF16, EPS, F32, TYPES, double, units
 from train.kernels.check_qk import PairCase
-from train.kernels.providers import Kernels, eager
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
+from train.kernels.reference import gate_norm_modulate as gated
+from train.kernels.reference import norm_modulate as plain
 
 Form = Literal["sample", "frame", "token", "packed"]
 Layout = Literal["whole", "sliced", "unaligned", "turned"]
@@ -84,7 +85,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
         return check_qk.worst(kernels, device, case)
     given = _given(case, device)
     if not kernels.serves(given.residual, "fp32"):
-        kernels = eager()
+        kernels = EAGER
     scale, shift, rest = (
         given.scale,
         given.shift,
@@ -98,16 +99,16 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
     if case.gated:
         inputs = (given.residual, given.y, given.gate, scale, shift, *rest)
         h, out, *statistics = kernels.gate_norm_modulate(*inputs)
-        compared.append((h, gated.reference(*double(inputs))[0]))
-        backward, reference = kernels.gate_norm_modulate_backward, gated.reference_backward
+        compared.append((h, gated.forward(*double(inputs))[0]))
+        backward, reference = kernels.gate_norm_modulate_backward, gated.backward
         upstream, vectors = (given.dh, given.dout, h, given.y), (given.gate, scale, *rest)
     else:
         h = given.residual
         out, *statistics = kernels.norm_modulate(h, scale, shift, *rest)
-        backward, reference = kernels.norm_modulate_backward, plain.reference_backward
+        backward, reference = kernels.norm_modulate_backward, plain.backward
         upstream, vectors = (given.dout, h), (scale, *rest)
     # What follows h is compared for the h that was stored: it is rounded on purpose.
-    exact, *exact_statistics = plain.reference(*double((h, scale, shift, *rest)))
+    exact, *exact_statistics = plain.forward(*double((h, scale, shift, *rest)))
     compared.append((out, exact))
     found, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
     if not all(map(torch.equal, found, again)):

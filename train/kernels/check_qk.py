@@ -7,9 +7,10 @@ from typing import Literal
 
 import torch
 
-from train.kernels import qk_norm
 from train.kernels.accuracy import EPS, TYPES, double, units
-from train.kernels.providers import Kernels, eager
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
+from train.kernels.reference import qk_norm
 
 Turn = Literal["none", "half", "interleaved"]
 PairLayout = Literal["packed", "whole", "turned", "unaligned"]
@@ -93,14 +94,14 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
     upstream = tuple(normal(2, heads, n, d).transpose(1, 2) for n, heads in ((L, H), (M, G)))
     how = (*weights, *rotation, EPS, case.across, case.turn == "interleaved", "fp32")
     if not kernels.serves(q, "fp32"):
-        kernels = eager()
+        kernels = EAGER
     *outs, rstd_q, rstd_k = kernels.qk_norm(q, k, *how)
-    *exact, exact_rstd_q, exact_rstd_k = qk_norm.reference(*double((q, k, *how)))
+    *exact, exact_rstd_q, exact_rstd_k = qk_norm.forward(*double((q, k, *how)))
     found, again = (kernels.qk_norm_backward(*upstream, q, k, rstd_q, rstd_k, *how) for _ in range(2))
     if not all(map(torch.equal, found, again)):
         return float("inf")
     wide = double((*upstream, q, k, exact_rstd_q, exact_rstd_k, *how))
-    exact += qk_norm.reference_backward(*wide)
+    exact += qk_norm.backward(*wide)
     return max(units(*pair) for pair in zip((*outs, *found), exact, strict=True))
 
 

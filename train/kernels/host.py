@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from train.kernels import host_qk, launch
+from train.kernels.kernel_set import Kernels
 from train.kernels.launch import (
     AffineArgs,
     BackwardArgs,
@@ -24,7 +25,6 @@ from train.kernels.launch import (
     ReduceArgs,
 )
 from train.kernels.launcher import NAMES, Launcher, Limited, on_one_device, pointer
-from train.kernels.providers import Kernels
 
 
 def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:

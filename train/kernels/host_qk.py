@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from train.kernels import launch, launch_qk
+from train.kernels.eager import EAGER
 from train.kernels.launch import Direction
 from train.kernels.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
 from train.kernels.launcher import NAMES, Launcher, on_one_device, pointer
-from train.kernels.providers import eager
 
 Maybes = Sequence[torch.Tensor | None]
 
@@ -32,11 +32,11 @@ def forward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.qk_norm.reference`."""
+    """As `train.kernels.reference.qk_norm.forward`."""
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "forward", (None, None), *tensors, across_heads, interleaved)
     if call is None:
-        return tuple(eager().qk_norm(*tensors, eps, across_heads, interleaved, numerics))
+        return tuple(EAGER.qk_norm(*tensors, eps, across_heads, interleaved, numerics))
     outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
     statistics = [
         x.new_empty((*x.shape[:2], 1 if across_heads else x.shape[2]), dtype=torch.float32) for x in outs
@@ -62,14 +62,14 @@ def backward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.qk_norm.reference_backward`."""
+    """As `train.kernels.reference.qk_norm.backward`."""
     upstream, statistics = (dq_BLHd, dk_BMGd), (rstd_q, rstd_k)
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "backward", upstream, *tensors, across_heads, interleaved)
     if call is None:
         flags = (eps, across_heads, interleaved, numerics)
         given = (*upstream, q_BLHd, k_BMGd, *statistics, *tensors[2:])
-        return tuple(eager().qk_norm_backward(*given, *flags))
+        return tuple(EAGER.qk_norm_backward(*given, *flags))
     outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
     partials = [
         None if side.weight is None else rstd_q.new_empty((blocks, len(side.weight)))

@@ -15,7 +15,8 @@ import torch
 
 from loader.errors import RunError, first_line
 from train.kernels import sources
-from train.kernels.providers import Kernels, eager
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
 from train.kernels.sources import architectures, cache_folder, digest, serves
 
 BUILD = "python -m train.kernels build"
@@ -85,7 +86,7 @@ def loaded(path: Path) -> Kernels:
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
     """The operators of the namespace of torch.ops that csrc/binding.cpp and csrc/binding_qk.cpp fill."""
-    called = {one: _called(getattr(operators, one).default, getattr(eager(), one)) for one in OPERATORS}
+    called = {one: _called(getattr(operators, one).default, getattr(EAGER, one)) for one in OPERATORS}
     return Kernels(serves=serves, **called)
 
 

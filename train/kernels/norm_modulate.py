@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import torch
 
-from train.kernels.modulated import modulated, modulated_backward
-from train.kernels.norm import Norm, Numerics, empty_like, empty_statistics
+from train.kernels.norm import Numerics, empty_like, empty_statistics
 from train.kernels.providers import kernels_for, traced, without_autocast
-from train.kernels.rows import check, cut
+from train.kernels.rows import check
 from train.kernels.traffic import Size
 
 
@@ -61,52 +60,6 @@ def bytes_moved(size: Size, backward: bool = False) -> int:
 def saved_bytes(size: Size) -> int:
     """What is kept for the backward: x, the statistics and scale; x is the residual stream, often kept anyway."""
     return size.activation + size.statistics + size.modulation
-
-
-def reference(
-    x_BLD: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    weight_D: torch.Tensor | None,
-    bias_D: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    eps: float,
-    rms: bool,
-    numerics: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`layer_norm_modulate` in plain PyTorch.
-
-    Returns:
-        y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's type.
-    """
-    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
-    x = cut(x_BLD, scale, cu_seqlens)
-    normed = norm.forward(x)
-    y = modulated(normed.n, scale, shift, x_BLD, cu_seqlens)
-    return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved(normed, x_BLD)
-
-
-def reference_backward(
-    dy_BLD: torch.Tensor,
-    x_BLD: torch.Tensor,
-    mean_BL: torch.Tensor,
-    rstd_BL: torch.Tensor,
-    scale: torch.Tensor,
-    weight_D: torch.Tensor | None,
-    bias_D: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    eps: float,
-    rms: bool,
-    numerics: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, scale, shift, weight and bias (the latter two empty where there is none)."""
-    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
-    x = cut(x_BLD, scale, cu_seqlens)
-    dx, *others = modulated_backward(
-        cut(dy_BLD, scale, cu_seqlens), x, norm.again(x, mean_BL, rstd_BL), scale, cu_seqlens, norm
-    )
-    dscale, dshift, dweight_D, dbias_D = others
-    return dx.to(x.dtype).reshape(x_BLD.shape).contiguous(), dscale, dshift, dweight_D, dbias_D
 
 
 @torch.library.custom_op("reelweave::norm_modulate", mutates_args=())

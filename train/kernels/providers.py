@@ -1,8 +1,8 @@
 """Who computes the operators: decided once, told once, and forced by one environment variable.
 
-A provider takes the place of the references in `train.kernels.norm_modulate`, `train.kernels.gate_norm_modulate` and
-`train.kernels.qk_norm`; signatures are theirs. The first in `PROVIDERS` that can work here is taken. Tensors that it
-does not serve, such as those on another device, go to ``eager``, the references themselves, which serve all.
+A provider takes the place of the references in `train.kernels.reference`; signatures are theirs. The first in
+`PROVIDERS` that can work here is taken. Tensors that it does not serve, such as those on another device, go to the
+references themselves, `train.kernels.eager`, which serve all.
 """
 
 import logging
@@ -18,33 +18,12 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
 _AS_IT_IS = nullcontext()
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The operators of one provider, and which tensors they take.
-
-    Attributes:
-        serves: of the tokens and the numerics mode.
-        norm_modulate: as `train.kernels.norm_modulate.reference`.
-        norm_modulate_backward: as `train.kernels.norm_modulate.reference_backward`.
-        gate_norm_modulate: as `train.kernels.gate_norm_modulate.reference`.
-        gate_norm_modulate_backward: as `train.kernels.gate_norm_modulate.reference_backward`.
-        qk_norm: as `train.kernels.qk_norm.reference`.
-        qk_norm_backward: as `train.kernels.qk_norm.reference_backward`.
-    """
-
-    serves: Callable[[torch.Tensor, str], bool]
-    norm_modulate: Callable[..., Any]
-    norm_modulate_backward: Callable[..., Any]
-    gate_norm_modulate: Callable[..., Any]
-    gate_norm_modulate_backward: Callable[..., Any]
-    qk_norm: Callable[..., Any]
-    qk_norm_backward: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -98,7 +77,7 @@ def chosen() -> tuple[Provider, str]:
 def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
     """The operators for these tokens."""
     kernels = _chosen()
-    return kernels if kernels.serves(x, numerics) else eager()
+    return kernels if kernels.serves(x, numerics) else EAGER
 
 
 def traced(x: torch.Tensor) -> bool:
@@ -118,22 +97,6 @@ def _chosen() -> Kernels:
     provider, reason = chosen()
     _log.info("kernels: %s (%s)", provider.name, reason)
     return provider.load()
-
-
-@cache
-def eager() -> Kernels:
-    """The references; a provider begins with them (`dataclasses.replace`), so what it does not have is theirs."""
-    from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
-
-    return Kernels(
-        serves=lambda _x, _numerics: True,
-        norm_modulate=norm_modulate.reference,
-        norm_modulate_backward=norm_modulate.reference_backward,
-        gate_norm_modulate=gate_norm_modulate.reference,
-        gate_norm_modulate_backward=gate_norm_modulate.reference_backward,
-        qk_norm=qk_norm.reference,
-        qk_norm_backward=qk_norm.reference_backward,
-    )
 
 
 def _triton_lacks() -> str | None:
@@ -184,6 +147,6 @@ PROVIDERS = (
     Provider("library", _library_lacks, _library),
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
     Provider("triton", _triton_lacks, _triton, on_request=True),
-    Provider("eager", lambda: None, eager),
+    Provider("eager", lambda: None, lambda: EAGER),
 )
 """The best first. A library is somebody's own request: it is there only where it was built."""

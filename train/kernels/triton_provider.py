@@ -10,7 +10,7 @@ import torch
 import triton
 
 from train.kernels import triton_qk_norm
-from train.kernels.providers import Kernels
+from train.kernels.kernel_set import Kernels
 from train.kernels.rows import accumulator, owner
 from train.kernels.triton_kernels import backward_kernel, forward_kernel
 from train.kernels.triton_launch import PARTS, WIDEST, dense, on_device

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import triton
 
-from train.kernels import qk_norm
+from train.kernels.reference import qk_norm
 from train.kernels.triton_launch import PARTS, WIDEST, dense, on_device
 from train.kernels.triton_qk_kernels import backward_kernel, forward_kernel
 
@@ -22,10 +22,10 @@ def forward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.qk_norm.reference`, which takes what is too wide."""
+    """As `train.kernels.reference.qk_norm.forward`, which takes what is too wide."""
     if _too_wide(q_BLHd, k_BMGd):
         tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
-        return qk_norm.reference(*tensors, eps, across_heads, interleaved, numerics)
+        return qk_norm.forward(*tensors, eps, across_heads, interleaved, numerics)
     q, k = map(_dense_heads, (q_BLHd, k_BMGd))
     outs = [x.new_empty(x.shape) for x in (q, k)]
     statistics = [
@@ -56,10 +56,10 @@ def backward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.qk_norm.reference_backward`, which takes what is too wide."""
+    """As `train.kernels.reference.qk_norm.backward`, which takes what is too wide."""
     if _too_wide(q_BLHd, k_BMGd):
         tensors = (dq_BLHd, dk_BMGd, q_BLHd, k_BMGd, rstd_q, rstd_k, weight_q, weight_k, cos, sin)
-        return qk_norm.reference_backward(*tensors, eps, across_heads, interleaved, numerics)
+        return qk_norm.backward(*tensors, eps, across_heads, interleaved, numerics)
     dq, dk, q, k = map(_dense_heads, (dq_BLHd, dk_BMGd, q_BLHd, k_BMGd))
     outs = [x.new_empty(x.shape) for x in (q, k)]
     parts = [min(PARTS // 2, _tokens(x)) for x in (q, k)]

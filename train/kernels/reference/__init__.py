@@ -1,0 +1,1 @@
+"""The operators in plain PyTorch: what every kernel must equal, and what serves any tensor."""

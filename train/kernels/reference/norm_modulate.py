@@ -1,0 +1,55 @@
+"""LayerNorm or RMSNorm and modulation in plain PyTorch: `train.kernels.norm_modulate` by reference."""
+
+from typing import cast
+
+import torch
+
+from train.kernels.modulated import modulated, modulated_backward
+from train.kernels.norm import Norm, Numerics
+from train.kernels.rows import cut
+
+
+def forward(
+    x_BLD: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    weight_D: torch.Tensor | None,
+    bias_D: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`train.kernels.norm_modulate.layer_norm_modulate` in plain PyTorch.
+
+    Returns:
+        y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's type.
+    """
+    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
+    x = cut(x_BLD, scale, cu_seqlens)
+    normed = norm.forward(x)
+    y = modulated(normed.n, scale, shift, x_BLD, cu_seqlens)
+    return y.to(x.dtype).reshape(x_BLD.shape).contiguous(), *norm.saved(normed, x_BLD)
+
+
+def backward(
+    dy_BLD: torch.Tensor,
+    x_BLD: torch.Tensor,
+    mean_BL: torch.Tensor,
+    rstd_BL: torch.Tensor,
+    scale: torch.Tensor,
+    weight_D: torch.Tensor | None,
+    bias_D: torch.Tensor | None,
+    cu_seqlens: torch.Tensor | None,
+    eps: float,
+    rms: bool,
+    numerics: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, scale, shift, weight and bias (the latter two empty where there is none)."""
+    norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
+    x = cut(x_BLD, scale, cu_seqlens)
+    dx, *others = modulated_backward(
+        cut(dy_BLD, scale, cu_seqlens), x, norm.again(x, mean_BL, rstd_BL), scale, cu_seqlens, norm
+    )
+    dscale, dshift, dweight_D, dbias_D = others
+    return dx.to(x.dtype).reshape(x_BLD.shape).contiguous(), dscale, dshift, dweight_D, dbias_D
