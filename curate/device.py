@@ -2,8 +2,11 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from threadpoolctl import ThreadpoolController
 
 from loader.errors import UsageError
 
@@ -42,6 +45,23 @@ def inference(device: str, threads: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Keep numpy's matrix products on one thread.
+
+    Sources run side by side instead. On a busy machine the threads of small products spin for each other and cost
+    several times the product; how many there are would also decide the last bits of its sums.
+    """
+    limit: AbstractContextManager[object] = _thread_pools().limit(limits=1, user_api="blas")
+    return limit
+
+
+@cache
+def _thread_pools() -> Any:
+    import numpy  # noqa: F401  # only libraries that are loaded are found
+
+    return ThreadpoolController()
 
 
 def weights_sha256(model: "nn.Module") -> str:

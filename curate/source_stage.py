@@ -19,6 +19,7 @@ from curate.at_work import noted
 from curate.config import SourceStageConfig
 from curate.cut import Clip, cut
 from curate.dedup import fingerprint as dedup_fingerprint
+from curate.device import one_thread
 from curate.filters import scores
 from curate.inputs import SourceRef
 from curate.isolate import Isolated, Poisoned
@@ -67,6 +68,7 @@ class CutSource:
         try:
             storage, name = open_object(source.location, self.storage)
             with (
+                one_thread(),
                 storage.open(name) as file,
                 noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 from av.video.frame import VideoFrame
@@ -28,6 +28,19 @@ from curate.timeline import Decoder
 from loader.storage import open_storage
 
 
+class Floor(NamedTuple):
+    """CPU seconds of one bare decode of a source and of one bare encode of the frames kept of it."""
+
+    frames: int
+    decode_s: float
+    encode_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Both."""
+        return self.decode_s + self.encode_s
+
+
 def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
     """CPU seconds of curation and of its floor, and their ratio, in all and for each source that gave clips."""
     files: list[dict[str, Any]] = []
@@ -41,7 +54,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
             records = [Record.from_row(row["record"]) for row in rows if "record" in row]
             kept = [record for record in records if record.state == "kept"]
             if kept:
-                floor_s = floor(source, kept, config)
+                floor_s = floor(source, kept, config).cpu_s
                 files.append(
                     {"source": source.uri, "cpu_s": cpu_s, "floor_cpu_s": floor_s, "ratio": cpu_s / floor_s}
                 )
@@ -54,15 +67,16 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
     }
 
 
-def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> float:
+def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
     """CPU seconds of one bare decode of a source and one bare encode of the frames kept of it."""
+    frames = 0
     with Path(source.location).open("rb") as file, open_video(file) as (container, stream):
         began = time.process_time()
         for packet in container.demux(stream):
             with contextlib.suppress(av.error.InvalidDataError):  # a damaged packet costs the floor as little
-                packet.decode()
+                frames += len(packet.decode())
         decode_s = time.process_time() - began
-    return decode_s + sum(_encode_s(source, record, config) for record in kept)
+    return Floor(frames, decode_s, sum(_encode_s(source, record, config) for record in kept))
 
 
 def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:

@@ -79,7 +79,7 @@ def times(source: SourceRef, config: CurateConfig) -> Times:
         cpu_s = time.process_time() - began
     records = [Record.from_row(found["record"]) for found in rows if "record" in found]
     kept = [record for record in records if record.state == "kept"]
-    return cpu_s, floor(source, kept, config), converting(source, kept)
+    return cpu_s, floor(source, kept, config).cpu_s, converting(source, kept)
 
 
 def converting(source: SourceRef, kept: list[Record]) -> float:

@@ -1,0 +1,156 @@
+"""Where the processor time of curation goes, part by part, for each film.
+
+    python -m tests.bench.curate_profile --films OUT/PART [--repeat 3]
+
+Takes the films of `tests.bench.curate_films`. Parts are timed by wrapping the functions named in ``PARTS``; the time of
+a part excludes that of the parts called inside it. A first film is curated before and not counted, so that imports
+and tables are not in it. Processor milliseconds per frame, of this process and all its threads, medians of the
+repetitions, beside those of the floor of `tests.bench.curate_kinds`.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from curate.config import CurateConfig, fingerprint
+from curate.inputs import SourceRef, list_sources
+from curate.ledger import Ledger
+from curate.records import Record
+from curate.source_stage import CutSource
+from loader.storage import open_storage
+from pipelines.bench_curate import floor
+
+PARTS = {
+    "open, probe": ("curate.source:_opened", "curate.source:_counted", "curate.scan:probe"),
+    "decode": ("curate.timeline:Decoder._packets",),
+    "small pictures": ("curate.shots.scale:Scaler.__call__",),
+    "shots": ("curate.shots.colour:ColourDetector.push", "curate.shots.colour:ColourDetector.finish"),
+    "stitch": ("curate.stitch:Samples.push", "curate.scan:stitch", "curate.foresight:stitch"),
+    "statistics": ("curate.sampling:FrameStats.push",),
+    "foresight, window": ("curate.ahead:Ahead.push", "curate.ahead:Ahead.finish"),
+    "convert": ("curate.picture:Finisher.finish",),
+    "encode": (
+        "curate.cut.encode:Encoder.__init__",
+        "curate.cut.encode:Encoder.show",
+        "curate.cut.encode:Encoder.finish",
+    ),
+    "motion": ("curate.filters.vectors:MotionMeter.push",),
+    "sample": ("curate.sampling:Collector.push", "curate.sampling:Collector.take"),
+    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.sampling:levels"),
+    "verify": ("curate.cut.clips:verify",),
+    "scores": ("curate.source_stage:scores",),
+    "fingerprints": ("curate.source_stage:embed_pictures", "curate.source_stage:dedup_fingerprint"),
+    "hash": ("curate.source_stage:_sha256", "curate.cut.clip:Clip.sha256"),
+    "ledger": ("curate.ledger:Ledger.write_clip", "curate.ledger:Ledger.write_arrays"),
+}
+
+
+class Stopwatch:
+    """Processor seconds by part, each without the parts inside it."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Charge the time of the context to a part."""
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now = time.process_time()
+        if self._open:
+            self.spent[self._open[-1]] += now - self._since
+        self._since = now
+
+    def watched(self, function: Any, name: str) -> Any:
+        """The function with its time charged to a part; a generator's is that of its steps."""
+        if isinstance(function, property):
+            return property(self.watched(function.fget, name))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name):
+                found = function(*args, **kwargs)
+            return self._steps(found, name) if isinstance(found, Iterator) else found
+
+        return call
+
+    def _steps(self, steps: Iterator[Any], name: str) -> Iterator[Any]:
+        while True:
+            with self.part(name):
+                try:
+                    found = next(steps)
+                except StopIteration:
+                    return
+            yield found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the parts of each film as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--films", required=True, type=Path)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args(arguments)
+    config = CurateConfig()
+    sources = list_sources([str(options.films)], config.storage)
+    profile(sources[0], config)
+    for source in sources:
+        runs = [profile(source, config) for _ in range(options.repeat)]
+        parts = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+        print(json.dumps({"film": Path(source.location).name} | {k: round(v, 3) for k, v in parts.items()}))
+    return 0
+
+
+def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
+    """Milliseconds per frame decoded of each part of curating one film, of the rest, and of the floor."""
+    stage = config.source_stage()
+    watch = Stopwatch()
+    with ExitStack() as stack:
+        for name, places in PARTS.items():
+            for place in places:
+                module, _, path = place.partition(":")
+                *outer, attribute = path.split(".")
+                owner: Any = import_module(module)
+                for each in outer:
+                    owner = getattr(owner, each)
+                found: Callable[..., Any] = vars(owner)[attribute]
+                stack.enter_context(patch.object(owner, attribute, watch.watched(found, name)))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelweave-bench-"))
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        with watch.part("rest"):
+            rows = work(asdict(source))
+    kept = [
+        record
+        for record in (Record.from_row(row["record"]) for row in rows if "record" in row)
+        if record.state == "kept"
+    ]
+    bare = floor(source, kept, config)
+    spent = {name: watch.spent[name] for name in (*PARTS, "rest")}
+    spent |= {"all": sum(spent.values()), "floor: decode": bare.decode_s, "floor: encode": bare.encode_s}
+    return {"frames": bare.frames, "clips": len(kept)} | {
+        name: 1000 * seconds / bare.frames for name, seconds in spent.items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
