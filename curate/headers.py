@@ -82,7 +82,7 @@ class _Header:
         if source.fault:
             return []
         try:
-            storage, name = open_object(source.location, self.storage)
+            storage, name = open_object(source.location, self.storage, source.listed_in)
             with storage.open(name) as file, open_video(file) as (container, stream):
                 found = probe(container, stream, self.limits)
                 seconds = found.promised_s

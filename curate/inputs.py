@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from urllib.parse import urljoin
 
-from curate.lists import LIST_SUFFIXES, PATH_COLUMNS, Entry, read_list
+from curate.lists import LIST_SUFFIXES, PATH_COLUMNS, read_list
 from loader.errors import UsageError
-from loader.storage import Storage, StorageConfig, WebError, open_object, open_storage, public_url
+from loader.storage import StorageConfig, WebError, open_object, open_storage, public_url
 from loader.storage.base import ObjectInfo
 
 __all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list_sources", "shown"]
@@ -41,6 +41,7 @@ class SourceRef:
         fault: why it cannot even be looked for, or None.
         attributes: what else the list says of it, such as "licence".
         address: where to open it when that holds a password or a signature; never stored. Else "".
+        listed_in: URI of the list that named it, which decides where it may lead; "" for what a person named.
     """
 
     uri: str
@@ -50,6 +51,7 @@ class SourceRef:
     fault: str | None = None
     attributes: dict[str, str] = field(default_factory=dict)
     address: str = field(default="", repr=False)
+    listed_in: str = ""
 
     @property
     def location(self) -> str:
@@ -92,8 +94,7 @@ def _is_web(text: str) -> bool:
 
 
 def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
-    finder = _Finder(config)
-    info = finder.stat(text)
+    info = _typed(text, config)
     if info is not None:
         if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
             yield from _read_list(text, info, config)
@@ -116,6 +117,16 @@ def _expand(text: str, config: StorageConfig) -> Iterator[SourceRef]:
         )
 
 
+def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
+    """The object a person named; None where it is none, and may be a folder."""
+    try:
+        return _stat(text, config, "")
+    except UsageError:
+        if _is_web(text):
+            raise
+        return None
+
+
 def _named(uri: str, info: ObjectInfo) -> SourceRef:
     try:
         uri.encode()
@@ -130,78 +141,66 @@ def _hidden(path: str) -> bool:
     return any(part.startswith(".") for part in path.split("/"))
 
 
-class _Finder:
-    """Looks for single objects; folders they share are opened once."""
+def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
+    """None for what is no object, or does not exist.
 
-    def __init__(self, config: StorageConfig) -> None:
-        self._config = config
-        self._local: dict[str, Storage] = {}
-
-    def stat(self, uri: str) -> ObjectInfo | None:
-        """None for what is no object, or does not exist.
-
-        Raises:
-            UsageError: a web address that cannot be one of an object.
-        """
-        if _is_web(uri):
-            storage, name = open_object(uri, self._config)
-            return storage.stat(name)
-        if uri in (".", "..") or uri.endswith(("/", "/..")):
-            return None
-        try:
-            if _SCHEME.match(uri):
-                storage, name = open_object(uri, self._config)
-                return storage.stat(name)
-            folder, _, name = uri.rpartition("/")
-            if folder not in self._local:
-                if len(self._local) >= _BATCH:
-                    self._local.clear()
-                self._local[folder] = open_object(uri, self._config)[0]
-            return self._local[folder].stat(name)
-        except UsageError:
-            return None
+    Raises:
+        UsageError: the name can be none of an object, or a list may not name it.
+    """
+    if not _is_web(uri) and (uri in (".", "..") or uri.endswith(("/", "/.."))):
+        return None
+    storage, name = open_object(uri, config, listed_in)
+    return storage.stat(name)
 
 
 def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
     """Its sources in order; those of remote places are asked for side by side."""
     if info.size > MAX_LIST_BYTES:
         raise UsageError(f"list {shown(uri)} has {info.size} bytes, more than {MAX_LIST_BYTES}; split it")
-    finder = _Finder(config)
     storage, name = open_object(uri, config)
+    listed_in = storage.uri(name)
     with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        entries = read_list(file, storage.uri(name) if _is_web(uri) else uri)
+        entries = read_list(file, listed_in if _is_web(uri) else uri)
         while batch := list(itertools.islice(entries, _BATCH)):
-            places = [_place(uri, entry.path) for entry in batch]
-            remote = any(_SCHEME.match(place) for place in places)
-            found = (pool.map if remote else map)(lambda place: _look(uri, place, finder), places)
+            remote = _is_remote(uri) or any(_is_remote(entry.path) for entry in batch)
+            found = (pool.map if remote else map)(
+                lambda entry: _look(uri, entry.path, config, listed_in), batch
+            )
             for entry, source in zip(batch, found, strict=True):
-                yield _said(source, entry)
+                yield replace(source, caption=entry.caption, attributes=entry.attributes, listed_in=listed_in)
 
 
-def _place(list_uri: str, path: str) -> str:
-    if _SCHEME.match(path):
-        return path
-    if _is_web(list_uri):
-        return urljoin(list_uri.partition("#")[0].partition("?")[0], path)
-    return path if path.startswith("/") else list_uri[: list_uri.rfind("/") + 1] + path
-
-
-def _look(list_uri: str, place: str, finder: _Finder) -> SourceRef:
+def _look(list_uri: str, path: str, config: StorageConfig, listed_in: str) -> SourceRef:
+    place = path
     try:
-        scheme = _SCHEME.match(place)
+        scheme = _SCHEME.match(place := _place(list_uri, path))
         if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
             return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")
-        if _is_web(list_uri) and scheme and scheme[1].lower() == "file":
-            return _lost(place, "is a file of this machine, which a list from the web may not name")
-        found = finder.stat(place)
+        found = _stat(place, config, listed_in)
     except (UsageError, WebError) as error:
         return _lost(place, str(error))
     return _lost(place, "does not exist") if found is None else _named(place, found)
 
 
+def _is_remote(text: str) -> bool:
+    return _SCHEME.match(text) is not None
+
+
+def _place(list_uri: str, path: str) -> str:
+    """What an entry of a list means: a URI, or a path that counts from the list.
+
+    Raises:
+        UsageError: it is a malformed address.
+    """
+    if _SCHEME.match(path):
+        return path
+    if _is_web(list_uri):
+        try:
+            return urljoin(list_uri.partition("#")[0].partition("?")[0], path)
+        except ValueError:
+            raise UsageError("is no web address; write http(s)://host/folder/name") from None
+    return path if path.startswith("/") else list_uri[: list_uri.rfind("/") + 1] + path
+
+
 def _lost(place: str, fault: str) -> SourceRef:
     return SourceRef(shown(place), 0, "", fault=fault)
-
-
-def _said(source: SourceRef, entry: Entry) -> SourceRef:
-    return replace(source, caption=entry.caption, attributes=entry.attributes)

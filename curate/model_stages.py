@@ -237,7 +237,7 @@ class CaptionWork:
 
     def _written(self, row: Row) -> Row | None:
         source = row["record"]["source"]
-        storage, name = open_object(source, self.config.storage)
+        storage, name = open_object(source, self.config.storage, row["listed_in"])
         try:
             found = find_written(storage, name, row["caption"], row["tags"], self.config.captions)
         except WebError:  # what opens the video seldom opens its neighbours

@@ -215,7 +215,11 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:
-    return digest(*(json.dumps(_stored(source), sort_keys=True) for source in sources))
+    # By whom a source was named says nothing of its bytes.
+    rows = [_stored(source) for source in sources]
+    return digest(
+        *(json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows)
+    )
 
 
 def _stored(source: SourceRef) -> Row:

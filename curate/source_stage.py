@@ -66,7 +66,7 @@ class CutSource:
         if source.fault:
             return [_unopened(source, source.fault)]
         try:
-            storage, name = open_object(source.location, self.storage)
+            storage, name = open_object(source.location, self.storage, source.listed_in)
             with (
                 one_thread(),
                 storage.open(name) as file,
@@ -259,6 +259,7 @@ def clip_row(source: SourceRef, entry: Row, record: Row) -> Row:
         "kind": "clip",
         "record": record,
         "caption": source.caption,
+        "listed_in": source.listed_in,
         "tags": tags,
         "todo": [],
         "found": {},

@@ -40,6 +40,7 @@ class WebServer:
         etags: whether answers carry an ETag.
         lengths: whether answers without range say their length; else the body is chunked.
         script: called with the handler before it answers a GET; True when it has answered itself.
+        closing: whether each answer ends its connection.
         cut_after: bytes of the body after which the connection breaks, one entry per answer.
         requests: all so far.
     """
@@ -49,6 +50,7 @@ class WebServer:
     ranges: bool = True
     etags: bool = True
     lengths: bool = True
+    closing: bool = False
     script: Callable[[Any], bool] = lambda handler: False
     cut_after: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -122,6 +124,8 @@ def _handler(served: WebServer) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Transfer-Encoding", "chunked")
             else:
                 self.send_header("Content-Length", str(len(body)))
+            if served.closing:
+                self.send_header("Connection", "close")
             self.end_headers()
             cut = served.cut_after.pop(0) if served.cut_after and len(body) > 1 else None
             for start in range(0, len(body[:cut]), 1 << 16):

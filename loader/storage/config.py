@@ -5,6 +5,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator
 
+from loader.storage.reach import check_prefix_uri
+
 
 class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """Settings of S3 and the web; a local folder needs none.
@@ -36,6 +38,16 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
         description="folder on a disk of this machine where one process keeps the plan indices of remote datasets"
         " for all; the temporary folder when unset",
     )
+    allowed_prefixes: tuple[str, ...] = Field(
+        (),
+        description="what lists on the web and on S3 may name besides what lies where they lie:"
+        " https://host/folder/, s3://bucket/folder/, /folder/; https:// for every public host",
+    )
+    allow_private: bool = Field(
+        False,
+        description="whether names in lists, and redirects, may lead to addresses that are not public: this"
+        " machine, your network",
+    )
     max_redirects: int = Field(5, ge=0, le=20, description="redirects of a web server that are followed")
     min_rate_kib_s: float = Field(4.0, ge=0, description="web servers that send slower count as silent")
 
@@ -50,3 +62,8 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError("leave out user, password and query; credentials come from the AWS environment")
         return url
+
+    @field_validator("allowed_prefixes")
+    @classmethod
+    def _check_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(check_prefix_uri, prefixes))

@@ -28,11 +28,13 @@ class HttpStorage:
         base: ``http(s)://[user:password@]host[:port]/folder`` without a slash at its end.
         config: patience, limits.
         query: sent with every path, such as a signature.
+        listed_in: URI of what names these objects, which decides where redirects may lead; "" for a person.
     """
 
     base: str = field(repr=False)
     config: StorageConfig
     query: str = field(default="", repr=False)
+    listed_in: str = ""
 
     def __post_init__(self) -> None:
         split_url(self.base)
@@ -92,7 +94,8 @@ class HttpStorage:
 
     def _object(self, path: str) -> WebObject:
         query = f"?{self.query}" if self.query else ""
-        return WebObject(f"{self.base}/{_spelled(check_path(path))}{query}", self.uri(path), self.config)
+        address = f"{self.base}/{_spelled(check_path(path))}{query}"
+        return WebObject(address, self.uri(path), self.config, self.listed_in)
 
     def _refuse(self) -> NoReturn:
         raise UsageError(

@@ -49,9 +49,12 @@ def public_url(url: str) -> str:
     """A web address that may be stored and stays the same when its link is signed anew.
 
     User, password and fragment are left out, and of the query the parameters that let one in; what is left
-    tells apart addresses that differ in the query alone.
+    tells apart addresses that differ in the query alone. Of what is no address the start is left, as `redacted`.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return redacted(url)
     query = [
         pair for pair in parts.query.split("&") if pair and not _SECRET_PARAMETER.search(pair.split("=")[0])
     ]

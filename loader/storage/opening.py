@@ -10,6 +10,7 @@ from loader.storage.base import Storage
 from loader.storage.config import StorageConfig
 from loader.storage.local import LocalStorage
 from loader.storage.names import check_path, redacted
+from loader.storage.reach import refusal
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -20,16 +21,58 @@ _S3 = re.compile(r"s3://([A-Za-z0-9._-]+)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 def open_storage(
     uri: str | os.PathLike[str],
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+    listed_in: str = "",
 ) -> Storage:
     """The storage whose root is ``uri``: a local folder, ``file:///``, ``s3://bucket/prefix`` or ``http(s)://``.
 
     Nothing is read or created yet; a missing bucket or refused access shows at the first use. Keys of
     S3 are written as they are, only ``file://`` is percent-decoded. The web can only be read.
 
+    Args:
+        uri: of the root.
+        config: patience, limits, permissions.
+        listed_in: URI of the list, manifest or blend in which ``uri`` stands; "" where a person gave it.
+
     Raises:
-        UsageError: the URI is of another kind.
+        UsageError: the URI is of another kind, or leads where what names it may not lead (`loader.storage.reach`).
+    """
+    storage = _storage(os.fspath(uri), config, listed_in)
+    _check_reach(storage.root, listed_in, config)
+    if isinstance(storage, LocalStorage) and storage.folder.is_file():
+        raise UsageError(f"{storage.root} is a file; give a folder")
+    return storage
+
+
+def open_object(
+    uri: str | os.PathLike[str],
+    config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+    listed_in: str = "",
+) -> tuple[Storage, str]:
+    """The storage that holds the single object ``uri``, and the object's path in it; nothing is touched yet.
+
+    Args:
+        uri: of the object.
+        config: as of `open_storage`.
+        listed_in: as of `open_storage`.
+
+    Raises:
+        UsageError: as `open_storage`, or the URI names a folder or a bucket.
     """
     text = os.fspath(uri)
+    if _WEB.fullmatch(text):
+        storage, name = _open_web_object(text, config, listed_in)
+    else:
+        folder, slash, name = text.rpartition("/")
+        if not name or folder.lower() == "s3:/":
+            raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
+        if _FILE.fullmatch(folder + slash):
+            name = unquote(name)
+        storage, name = _storage(folder + slash or ".", config, listed_in), check_path(name)
+    _check_reach(storage.uri(name), listed_in, config)
+    return storage, name
+
+
+def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
     if not text:
         raise UsageError("an empty path names no storage; give a folder or s3://bucket/prefix")
     if match := _S3.fullmatch(text):
@@ -41,46 +84,29 @@ def open_storage(
         from loader.storage.http import HttpStorage
 
         address, query = _split_query(text)
-        return HttpStorage(address.rstrip("/"), config, query)
+        return HttpStorage(address.rstrip("/"), config, query, listed_in)
     if match := _FILE.fullmatch(text):
         text = unquote(match[1])
     elif _SCHEME.match(text):
         raise UsageError(
             f"cannot open {redacted(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"
         )
-    if Path(text).is_file():
-        raise UsageError(f"{text} is a file; give a folder")
     return LocalStorage(Path(text).absolute())
 
 
-def open_object(
-    uri: str | os.PathLike[str],
-    config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
-) -> tuple[Storage, str]:
-    """The storage that holds the single object ``uri``, and the object's path in it.
-
-    Raises:
-        UsageError: as `open_storage`, or the URI names a folder or a bucket.
-    """
-    text = os.fspath(uri)
-    if _WEB.fullmatch(text):
-        return _open_web_object(text, config)
-    folder, slash, name = text.rpartition("/")
-    if not name or folder.lower() == "s3:/":
-        raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
-    if _FILE.fullmatch(folder + slash):
-        name = unquote(name)
-    return open_storage(folder + slash or ".", config), check_path(name)
-
-
-def _open_web_object(text: str, config: StorageConfig) -> tuple[Storage, str]:
+def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[Storage, str]:
     from loader.storage.http import HttpStorage
 
     address, query = _split_query(text)
     folder, _, name = address.rpartition("/")
     if not name or folder.lower() in ("http:/", "https:/"):
         raise UsageError(f"{redacted(text)} names no object; give the full address of a file")
-    return HttpStorage(folder, config, query), check_path(name)
+    return HttpStorage(folder, config, query, listed_in), check_path(name)
+
+
+def _check_reach(uri: str, listed_in: str, config: StorageConfig) -> None:
+    if problem := refusal(uri, listed_in, config.allowed_prefixes):
+        raise UsageError(f"{redacted(uri)} {problem}")
 
 
 def _split_query(text: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
-"""One GET of the web: connections, redirects, and what of an answer is believed."""
+"""One GET of the web: where it may go, redirects, and what of an answer is believed."""
 
-import functools
+import ipaddress
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +12,37 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.exceptions import ReadTimeoutError
-from urllib3.util import Timeout, make_headers
+from urllib3.util import make_headers
 
 from loader.errors import RunError, UsageError
 from loader.storage.config import StorageConfig
+from loader.storage.connections import NotPublicError, pools
 from loader.storage.names import redacted
+from loader.storage.reach import inner_address, only_public, refusal
 from loader.storage.retry import StatusError
 
 _CHUNK = 256 << 10
 _REDIRECTS = (301, 302, 303, 307, 308)
+_HOST = re.compile(r"[\w.-]+")
 
 
 class WebError(RunError):
     """One web address cannot be read; that says nothing of the others."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """An object of the web before any redirect.
+
+    Attributes:
+        name: of it, for messages; may be shown.
+        address: may hold user, password and a query.
+        listed_in: as of `loader.storage.reach.refusal`.
+    """
+
+    name: str
+    address: str
+    listed_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,27 +89,37 @@ def split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         usable = (
-            parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+            parts.scheme in ("http", "https")
+            and _is_host(parts.hostname or "")
+            and (parts.port is None or parts.port > 0)
+            and not any(ord(letter) <= 32 or letter in "\\\x7f" for letter in parts.netloc)
         )
     except ValueError:
         usable = False
-    if not usable or any(ord(letter) <= 32 or ord(letter) == 127 for letter in parts.netloc):
+    if not usable:
         raise UsageError(f"{redacted(url)} is no web address; write http(s)://host/folder/name")
     return parts
 
 
+def _is_host(host: str) -> bool:
+    """Return whether every reader of addresses takes a host for the same one."""
+    if ":" in host:
+        return ipaddress.ip_address(host).version == 6 and "%" not in host
+    return _HOST.fullmatch(host) is not None
+
+
 @contextmanager
-def get(url: str, headers: dict[str, str], config: StorageConfig, name: str) -> Iterator[Answer]:
-    """Sends one GET and follows redirects to other web addresses.
+def get(url: str, headers: dict[str, str], config: StorageConfig, named: Named) -> Iterator[Answer]:
+    """Sends one GET and follows redirects to other web addresses; each is judged as a name where it was found.
 
     User and password of ``url`` go to the server it names and to no other. The answer is one the caller can
     use: 200, 206 or 416, and not compressed.
 
     Args:
-        url: may hold user, password and a query.
+        url: address of the object, or where a redirect led before.
         headers: to send beside the usual ones.
-        config: timeouts and redirects.
-        name: of the address, for messages; may be shown.
+        config: timeouts, redirects and permissions.
+        named: the object.
 
     Raises:
         FileNotFoundError: 404 or 410.
@@ -98,10 +127,12 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, name: str) -> 
         WebError: the answer cannot be used.
         urllib3.exceptions.HTTPError: the connection failed.
     """
-    first = split_url(url)
+    name, first = named.name, split_url(url)
     target = url
     for _ in range(config.max_redirects + 1):
-        response = _send(target, headers, first, config)
+        if problem := refusal(target, named.listed_in, config.allowed_prefixes):
+            raise WebError(f"{name}: what its server redirects to {problem}")
+        response = _send(target, headers, first, config, named)
         try:
             location = response.headers.get("Location")
             if response.status not in _REDIRECTS or not location:
@@ -115,26 +146,47 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, name: str) -> 
 
 
 def _send(
-    target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig
+    target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig, named: Named
 ) -> urllib3.BaseHTTPResponse:
     parts = urlsplit(target)
     sent = {"Accept-Encoding": "identity", "User-Agent": "reelweave", **headers}
     if first.username is not None and _origin(parts) == _origin(first):
         login = f"{unquote(first.username)}:{unquote(first.password or '')}"
         sent |= make_headers(basic_auth=login)
-    bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query, ""))
-    proxies = getproxies()
-    proxy = None if proxy_bypass(parts.netloc.rpartition("@")[2]) else proxies.get(parts.scheme)
-    return _pools(config, proxy, os.getpid()).request(
-        "GET", bare, headers=sent, redirect=False, retries=False, preload_content=False, decode_content=False
+    netloc = parts.netloc.rpartition("@")[2]
+    bare = urlunsplit((parts.scheme, netloc, parts.path or "/", parts.query, ""))
+    public = only_public(
+        target, named.address, named.listed_in, config.allowed_prefixes, config.allow_private
+    )
+    host = parts.hostname or ""
+    if public and (address := inner_address(host)):
+        raise _not_public(named.name, host, address)
+    proxy = None if proxy_bypass(netloc) else getproxies().get(parts.scheme)
+    try:
+        return pools(config, proxy, public, os.getpid()).request(
+            "GET",
+            bare,
+            headers=sent,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            decode_content=False,
+        )
+    except NotPublicError as error:
+        raise _not_public(named.name, error.host, error.address) from None
+
+
+def _not_public(name: str, host: str, address: str) -> WebError:
+    at = "" if host == address else f" at {address}"
+    return WebError(
+        f"{name} leads to {host}{at}, which is no public address; if that is meant, set storage.allow_private"
     )
 
 
 def _redirected(target: str, location: str, name: str) -> str:
-    joined = urljoin(target, location)
     try:
-        parts = split_url(joined)
-    except UsageError:
+        parts = split_url(urljoin(target, location))
+    except (UsageError, ValueError):
         raise WebError(f"{name}: the server redirects to something that is no web address") from None
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 
@@ -164,12 +216,3 @@ def _leave(response: urllib3.BaseHTTPResponse) -> None:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-@functools.lru_cache(maxsize=8)
-def _pools(config: StorageConfig, proxy: str | None, pid: int) -> urllib3.PoolManager:  # noqa: ARG001 - key
-    """Connections of this process; threads share them, a forked process must not."""
-    timeout = Timeout(connect=config.connect_timeout_s, read=config.read_timeout_s)
-    if proxy:
-        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=64, timeout=timeout)
-    return urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)

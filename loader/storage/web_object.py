@@ -4,6 +4,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
@@ -12,7 +13,7 @@ from urllib3.exceptions import NameResolutionError
 from loader.storage.blocks import BlockReader
 from loader.storage.config import StorageConfig
 from loader.storage.retry import FAULTS, StatusError, is_transient, retry
-from loader.storage.web import Answer, WebError, get
+from loader.storage.web import Answer, Named, WebError, get
 
 T = TypeVar("T")
 
@@ -42,12 +43,14 @@ class WebObject:
         address: with user, password and query where it needs them.
         name: what messages call it.
         config: patience and limits.
+        listed_in: as of `loader.storage.reach.refusal`.
     """
 
-    def __init__(self, address: str, name: str, config: StorageConfig) -> None:
+    def __init__(self, address: str, name: str, config: StorageConfig, listed_in: str = "") -> None:
         self._address = self._current = address
         self._name = name
         self._config = config
+        self._listed_in = listed_in
         self._facts: Facts | None = None
 
     def look(self) -> Facts:
@@ -84,8 +87,11 @@ class WebObject:
             raise
         return spool
 
+    def _get(self, url: str, headers: dict[str, str]) -> AbstractContextManager[Answer]:
+        return get(url, headers, self._config, Named(self._name, self._address, self._listed_in))
+
     def _look(self) -> Facts:
-        with get(self._address, {"Range": "bytes=0-0"}, self._config, self._name) as answer:
+        with self._get(self._address, {"Range": "bytes=0-0"}) as answer:
             self._facts = _facts(answer)
             self._current = answer.url
             if answer.response.status == 206:
@@ -102,7 +108,7 @@ class WebObject:
             begin = start + written
             if end is not None and begin >= end:
                 return
-            with get(self._current, self._headers(begin, end), self._config, self._name) as answer:
+            with self._get(self._current, self._headers(begin, end)) as answer:
                 self._keep_version(answer)
                 for chunk in _wanted(answer, begin, end, self._name):
                     if limit is not None and written + len(chunk) > limit:

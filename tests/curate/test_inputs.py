@@ -17,7 +17,7 @@ from loader.storage import StorageConfig, WebError, open_object, open_storage
 from tests.httpserver import WebServer, web_server
 from tests.s3server import s3_server
 
-CONFIG = StorageConfig(max_attempts=2, backoff_base_s=0.001)
+CONFIG = StorageConfig(max_attempts=2, backoff_base_s=0.001, allow_private=True)
 
 
 @pytest.fixture

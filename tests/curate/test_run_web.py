@@ -18,7 +18,7 @@ CONFIG = CurateConfig.model_validate(
     {
         "spans": {"min_clip_s": 1.0},
         "run": {"runner": "sequential"},
-        "storage": {"backoff_base_s": 0.001, "block_mib": 1},
+        "storage": {"backoff_base_s": 0.001, "block_mib": 1, "allow_private": True},
     }
 )
 SECRET = "hidden-signature"

@@ -277,7 +277,8 @@ def test_user_and_password_go_to_their_server_only_and_are_never_shown(server, u
     with web_server() as other:
         other.files["/b"] = BODY
         redirect(server, f"{other.url}/b")
-        storage, name = open_object(secret + "?token=hidden-word#part", CONFIG)
+        config = CONFIG.model_copy(update={"allow_private": True})
+        storage, name = open_object(secret + "?token=hidden-word#part", config)
         assert storage.read(name) == BODY
         assert server.requests[0].headers["Authorization"].startswith("Basic ")
         assert server.requests[0].line.endswith("?token=hidden-word")

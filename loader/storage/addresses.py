@@ -1,0 +1,69 @@
+"""Addresses of the network: which are public, and which a host's name spells out without any lookup."""
+
+import ipaddress
+import socket
+import unicodedata
+
+_EMBEDDING = (
+    (ipaddress.ip_network("::ffff:0:0/96"), 0),  # IPv4-mapped
+    (ipaddress.ip_network("64:ff9b::/96"), 0),  # NAT64, RFC 6052
+    (ipaddress.ip_network("2002::/16"), 80),  # 6to4, RFC 3056
+)
+"""IPv6 networks that lead to an IPv4 address, and the bits that stand behind that address."""
+
+_UNICAST6 = ipaddress.ip_network("2000::/3")
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "100.64.0.0/10",  # behind a carrier's NAT
+        "168.63.129.16/32",  # Azure's platform service, on every machine there
+        "192.0.0.0/24",  # protocols; Oracle's metadata service
+        "192.88.99.0/24",  # 6to4 relays
+        "198.18.0.0/15",  # tests of networks
+        "2001::/23",  # protocols; Teredo
+        "2001:db8::/32",
+        "3fff::/20",
+    )
+)
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the public internet: no network of one's own, no machine's own services.
+
+    An IPv6 address that stands for an IPv4 address is as public as that. Multicast, reserved and documentation
+    addresses are not public.
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        for network, shift in _EMBEDDING:
+            if found in network:
+                return is_public(str(ipaddress.IPv4Address((int(found) >> shift) & 0xFFFFFFFF)))
+        if found not in _UNICAST6:
+            return False
+    return (
+        found.is_global
+        and not (found.is_multicast or found.is_reserved)
+        and not any(found.version == network.version and found in network for network in _NOT_PUBLIC)
+    )
+
+
+def written_address(host: str) -> str | None:
+    """Return the IP address that a host's name itself says, or None for a name that has to be looked up.
+
+    ``localhost`` and every spelling that resolvers take for an IPv4 address count: ``127.1``, ``0x7f000001``,
+    ``2130706433``, ``0177.0.0.1``, full-width digits.
+    """
+    host = unicodedata.normalize("NFKC", host).strip("[]").rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host)) if host.isascii() and " " not in host else None
+    except OSError:
+        return None

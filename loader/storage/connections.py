@@ -1,0 +1,127 @@
+"""Connections to web servers that may be held to public addresses."""
+
+import functools
+import socket
+import time
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+)
+from urllib3.util import Timeout
+from urllib3.util.connection import create_connection
+
+from loader.storage.addresses import is_public
+from loader.storage.config import StorageConfig
+
+_MOST_ADDRESSES = 16
+"""Addresses of one host that are tried."""
+
+
+class NotPublicError(HTTPError):
+    """A host that leads to no public address, where only such may be connected to.
+
+    Args:
+        host: name of the host.
+        address: one of its addresses.
+    """
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(f"{host} is at {address}")
+        self.host, self.address = host, address
+
+
+class _Connecting(HTTPConnection):
+    """Connects to addresses that were looked up and judged here, so that no second look-up gives others."""
+
+    only_public = False
+
+    def _new_conn(self) -> socket.socket:
+        timeout_s = self.timeout if isinstance(self.timeout, int | float) else None
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        problem: OSError = OSError("no address")
+        for address in self._addresses():
+            left_s = timeout_s if until is None else until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                problem = TimeoutError("its addresses took too long")
+                break
+            try:
+                return create_connection((address, self.port), left_s, None, self.socket_options)
+            except OSError as error:
+                problem = error
+        if isinstance(problem, TimeoutError):
+            raise ConnectTimeoutError(self, f"connecting to {self.host} took too long") from problem
+        raise NewConnectionError(self, f"no connection to {self.host}: {problem}") from problem
+
+    def _addresses(self) -> list[str]:
+        """Addresses of the host that may be connected to.
+
+        Raises:
+            NotPublicError: there are only others.
+        """
+        host = self._dns_host.strip("[]")
+        try:
+            host.encode("idna")
+            found = socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)
+        except UnicodeError:
+            raise LocationParseError(f"{host!r}, label empty or too long") from None
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
+        allowed = [one for one in addresses if not self.only_public or is_public(one)]
+        if addresses and not allowed:
+            raise NotPublicError(self.host, addresses[0])
+        return allowed[:_MOST_ADDRESSES]
+
+
+class _ConnectingTls(HTTPSConnection, _Connecting):
+    pass
+
+
+class _PublicConnection(_Connecting):
+    only_public = True
+
+
+class _PublicTls(_ConnectingTls):
+    only_public = True
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connecting
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _ConnectingTls
+
+
+class _PublicPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _PublicConnection
+
+
+class _PublicTlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _PublicTls
+
+
+@functools.lru_cache(maxsize=16)
+def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int) -> urllib3.PoolManager:  # noqa: ARG001 - key
+    """Return the connections of this process; threads share them, a forked process must not.
+
+    Args:
+        config: timeouts.
+        proxy: URL of the proxy, which looks names up itself; None for none.
+        only_public: whether connections without a proxy lead to public addresses alone.
+        pid: of this process.
+    """
+    timeout = Timeout(connect=config.connect_timeout_s, read=config.read_timeout_s)
+    if proxy:
+        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=64, timeout=timeout)
+    manager = urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)
+    manager.pool_classes_by_scheme = (
+        {"http": _PublicPool, "https": _PublicTlsPool} if only_public else {"http": _Pool, "https": _TlsPool}
+    )
+    return manager
