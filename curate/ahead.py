@@ -200,7 +200,11 @@ class Ahead:
         try:
             picture = self._pictures.finish(frame)
             self._encoder.show(picture, self._slots - before)
-            self._collector.push(self._times_s[number] - first_s, frame, picture)
+            since_s, held_s = (
+                self._times_s[number] - first_s,
+                self._times_s[number + 1] - self._times_s[number],
+            )
+            self._collector.push(since_s, held_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
 

@@ -9,7 +9,7 @@ from array import array
 
 from curate.config import SourceStageConfig
 from curate.shots import ForetellingDetector
-from curate.spans import long_enough, part_end
+from curate.spans import long_enough, longest_hold_s, part_end
 from curate.stitch import Samples, stitch
 
 
@@ -39,6 +39,9 @@ class Foresight:
         self._fading = False  # whether that end is only a fade that has begun
         self._next: int | None = None  # first frame of the next shot, where it is known
         self._part_end: int | None = None
+        self._longest_s = longest_hold_s(config.spans)
+        self._gaps: list[int] = []  # frames that are held for too long to be in a clip
+        self._timed = 0  # frames of which it is known for how long they are held
 
     def sees(self, frame: int, times_s: "array[float]") -> bool:
         """Whether all is known that tells the clip of a frame, but for cuts that stitching may take back later.
@@ -60,7 +63,7 @@ class Foresight:
             times_s: when each frame seen was shown; once ended, also when the last one disappears.
             ended: whether the detector has finished.
         """
-        if self._detector.judged > self._judged:
+        if self._finds_gap(times_s) or self._detector.judged > self._judged:
             self._judged = self._detector.judged
             self._look(frame, times_s, ended)
         if self._end is not None and frame >= self._end:
@@ -69,12 +72,25 @@ class Foresight:
             self._shot = self._part = self._firm = self._next
             self._end = None
             self._look(frame, times_s, ended)
+            if self._end is not None and frame >= self._end:  # one gap after the other
+                return None
         elif self._part_end is not None and frame >= self._part_end:
             self._next_part(times_s)
         # What looks like the beginning of a fade is often a dark moment.
         end = None if self._fading and self._part_end == self._end else self._part_end
         reach = self._judged if end is None else end
         return self._part if long_enough(times_s[reach] - times_s[self._part], self._config.spans) else None
+
+    def _finds_gap(self, times_s: "array[float]") -> bool:
+        """Look for gaps among the frames that were seen since the last call."""
+        found = [
+            frame
+            for frame in range(self._timed, len(times_s) - 1)
+            if times_s[frame + 1] - times_s[frame] > self._longest_s
+        ]
+        self._timed = len(times_s) - 1
+        self._gaps = [gap for gap in self._gaps if gap >= self._shot] + found
+        return bool(found)
 
     def _look(self, frame: int, times_s: "array[float]", ended: bool) -> None:
         """Sees whether the shot's end, and the next one's beginning, have come into sight."""
@@ -84,12 +100,14 @@ class Foresight:
         )
         fade = None if known.fading_since is None or ended else known.fading_since + 1
         before = self._end
-        ends = [found.start_frame + 1 for found in stitched] + ([] if fade is None else [fade])
+        edges = [(found.start_frame + 1, found.end_frame) for found in stitched]
+        edges += [(gap, gap + 1) for gap in self._gaps if gap >= self._shot]
+        ends = [end for end, _ in edges] + ([] if fade is None else [fade])
         # An end that was passed stays, unless it came to nothing; one that appears behind us comes too late.
         if self._end is None or frame < self._end or self._end not in ends:
             self._end = min((end for end in ends if end >= frame), default=self._judged if ended else None)
             self._fading = self._end is not None and self._end == fade
-        self._next = next((found.end_frame for found in stitched if found.start_frame + 1 == self._end), None)
+        self._next = next((begin for end, begin in edges if end == self._end), None)
         if before not in (None, self._end):
             self._part = self._firm  # what came to nothing may have moved the parts before it
         self._split(times_s)

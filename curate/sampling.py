@@ -104,17 +104,28 @@ class Collector:
         self._pictures: list[NDArray[np.uint8]] = []
         self._times_s: list[float] = []
 
-    def push(self, since_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
-        """Looks at the next frame of the clip, as decoded and as it went to the encoder.
+    def push(self, since_s: float, held_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
+        """Look at the next frame of the clip, as decoded and as it went to the encoder.
+
+        A picture that is held counts once in every interval of the sample, for as long as it is shown.
 
         Args:
-            since_s: when it is shown, seconds after the clip's start.
-            decoded: by a decoder that exports motion vectors.
-            finished: upright, square pixels.
+            since_s: When it is shown, seconds after the clip's start.
+            held_s: For how long.
+            decoded: By a decoder that exports motion vectors.
+            finished: Upright, square pixels.
         """
         self._motion.push(decoded, since_s)
-        if since_s + 1e-9 < len(self._pictures) / self._config.fps:
-            return
+        fps, due = self._config.fps, len(self._times_s)
+        times_s = [since_s] if since_s + 1e-9 >= due / fps else []
+        # The next frame stands for what falls due before it, unless it comes a whole interval late.
+        while (due + len(times_s) + 1) / fps <= since_s + held_s + 1e-9:
+            times_s.append((due + len(times_s)) / fps)
+        if times_s:
+            self._pictures += [self._small(finished)] * len(times_s)
+            self._times_s += times_s
+
+    def _small(self, finished: VideoFrame) -> NDArray[np.uint8]:
         scale = min(1.0, self._config.long_side_px / max(finished.width, finished.height))
         small = self._scaler.reformat(
             finished,
@@ -124,8 +135,7 @@ class Collector:
             interpolation="AREA",
             threads=1,
         )
-        self._pictures.append(np.asarray(small.to_ndarray(), np.uint8))
-        self._times_s.append(since_s)
+        return np.asarray(small.to_ndarray(), np.uint8)
 
     def take(self) -> Collected:
         """What was collected of the clip; the next one begins afresh."""

@@ -118,7 +118,8 @@ class CutSource:
         collector = Collector(seen.probe.codec, self.config.scores)
 
         def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
-            collector.push(float(times_s[number] - times_s[span.first]), decoded, finished)
+            since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
+            collector.push(float(since_s), float(held_s), decoded, finished)
 
         clips = cut(file, seen.timeline, wanted, seen.size, self.config.cut, observe, ahead or {})
         arrays: dict[str, NDArray[Any]] = {}

@@ -18,6 +18,11 @@ from curate.timeline import Timeline, clean_runs
 MISSING_MIN_S = 0.5
 MISSING_MIN_SHARE = 0.02
 
+_TICK_S = 0.0005  # half a millisecond: ticks of containers are no finer
+_USUAL_FRAMES = 3  # held for so many usual frames, a picture is one of a slow film and no gap
+_OVER_S = 0.1
+"""Time by which a part may be longer than max_clip_s, so that it can end on a frame."""
+
 
 class SpanConfig(BaseModel, frozen=True, extra="forbid"):
     """How shots become clip spans."""
@@ -28,6 +33,12 @@ class SpanConfig(BaseModel, frozen=True, extra="forbid"):
     )
     crop_s: float = Field(
         0.0, ge=0, description="left out at both ends of every shot, where a detector's edge may be off"
+    )
+    max_gap_s: float = Field(
+        5.0,
+        gt=0,
+        description="a picture held for longer is a gap between shots: filtered, and in no clip; a slow film may hold"
+        " its pictures for three usual frames, and none is held for longer than max_clip_s",
     )
     long_shots: Literal["full", "equal", "stride"] = Field(
         "full",
@@ -76,7 +87,8 @@ def spans(
 ) -> list[Span]:
     """Spans that lie side by side from 0 to the end, or to the promised end when the source is cut off.
 
-    Frames inside a gradual transition, damaged frames and what is cropped become spans of their own, with a fault.
+    Frames inside a gradual transition, damaged frames, gaps and what is cropped become spans of their own, with a
+    fault.
     """
     times_s = timeline.times_s
     found: list[Span] = []
@@ -88,7 +100,15 @@ def spans(
 
     for hurt in timeline.damage:
         add(hurt.first, hurt.last, hurt.reason, "failed", "decode")
-    runs = clean_runs(timeline.frames, timeline.damage)
+    longest_s = longest_hold_s(config, float(np.median(np.diff(times_s))))
+    runs: list[tuple[int, int]] = []
+    for clean_first, clean_last in clean_runs(timeline.frames, timeline.damage):
+        first = clean_first
+        for gap in gaps(times_s, clean_first, clean_last, longest_s):
+            found.append(_gap(times_s, *gap, longest_s))
+            runs.append((first, gap[0]))
+            first = gap[1]
+        runs.append((first, clean_last))
     for piece in pieces(transitions, timeline.frames):
         for run_first, run_last in runs:
             first, last = max(piece.first, run_first), min(piece.end, run_last)
@@ -111,9 +131,33 @@ def spans(
     return found
 
 
+def longest_hold_s(config: SpanConfig, usual_s: float = 0.0) -> float:
+    """Return for how long a picture may be held and be part of a clip, in seconds.
+
+    Args:
+        config: Limits.
+        usual_s: For how long most pictures of the source are held, where that is known.
+    """
+    return min(max(config.max_gap_s, _USUAL_FRAMES * usual_s), config.max_clip_s) + _TICK_S
+
+
+def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> list[tuple[int, int]]:
+    """Return the runs of frames in ``[first, last)`` that are each held for longer than ``longest_s``."""
+    held = np.diff(times_s[first : last + 1]) > longest_s
+    edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)) + first
+    return [(int(one), int(other)) for one, other in edges.reshape(-1, 2)]
+
+
+def _gap(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> Span:
+    start_s, end_s = float(times_s[first]), float(times_s[last])
+    held_s = float(np.diff(times_s[first : last + 1]).max())
+    fault = f"a picture is held for {held_s:.2f} s, which is a gap between shots (spans.max_gap_s)"
+    return Span(first, last, start_s, end_s, fault, "filtered", "gaps", held_s, longest_s)
+
+
 def long_enough(duration_s: float, config: SpanConfig) -> bool:
     """Whether a clip may be that short."""
-    return duration_s >= config.min_clip_s - 0.0005  # half a millisecond: ticks of containers are no finer
+    return duration_s >= config.min_clip_s - _TICK_S
 
 
 def _checked(span: Span, config: SpanConfig) -> Span:
@@ -156,7 +200,8 @@ def part_end(
     if config.long_shots == "full" and start_s + config.min_clip_s <= giving_way_s < end_s:
         end_s = giving_way_s
         return max(first + 1, bisect.bisect_right(times_s, end_s + 1e-9, first, last) - 1)
-    return max(first + 1, bisect.bisect_left(times_s, end_s - 1e-9, first, last))
+    end = bisect.bisect_left(times_s, end_s - 1e-9, first, last)
+    return max(first + 1, end if times_s[end] <= end_s + _OVER_S else end - 1)
 
 
 def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig) -> list[tuple[int, int]]:
@@ -167,7 +212,23 @@ def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConf
         parts = max(1, math.ceil(duration_s / config.max_clip_s - 1e-9))
         inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
         inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
-        return list(pairwise(sorted({first, *(int(bound) for bound in inner), last})))
+        equal = pairwise(sorted({first, *(int(bound) for bound in inner), last}))
+        # Pictures that are held may make a part too long.
+        return [part for bounds in equal for part in _limited(times_s, *bounds, config)]
+    return _one_by_one(times_s, first, last, config)
+
+
+def _limited(
+    times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> list[tuple[int, int]]:
+    if times_s[last] - times_s[first] <= config.max_clip_s + _OVER_S:
+        return [(first, last)]
+    return _one_by_one(times_s, first, last, config)
+
+
+def _one_by_one(
+    times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> list[tuple[int, int]]:
     bounds = [first]
     while bounds[-1] < last:
         bounds.append(part_end(times_s, bounds[-1], last, config))
