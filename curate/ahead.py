@@ -20,6 +20,7 @@ from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
+from curate.budget import most_bytes, most_frames, most_pixels
 from curate.config import SourceStageConfig
 from curate.cut.clip import CutError
 from curate.cut.encode import Encoder, choose
@@ -66,6 +67,7 @@ class Ahead:
         size: Geometry,
         found: Probe,
         time_base: Fraction,
+        source_bytes: int,
         config: SourceStageConfig,
     ) -> None:
         assert found.rate is not None
@@ -84,6 +86,9 @@ class Ahead:
         self._encoder: Encoder | None = None
         self._shown = array("L")  # of the clip in work, as of `_Encoded`
         self._slots = 0  # their sum
+        self._written = 0  # frames of all clips
+        self._most_pixels = most_pixels(source_bytes, config.probe)
+        self._left_bytes = most_bytes(source_bytes, config.probe)  # of the clips to come
         self._encoded: dict[int, _Encoded] = {}
         self._timeline: Timeline | None = None
         self._pixels = 0  # encoded since memory was given back
@@ -183,7 +188,7 @@ class Ahead:
             return
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            self._encoder = Encoder(choose(config.encoder), self._size, rate, config)
+            self._encoder = Encoder(choose(config.encoder), self._size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why
 
@@ -196,6 +201,9 @@ class Ahead:
         # As `source_frames` does for a whole span, here without knowing its end.
         while first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
             self._slots += 1
+            if not self._affords(self._slots):
+                self.close()  # the second pass says why, or does without it
+                return
         self._shown.append(self._slots - before)
         try:
             picture = self._pictures.finish(frame)
@@ -208,12 +216,20 @@ class Ahead:
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
 
+    def _affords(self, frames: int) -> bool:
+        """Whether the budget of the source holds another clip of so many frames."""
+        frames += self._written
+        pixels = frames * self._size.width * self._size.height
+        return pixels <= self._most_pixels and frames <= most_frames(len(self._times_s), self._config.probe)
+
     def _close(self, last: int) -> None:
         encoder, self._encoder = self._encoder, None
         if encoder is None or self._clip is None:
             return
         try:
             clip, collected = encoder.finish(), self._collector.take()
+            self._written += self._slots
+            self._left_bytes -= len(clip)
             place = self._spool.seek(0, 2)
             if place > _MAX_SPOOL_BYTES:
                 self.close()
@@ -264,7 +280,12 @@ def _frame_bytes(found: Probe) -> float:
 
 @contextmanager
 def encode_ahead(
-    foresight: Foresight, size: Geometry, found: Probe, time_base: Fraction, config: SourceStageConfig
+    foresight: Foresight,
+    size: Geometry,
+    found: Probe,
+    time_base: Fraction,
+    source_bytes: int,
+    config: SourceStageConfig,
 ) -> Iterator[Ahead]:
     """What encodes the clips of a source ahead, while the context lasts.
 
@@ -273,10 +294,11 @@ def encode_ahead(
         size: of finished pictures.
         found: of the source.
         time_base: seconds per tick of its time stamps.
+        source_bytes: Size of the source, which decides what its clips may take.
         config: of the clips and their samples.
     """
     with finisher(size) as pictures, tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
-        ahead = Ahead(foresight, pictures, spool, size, found, time_base, config)
+        ahead = Ahead(foresight, pictures, spool, size, found, time_base, source_bytes, config)
         try:
             yield ahead
         finally:

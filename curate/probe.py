@@ -30,6 +30,23 @@ class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
     max_decode_s: float = Field(
         4 * 3600.0, gt=0, description="seconds of processor time for decoding a source once"
     )
+    max_pixels_per_byte: float = Field(
+        1e6,
+        gt=0,
+        description="pixels decoded, or encoded, for each byte of a source; sources that show more, and more than 20"
+        " billion (10,000 frames of 1080p), fail",
+    )
+    max_fill: float = Field(
+        200.0,
+        ge=1,
+        description="frames of clips for each frame of a source whose pictures are held; sources that need more, and"
+        " more than 1,000, fail",
+    )
+    max_growth: float = Field(
+        200.0,
+        gt=0,
+        description="bytes of clips for each byte of a source; clips beyond that, and beyond 256 MiB, fail",
+    )
     hdr: Literal["tonemap", "reject"] = Field(
         "tonemap", description="PQ and HLG sources: tonemap to BT.709 SDR, or reject"
     )

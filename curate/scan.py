@@ -30,6 +30,7 @@ class Scan:
     transitions: list[Transition]
     size: Geometry
     stats: FrameStats
+    source_bytes: int
     ahead: Ahead | None = None
 
 
@@ -71,7 +72,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
             if size is None:
                 size = geometry(frame, found.pixel_aspect)
                 if foresight is not None:
-                    ahead = stack.enter_context(encode_ahead(foresight, size, found, time_base, config))
+                    ahead = stack.enter_context(
+                        encode_ahead(foresight, size, found, time_base, container.size, config)
+                    )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)
             small = scale(frame)
@@ -98,4 +101,4 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         transitions = with_cuts(transitions, line.breaks)
         if ahead is not None:
             ahead.finish(line)
-        return Scan(found, line, transitions, size, stats, ahead)
+        return Scan(found, line, transitions, size, stats, container.size, ahead)

@@ -16,6 +16,7 @@ from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from curate.at_work import noted
+from curate.budget import check_clips, most_bytes
 from curate.config import SourceStageConfig
 from curate.cut import Clip, cut
 from curate.dedup import fingerprint as dedup_fingerprint
@@ -115,13 +116,17 @@ class CutSource:
         base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
         records = [self._planned(base, part, span) for part, span in enumerate(parts)]
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        limits, line, size = self.config.probe, seen.timeline, seen.size
+        frames = sum(len(source_frames(times_s, span.first, span.last, line.rate)) for span in wanted)
+        check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, limits)
         collector = Collector(seen.probe.codec, self.config.scores)
 
         def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
             since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
             collector.push(float(since_s), float(held_s), decoded, finished)
 
-        clips = cut(file, seen.timeline, wanted, seen.size, self.config.cut, observe, ahead or {})
+        max_bytes = most_bytes(seen.source_bytes, limits)
+        clips = cut(file, line, wanted, size, self.config.cut, observe, ahead or {}, max_bytes)
         arrays: dict[str, NDArray[Any]] = {}
         for span, record in zip(parts, records, strict=True):
             if record.state == "kept":

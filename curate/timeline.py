@@ -12,6 +12,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from curate.budget import check_pixels
 from curate.clock import JUMP_S, repaired
 from curate.interlace import deinterlaced
 from curate.probe import ProbeConfig, check_frame, check_size
@@ -122,6 +123,7 @@ class Decoder:
         lasting, shown = 0.0, None
         tick_s = float(self._stream.time_base or 0)
         seen: tuple[object, ...] = ()
+        pixels, source_bytes = 0, self._container.size
         for frames in self._packets():
             spent_s += time.thread_time() - began_s
             if spent_s > limits.max_decode_s:
@@ -134,6 +136,8 @@ class Decoder:
                 if kind != seen:
                     check_frame(frame, limits)
                     seen = kind
+                pixels += frame.width * frame.height
+                check_pixels(pixels, source_bytes, limits)
                 if self._shown > limits.max_frames:
                     raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
                 if frame.pts is not None:

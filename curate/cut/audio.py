@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -13,6 +14,7 @@ from av.audio.stream import AudioStream
 from av.packet import Packet
 
 from curate.cut import aac
+from curate.cut.config import CutConfig
 from curate.cut.mp4 import Mp4
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
@@ -57,7 +59,7 @@ def sound_of(
     packets: Sequence[Packet[AudioStream]],
     start_s: Fraction,
     duration_s: Fraction,
-    bitrate_kbps: int,
+    config: CutConfig,
 ) -> Sound:
     """The sound of a clip; never raises for a fault of the source.
 
@@ -66,11 +68,13 @@ def sound_of(
         packets: of it, in order, from at least `READ_BEFORE_S` before the clip to its end; they stay as they are.
         start_s: when the clip begins on the stream's clock.
         duration_s: of the clip.
-        bitrate_kbps: of sound that has to be encoded.
+        config: Bit rate of sound that has to be encoded, and how much sound is too much.
     """
     rate = stream.codec_context.sample_rate
     if not packets or rate <= 0:
         return Sound()
+    if rate * (channels := stream.codec_context.channels) > config.max_sound_rate:
+        return Sound(fault=f"{channels} channels of {rate} Hz are more than cut.max_sound_rate")
     slices = slices_of(
         [(packet.pts or 0, packet.duration or 0) for packet in packets],
         packets[0].time_base,
@@ -85,11 +89,12 @@ def sound_of(
         return Sound()
     chosen = packets[begin:stop]
     try:
-        decoded = _decode(stream, chosen)
+        decoded = _decoded(stream, chosen)
         if _copyable(codec, slices[begin:stop], chosen):
+            deque(decoded, maxlen=0)
             return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
         track = aac.samples(decoded, start_s, duration_s)
-        return Sound("aac", aac.encode(track, bitrate_kbps)) if track is not None else Sound()
+        return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:
         return Sound(fault=f"its {codec} sound is damaged: {error}")
 
@@ -156,14 +161,15 @@ def _copyable(codec: str, slices: Sequence[Slice], packets: Sequence[Packet[Audi
     return codec in COPIED and not changes and out_of_sync(slices) is None
 
 
-def _decode(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> list[AudioFrame]:
-    """Decodes packets from a fresh start; an error in any of them is an error."""
+def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:
+    """Decode packets from a fresh start; an error in any of them is an error."""
     context = stream.codec_context
     context.flush_buffers()
-    frames = [frame for packet in packets for frame in context.decode(packet)]
-    if any(frame.is_corrupt for frame in frames):
-        raise ValueError("it decodes with damage")
-    return frames
+    for packet in packets:
+        for frame in context.decode(packet):
+            if frame.is_corrupt:
+                raise ValueError("it decodes with damage")
+            yield frame
 
 
 def _copy(

@@ -1,6 +1,7 @@
 """One pass over a source that yields its wanted spans as clips."""
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
@@ -39,6 +40,7 @@ def cut(
     config: CutConfig,
     observe: Observe | None = None,
     encoded: Encoded = MappingProxyType({}),
+    max_bytes: float = math.inf,
 ) -> Iterator[Clip | FailedClip]:
     """Reads the source once and yields every wanted span, in order, as a clip or as failed.
 
@@ -56,6 +58,7 @@ def cut(
             vectors where it exports them. A span's frames are seen before its clip is yielded, those of the next
             span after that.
         encoded: spans that need not be encoded again; they are not observed.
+        max_bytes: All clips may take together; those behind fail.
     """
     if not wanted:
         return
@@ -65,15 +68,25 @@ def cut(
         finisher(size) as pictures,
     ):
         source = _Pass(container, stream, timeline, pictures, size, config, observe)
+        left_bytes = max_bytes
         left = sum(span not in encoded for span in wanted)
         for span in wanted:
             if left == 0:
                 source.stop_decoding()
             left -= span not in encoded
             try:
-                yield source.clip(span, encoded.get(span))
+                if left_bytes < 0:
+                    raise CutError(encode.TOO_LARGE)
+                clip = source.clip(span, encoded.get(span), left_bytes)
+                left_bytes -= len(clip.data)
+                if left_bytes < 0:
+                    raise CutError(encode.TOO_LARGE)
             except CutError as error:
+                if str(error) == encode.TOO_LARGE:
+                    left_bytes = -1
                 yield FailedClip(span, str(error))
+            else:
+                yield clip
 
 
 class _Pass:
@@ -115,7 +128,7 @@ class _Pass:
         self._feed.stop_decoding()
         self._decodes = False
 
-    def clip(self, span: Span, encoded: bytes | None) -> Clip:
+    def clip(self, span: Span, encoded: bytes | None, max_bytes: float) -> Clip:
         """The clip of the next span; of what was encoded before, where that is given.
 
         Raises:
@@ -129,7 +142,7 @@ class _Pass:
         if encoded and self._decodes:
             deque(self._shown(span), maxlen=0)  # a later span is to be decoded
         if picture is None:
-            frames, picture = self._encoded(span)
+            frames, picture = self._encoded(span, max_bytes)
         back = self._timeline.back
         if back is not None and span.last > back and self._sound is not None:
             sound = Sound(fault="the source's clock steps back before it")
@@ -162,10 +175,10 @@ class _Pass:
                 self._observe(span, number, frame, self._finished(frame))
         return data
 
-    def _encoded(self, span: Span) -> tuple[int, bytes]:
+    def _encoded(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
         config, timeline, slots = self._config, self._timeline, self._slots(span)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
-        encoder = encode.Encoder(encode.choose(config.encoder), self._size, timeline.rate, config)
+        encoder = encode.Encoder(encode.choose(config.encoder), self._size, timeline.rate, config, max_bytes)
         try:
             for number, frame in self._shown(span):
                 picture = self._finished(frame)
@@ -204,7 +217,7 @@ class _Pass:
         self._feed.read_sound(self._sound_pts(end_s), round((end_s + _SOUND_SKEW_S) / self._time_base))
         if self._feed.overflow:
             return Sound(fault="its sound takes too much memory")
-        return sound_of(stream, self._feed.sound, start_s, duration_s, self._config.audio_bitrate_kbps)
+        return sound_of(stream, self._feed.sound, start_s, duration_s, self._config)
 
     def _sound_pts(self, time_s: Fraction) -> int:
         stream: AudioStream | None = self._sound

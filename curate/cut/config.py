@@ -35,6 +35,11 @@ class CutConfig(BaseModel, frozen=True, extra="forbid"):
         description="sound: copied where MP4 can hold it and it stays in sync, else encoded as AAC; or none",
     )
     audio_bitrate_kbps: int = Field(128, ge=16, le=512, description="of sound that is encoded")
+    max_sound_rate: float = Field(
+        4e6,
+        gt=0,
+        description="samples per second of all channels together; sources that have more keep no sound",
+    )
     verify: Literal["ends", "whole"] = Field(
         "ends",
         description="what of a clip is decoded again: its first frame and its last, or all of it;"

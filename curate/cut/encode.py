@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from fractions import Fraction
 from typing import Literal
 
@@ -15,6 +16,7 @@ from curate.cut.config import CutConfig
 from curate.cut.mp4 import Mp4
 from curate.picture import Geometry
 
+TOO_LARGE = "the clips of its source are too large for it (probe.max_growth)"
 X264, NVENC = "libx264", "h264_nvenc"
 _PROBE_SIZE, _PROBE_FRAMES = Geometry(256, 256), 4
 
@@ -27,12 +29,15 @@ class Encoder:
         size: of the pictures.
         rate: frames per second.
         config: of the encoder.
+        max_bytes: It may take.
 
     Raises:
         CutError: it cannot be opened.
     """
 
-    def __init__(self, codec: str, size: Geometry, rate: Fraction, config: CutConfig) -> None:
+    def __init__(
+        self, codec: str, size: Geometry, rate: Fraction, config: CutConfig, max_bytes: float = math.inf
+    ) -> None:
         try:
             self._file = Mp4()
             stream = self._file.container.add_stream(codec, rate=rate)
@@ -46,12 +51,13 @@ class Encoder:
         stream.codec_context.gop_size = config.keyframe_every
         stream.options = options(codec, config)
         self._codec, self._stream, self._written = codec, stream, 0
+        self._left_bytes = max_bytes
 
     def show(self, picture: VideoFrame, times: int) -> None:
         """Encodes one picture for the next ``times`` frames of the clip. The picture comes back as it was.
 
         Raises:
-            CutError: it could not be encoded.
+            CutError: it could not be encoded, or has become too large.
         """
         context, stream = self._stream.codec_context, self._stream
         before = picture.pts, picture.time_base or self._time_base, picture.pict_type
@@ -62,8 +68,12 @@ class Encoder:
             picture.time_base, picture.pict_type = self._time_base, 0
             for _ in range(times):
                 picture.pts = self._written
-                self._file.container.mux(stream.encode(picture))
+                packets = stream.encode(picture)
+                self._file.container.mux(packets)
                 self._written += 1
+                self._left_bytes -= sum(packet.size for packet in packets)
+                if self._left_bytes < 0:
+                    raise CutError(TOO_LARGE)
         except (av.error.FFmpegError, ValueError) as error:
             raise CutError(f"could not be encoded with {self._codec}: {error}") from error
         finally:
