@@ -27,7 +27,7 @@ from curate.cut.encode import Encoder, choose
 from curate.filters.vectors import VECTOR_CODECS
 from curate.foresight import Foresight
 from curate.memory import give_back
-from curate.picture import Finisher, Geometry, finisher
+from curate.picture import Finisher, Geometry
 from curate.probe import Probe
 from curate.sampling import Collected, Collector
 from curate.shots import ForetellingDetector, ShotDetector
@@ -297,8 +297,8 @@ def encode_ahead(
         source_bytes: Size of the source, which decides what its clips may take.
         config: of the clips and their samples.
     """
-    with finisher(size) as pictures, tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
-        ahead = Ahead(foresight, pictures, spool, size, found, time_base, source_bytes, config)
+    with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
+        ahead = Ahead(foresight, Finisher(size), spool, size, found, time_base, source_bytes, config)
         try:
             yield ahead
         finally:

@@ -86,7 +86,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
         REVISION: Raise it when the same configuration gives other bytes than before, so that the ledger notices.
     """
 
-    REVISION: ClassVar = 4
+    REVISION: ClassVar = 5
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

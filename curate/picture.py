@@ -1,18 +1,15 @@
 """Pictures as clips hold them: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
 
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 from av.filter import Graph
 from av.video.frame import VideoFrame
 
-from curate import hdr
+from curate import hdr, tone_map
+from curate.tone_map import tone_mapper
 from loader.dataset.orientation import Turn, turn_of
 
 _TURNS = {
@@ -59,57 +56,30 @@ class Finisher:
     its size on the way is scaled to the size it began with.
     """
 
-    def __init__(self, target: Geometry, scratch: Path) -> None:
+    def __init__(self, target: Geometry) -> None:
         self._target = target
-        self._scratch = scratch
-        self._graph: Graph | None = None
-        self._made_for: tuple[object, ...] | None = None
+        self._deepened, self._shaped = _Chain(), _Chain()
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """The finished picture of one decoded frame; time stamps are left to the caller."""
-        if not _narrows(frame):
-            return self._finished(frame)
-        finished = self._finished(_narrowed(frame))
-        # Set only now: scaling a tagged frame converts it to another matrix and leaves it without tags.
-        finished.colorspace, finished.color_range = frame.colorspace, frame.color_range
-        finished.color_primaries, finished.color_trc = frame.color_primaries, frame.color_trc
-        return finished
-
-    def _finished(self, frame: VideoFrame) -> VideoFrame:
-        kind = (
-            frame.width,
-            frame.height,
-            frame.format.name,
-            frame.color_trc,
-            frame.color_range,
-            turn_of(frame),
-        )
-        if kind != self._made_for:
-            chain = self._chain(frame)
-            self._graph, self._made_for = _build(frame, chain) if chain else None, kind
-        if self._graph is None:
-            return frame
-        self._graph.push(frame)
-        finished = self._graph.pull()
-        assert isinstance(finished, VideoFrame)
-        return finished
-
-    def _chain(self, frame: VideoFrame) -> list[str]:
-        steps = []
+        turn = turn_of(frame)
         if frame.color_trc in (hdr.PQ, hdr.HLG):
-            steps += [
-                "scale=in_color_matrix=bt2020:in_range=auto:out_range=full",
-                "format=gbrp16le",  # of all whole numbers only those of 16 bits are looked up with vector instructions
-                f"lut3d=file={self._cube(int(frame.color_trc))}:interp=tetrahedral",
-                "scale=in_range=full:out_color_matrix=bt709:out_range=limited",
-            ]
-        elif frame.color_range == _FULL_RANGE:
+            deep = self._deepened(frame, _to_mapped_format(frame))
+            mapped = tone_mapper(int(frame.color_trc))(deep)
+            return _tagged(self._shaped(mapped, self._to_shape(mapped, turn)), mapped)
+        if not _narrows(frame):
+            return self._shaped(frame, self._to_shape(frame, turn))
+        narrowed = _narrowed(frame)
+        # Set only now: scaling a tagged frame converts it to another matrix and leaves it without tags.
+        return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
+
+    def _to_shape(self, frame: VideoFrame, turn: Turn) -> tuple[str, ...]:
+        """Filters that give a frame range, format, orientation and size."""
+        steps = []
+        if frame.color_range == _FULL_RANGE:
             steps.append("scale=out_range=limited")
         if frame.format.name != "yuv420p" or steps:
             steps += ["scale=flags=area", "format=yuv420p"]
-        if frame.color_trc in (hdr.PQ, hdr.HLG):
-            steps.append("setparams=color_primaries=bt709:color_trc=bt709:colorspace=bt709")
-        turn = turn_of(frame)
         steps += _TURNS[turn]
         upright = (frame.height, frame.width) if turn.transposed else (frame.width, frame.height)
         if upright != (self._target.width, self._target.height):
@@ -120,20 +90,43 @@ class Finisher:
             else:
                 steps.append(f"scale={self._target.width}:{self._target.height}:flags=area")
                 steps.append("setsar=1")
-        return steps
-
-    def _cube(self, transfer: int) -> str:
-        path = self._scratch / f"{transfer}.cube"
-        if not path.exists():
-            path.write_text(hdr.cube(transfer))
-        return str(path)
+        return tuple(steps)
 
 
-@contextmanager
-def finisher(target: Geometry) -> Iterator[Finisher]:
-    """A finisher with its scratch folder, removed on exit."""
-    with tempfile.TemporaryDirectory(prefix="reelweave-picture-") as scratch:
-        yield Finisher(target, Path(scratch))
+class _Chain:
+    """Filters in a row, kept while frames are of one kind."""
+
+    def __init__(self) -> None:
+        self._graph: Graph | None = None
+        self._made_for: tuple[object, ...] | None = None
+
+    def __call__(self, frame: VideoFrame, steps: tuple[str, ...]) -> VideoFrame:
+        if not steps:
+            return frame
+        kind = (frame.width, frame.height, frame.format.name, steps)
+        if kind != self._made_for:
+            self._graph, self._made_for = _build(frame, steps), kind
+        assert self._graph is not None
+        self._graph.push(frame)
+        finished = self._graph.pull()
+        assert isinstance(finished, VideoFrame)
+        return finished
+
+
+def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
+    """Filters that make of an HDR frame what is tone-mapped."""
+    if frame.format.name == tone_map.FORMAT and frame.color_range != _FULL_RANGE:
+        return ()
+    return (
+        "scale=in_color_matrix=bt2020:in_range=auto:out_color_matrix=bt2020:out_range=limited:flags=area",
+        f"format={tone_map.FORMAT}",
+    )
+
+
+def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
+    finished.colorspace, finished.color_range = like.colorspace, like.color_range
+    finished.color_primaries, finished.color_trc = like.color_primaries, like.color_trc
+    return finished
 
 
 def _narrows(frame: VideoFrame) -> bool:
@@ -141,9 +134,7 @@ def _narrows(frame: VideoFrame) -> bool:
 
     swscale converts tagged frames to another matrix besides, a level too dark, and takes three times as long.
     """
-    hdr_or_full = frame.color_trc in (hdr.PQ, hdr.HLG) or frame.color_range == _FULL_RANGE
-    # A display matrix cannot be handed on to another frame.
-    return _DEEP.fullmatch(frame.format.name) is not None and not hdr_or_full and turn_of(frame) == Turn()
+    return _DEEP.fullmatch(frame.format.name) is not None and frame.color_range != _FULL_RANGE
 
 
 def _narrowed(frame: VideoFrame) -> VideoFrame:
@@ -165,14 +156,14 @@ def _narrowed(frame: VideoFrame) -> VideoFrame:
     return out
 
 
-def _build(frame: VideoFrame, chain: list[str]) -> Graph:
+def _build(frame: VideoFrame, steps: tuple[str, ...]) -> Graph:
     graph = Graph()
     graph.threads = 1  # sources run side by side instead
     source = graph.add_buffer(
         width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
     )
     nodes = [source]
-    for step in ",".join(chain).split(","):
+    for step in steps:
         name, _, arguments = step.partition("=")
         nodes.append(graph.add(name, arguments or None))
     nodes.append(graph.add("buffersink"))

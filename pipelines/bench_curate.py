@@ -20,7 +20,7 @@ from av.video.stream import VideoStream
 from curate.config import CurateConfig, fingerprint
 from curate.inputs import SourceRef, list_sources
 from curate.ledger import Ledger
-from curate.picture import Geometry, finisher
+from curate.picture import Finisher, Geometry
 from curate.records import Record
 from curate.source import open_video
 from curate.source_stage import CutSource
@@ -88,9 +88,9 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
     with (
         Path(source.location).open("rb") as file,
         open_video(file) as (container, stream),
-        finisher(size) as pictures,
         av.open("null", "w", format="null") as target,
     ):
+        pictures = Finisher(size)
         encoder = _encoder(target, size, record, config)
         begin: float | None = None
         for frame in Decoder(container, stream).frames():

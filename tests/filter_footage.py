@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from curate.filters import ClipSample, MotionMeter, ScoreConfig, levels
-from curate.picture import finisher, geometry
+from curate.picture import Finisher, geometry
 from curate.shots.scale import Scaler
 from curate.source import open_video
 
@@ -111,21 +111,21 @@ def sample_of(
         head = next(frames)
         size = geometry(head, stream.codec_context.sample_aspect_ratio)
         scale = min(1.0, config.long_side_px / max(size.width, size.height))
-        with finisher(size) as finish:
-            for number, frame in enumerate(itertools.chain([head], frames)):
-                tiny.append(small(frame).astype(np.float32) @ _GREY)
-                meter.push(frame, number / rate)
-                if number / rate + 1e-9 < len(pictures) / config.fps:
-                    continue
-                shown = scaler.reformat(
-                    finish.finish(frame),
-                    round(size.width * scale),
-                    round(size.height * scale),
-                    "rgb24",
-                    interpolation="AREA",
-                )
-                pictures.append(shown.to_ndarray())
-                times_s.append(number / rate)
+        finish = Finisher(size)
+        for number, frame in enumerate(itertools.chain([head], frames)):
+            tiny.append(small(frame).astype(np.float32) @ _GREY)
+            meter.push(frame, number / rate)
+            if number / rate + 1e-9 < len(pictures) / config.fps:
+                continue
+            shown = scaler.reformat(
+                finish.finish(frame),
+                round(size.width * scale),
+                round(size.height * scale),
+                "rgb24",
+                interpolation="AREA",
+            )
+            pictures.append(shown.to_ndarray())
+            times_s.append(number / rate)
     motion = meter.take()
     steps = [0.0] + [float(np.abs(after - before).mean()) for before, after in itertools.pairwise(tiny)]
     return ClipSample(

@@ -24,7 +24,7 @@ from curate.cut.copy import Unit, copy, copyable, form_of, units_of
 from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import verify
-from curate.picture import Finisher, Geometry, finisher
+from curate.picture import Finisher, Geometry
 from curate.source import open_video
 from curate.spans import Span
 from curate.timeline import Decoder, Timeline, source_frames
@@ -65,9 +65,8 @@ def cut(
     file.seek(0)
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
-        finisher(size) as pictures,
     ):
-        source = _Pass(container, stream, timeline, pictures, size, config, observe)
+        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe)
         left_bytes = max_bytes
         left = sum(span not in encoded for span in wanted)
         for span in wanted:

@@ -23,7 +23,7 @@ from pathlib import Path
 from curate.config import CurateConfig, fingerprint
 from curate.inputs import SourceRef, list_sources
 from curate.ledger import Ledger
-from curate.picture import Geometry, finisher
+from curate.picture import Finisher, Geometry
 from curate.records import Record
 from curate.source import open_video
 from curate.source_stage import CutSource
@@ -88,11 +88,10 @@ def converting(source: SourceRef, kept: list[Record]) -> float:
     if not left:
         return 0.0
     spent = 0.0
-    size = Geometry(kept[0].width, kept[0].height)
+    pictures = Finisher(Geometry(kept[0].width, kept[0].height))
     with (
         Path(source.location).open("rb") as file,
         open_video(file) as (container, stream),
-        finisher(size) as pictures,
     ):
         for frame in container.decode(stream):
             began = time.process_time()
