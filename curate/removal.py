@@ -20,13 +20,12 @@ from loader.dataset import (
     ShardRecord,
     next_shard_number,
     publish,
-    shard_path,
     write_shard,
 )
 from loader.dataset.manifest import MANIFEST
 from loader.dataset.tables import to_rows
 from loader.errors import UsageError
-from loader.storage import Storage
+from loader.storage import Storage, leased
 
 REPORT = "report/"
 
@@ -61,8 +60,14 @@ def remove(storage: Storage, removal: Removal) -> Removed:
 
     Raises:
         UsageError: the dataset knows no such source or key.
-        RunError: there is no finished dataset, or somebody else changed it meanwhile.
+        RunError: there is no finished dataset, or somebody else is writing to it.
     """
+    with leased(storage, "reelweave remove") as held:
+        return _remove(held, removal)
+
+
+def _remove(storage: Storage, removal: Removal) -> Removed:
+    """Take down as the holder of the dataset's lease."""
     dataset = Dataset(storage)
     if dataset.manifest.foreign:
         raise UsageError(
@@ -162,7 +167,7 @@ def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardR
         rewritten += 1
         if left:
             samples = (dataset.sample(dataset.row_numbers[row["key"]]) for row in left)
-            shards.append(write_shard(dataset.storage, shard_path(number), samples))
+            shards.append(write_shard(dataset.storage, number, samples))
             number += 1
     return shards, rewritten
 

@@ -24,8 +24,9 @@ from curate.work import Work, places_of
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
-from loader.storage import Storage, open_storage
+from loader.storage import Storage, leased, open_storage
 
+COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 
 
@@ -71,11 +72,23 @@ def curate(
             inputs or configuration and ``update`` is not given.
         RunError: the environment failed; what was done is kept for the next run.
     """
-    storage = open_storage(out, config.storage)
+    with leased(open_storage(out, config.storage), COMMAND) as storage:
+        return _curate(inputs, storage, config, progress, update or retry_failed, retry_failed)
+
+
+def _curate(
+    inputs: Sequence[str],
+    storage: Storage,
+    config: CurateConfig,
+    progress: Callable[[Progress], None],
+    update: bool,
+    retry_failed: bool,
+) -> Outcome:
+    """Curate as the holder of the output's lease."""
     ledger = Ledger(storage)
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
     _check_ours(storage, ledger, dataset)
-    change = dataset is not None and (update or retry_failed)
+    change = dataset is not None and update
     sources = list_sources(inputs, config.storage)
     notes: tuple[str, ...] = ()
     inputs = [shown(text) for text in inputs]
@@ -94,7 +107,7 @@ def curate(
         _tidy(ledger, dataset, config)
         return Outcome(dataset.manifest, already_there=True)
     if dataset is not None and not change:
-        raise _other_dataset(dataset.manifest.config, asked, out)
+        raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
     ledger.write_note("config", config.content())
     work = Work(config, ledger, sources, dataset, progress, models)
@@ -111,8 +124,6 @@ def curate(
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset else [],
     )
-    if dataset is None:
-        remove_strays(storage, {shard.path for shard in shards})
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
@@ -133,11 +144,12 @@ def forecast_curation(
         UsageError: no source is found, or a model cannot be had.
         RunError: the environment failed.
     """
-    ledger = Ledger(open_storage(out, config.storage))
-    sources = list_sources(inputs, config.storage)
-    check(config)
-    models = model_digests(config, ledger)
-    return Work(config, ledger, sources, None, progress, models).forecast(rates)
+    with leased(open_storage(out, config.storage), COMMAND) as storage:
+        ledger = Ledger(storage)
+        sources = list_sources(inputs, config.storage)
+        check(config)
+        models = model_digests(config, ledger)
+        return Work(config, ledger, sources, None, progress, models).forecast(rates)
 
 
 def versions() -> dict[str, str]:
@@ -174,13 +186,6 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
     ledger.drop_clips(staged - (keep - places_of(dataset).keys() if config.run.keep_rejected else set()))
     dataset.storage.delete_tree(f"{LEDGER}{SHARD}/")
     dataset.storage.sweep()
-
-
-def remove_strays(storage: Storage, planned: set[str]) -> None:
-    """Shards of an interrupted run that was planned otherwise must not lie beside the published ones."""
-    for item in list(storage.list("shards/")):
-        if item.path.removesuffix(".idx") not in planned:
-            storage.delete(item.path)
 
 
 def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> None:

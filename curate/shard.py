@@ -12,7 +12,7 @@ from curate.clip_stages import read_clip, unpack_array
 from curate.config import BinConfig, ShardConfig
 from curate.ledger import Ledger
 from curate.records import Record, Row
-from loader.dataset import INDEX, Sample, ShardRecord, shard_path, write_shard
+from loader.dataset import INDEX, Sample, ShardRecord, write_shard
 from loader.dataset.schema import PLACEMENT
 from loader.dataset.shard import npy_bytes
 
@@ -134,6 +134,16 @@ def untouched(shards: Sequence[ShardRecord], wanted: Sequence[Kept]) -> list[Sha
     return [shard for shard in shards if shard.rows and all(stays(row) for row in shard.rows)]
 
 
+def written_shards(ledger: Ledger, stage: str, fingerprint: str) -> dict[str, Row]:
+    """Return what a stage has closed, of those shards that are still there.
+
+    A run with other settings that finished in between has removed what it did not need.
+    """
+    sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
+    closed = ledger.closed(stage, fingerprint)
+    return {name: row for name, row in closed.items() if sizes.get(row["path"]) == row["size"]}
+
+
 @dataclass(frozen=True)
 class WriteShard:
     """Shard plan row -> row that names the written shard; the clips come one by one."""
@@ -147,7 +157,7 @@ class WriteShard:
 
     def _write(self, plan: Row) -> Row:
         samples = (self._sample(row) for row in plan["samples"])
-        written = write_shard(self.ledger.storage, shard_path(plan["number"]), samples)
+        written = write_shard(self.ledger.storage, plan["number"], samples)
         entry = {"path": written.path, "size": written.size, "sha256": written.sha256, "rows": written.rows}
         self.ledger.close(STAGE, self.fingerprint, plan["id"], entry)
         return {"id": plan["id"]}

@@ -23,7 +23,7 @@ from curate.pipeline import SILENCE_S, Pool, Stage, cluster_size, run_sequential
 from curate.progress import ClipMeter, Meter, Progress
 from curate.records import Record, Row
 from curate.shard import STAGE as SHARD
-from curate.shard import Kept, WriteShard, plan_shards, untouched
+from curate.shard import Kept, WriteShard, plan_shards, untouched, written_shards
 from curate.source_stage import STAGE as CUT
 from curate.source_stage import CutSource, SourceStage, arrays_name, clip_row, source_id
 from curate.takedown import STAGE as REMOVAL
@@ -261,7 +261,7 @@ class Work:
             [one for one in kept if one.record.key not in settled], self._config.shard, number
         )
         name = fingerprint(self._config.shard)
-        closed = self._ledger.closed(SHARD, name)
+        closed = written_shards(self._ledger, SHARD, name)
         done = sum(plan.id in closed for plan in plans)
         weights = {plan.id: plan.clip_bytes for plan in plans}
         filled = sum(weights[plan.id] for plan in plans if plan.id in closed)

@@ -10,7 +10,7 @@ from curate.records import Row
 from loader.arrays import Places
 from loader.buckets import Assignment
 from loader.dataset import Dataset
-from loader.dataset.latents import EMPTY_CONTEXT, LatentBucket, Latents, LatentText
+from loader.dataset.latents import LatentBucket, Latents, LatentText
 from loader.dataset.tables import to_rows
 from loader.errors import UsageError
 from pipelines.train_config import TrainRunConfig
@@ -27,7 +27,7 @@ def described(
     asked: dict[str, Any],
     facts: Sequence[Row],
 ) -> Latents:
-    """The manifest's section: which buckets are stored, and why.
+    """The manifest's section: which buckets are stored, and why; the empty caption's context has no path yet.
 
     Args:
         source: of the clips.
@@ -51,7 +51,7 @@ def described(
         raise UsageError(f"nothing would be stored; of bucket {assignment.buckets[0]}: {buckets[0].why}")
     text = None
     if asked["text"] is not None:
-        text = LatentText(encoder=asked["text"], empty=EMPTY_CONTEXT, **facts[0]["text"])
+        text = LatentText(encoder=asked["text"], empty="", **facts[0]["text"])
     return Latents(
         source=source.storage.root,
         source_index=asked["source_index"],

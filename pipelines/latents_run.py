@@ -11,16 +11,16 @@ from curate.ledger import LEDGER, Ledger, digest
 from curate.pipeline import runner
 from curate.progress import Progress, write_status
 from curate.records import Row
-from curate.run import remove_strays
+from curate.shard import written_shards
 from loader.blend.reading import is_blend_file
 from loader.buckets import Assignment, assign, buckets_of, shapes_of
-from loader.dataset import Dataset, ShardRecord, open_dataset
-from loader.dataset.latents import EMPTY_CONTEXT
+from loader.dataset import Dataset, ShardRecord, open_dataset, settle
+from loader.dataset.latents import empty_path
 from loader.dataset.manifest import MANIFEST
 from loader.dataset.shard import npy_bytes
 from loader.difference import first_difference
 from loader.errors import RunError, UsageError
-from loader.storage import Storage, open_storage
+from loader.storage import Storage, leased, open_storage
 from pipelines.latents_buckets import described, samples_of, size_of
 from pipelines.latents_publish import publish_version
 from pipelines.latents_work import EMPTY, STAGE, Loaded, Measure, WriteShard, stage
@@ -57,13 +57,24 @@ def make_latents(
         RunError: the environment failed, or float16 cannot hold a number; what was done is kept for the next run.
     """
     source = _source(uri, config)
-    storage = open_storage(out, config.storage)
+    with leased(open_storage(out, config.storage), "reelweave latents") as storage:
+        return _made(source, storage, out, config, progress)
+
+
+def _made(
+    source: Dataset,
+    storage: Storage,
+    out: str,
+    config: TrainRunConfig,
+    progress: Callable[[Progress], None],
+) -> Outcome:
+    """Make the version as the holder of its place's lease."""
     ledger = Ledger(storage)
     asked = _asked(source, config)
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         _check_same(finished.manifest.config, asked, out)
-        _tidy(storage)
+        _tidy(storage, finished)
         return Outcome(finished, already_there=True)
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
@@ -82,18 +93,23 @@ def make_latents(
     shards = [_record(closed[plan.id]) for plan in plans]
     failed = {one["key"]: one["reason"] for plan in plans for one in closed[plan.id]["failed"]}
     if failed and len(failed) == source.manifest.totals.samples:
-        raise RunError(f"no sample of {uri} could be encoded, the first: {next(iter(failed.values()))}")
+        raise RunError(
+            f"no sample of {source.storage.root} could be encoded, the first: {next(iter(failed.values()))}"
+        )
     files = {}
     if latents.text is not None:
-        files[EMPTY_CONTEXT] = npy_bytes(ledger.read_arrays(EMPTY)["context"])
+        context = npy_bytes(ledger.read_arrays(EMPTY)["context"])
+        text = latents.text.model_copy(update={"empty": empty_path(context)})
+        latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
     shards = [shard for shard in shards if shard.rows]
-    remove_strays(storage, {shard.path for shard in shards})
     publish_version(source, storage, shards, failed, asked, latents, files)
-    _tidy(storage)
-    return Outcome(Dataset(storage, config.storage), already_there=False)
+    made = Dataset(storage, config.storage)
+    _tidy(storage, made)
+    return Outcome(made, already_there=False)
 
 
-def _tidy(storage: Storage) -> None:
+def _tidy(storage: Storage, made: Dataset) -> None:
+    settle(storage, made.manifest, made.shards())
     storage.delete_tree(LEDGER)
     storage.sweep()
 
@@ -182,7 +198,7 @@ def _written(
     """Writes what is not written yet; all of the ledger's entries, by shard."""
     ledger, fingerprint = function.ledger, function.fingerprint
     sizes = {plan.id: plan.size for plan in plans}
-    done = {name for name in ledger.closed(STAGE, fingerprint) if name in sizes}
+    done = {name for name in written_shards(ledger, STAGE, fingerprint) if name in sizes}
     before, began = sum(sizes[name] for name in done), time.monotonic()
 
     def report(current: str = "") -> None:
@@ -198,7 +214,7 @@ def _written(
     for row in runner(config.latents.runner)(rows, [stage(function, config, len(rows))] if rows else []):
         done.add(row["id"])
         report(row["id"])
-    closed = ledger.closed(STAGE, fingerprint)
+    closed = written_shards(ledger, STAGE, fingerprint)
     if missing := [plan.id for plan in plans if plan.id not in closed]:
         raise RunError(f"shard {missing[0]} gave no result; run the same command again")
     return closed

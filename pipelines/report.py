@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from loader.blend import is_blend_file, open_source
 from loader.buckets import BucketConfig
-from loader.dataset import Dataset, open_dataset, stage_totals
+from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
 from loader.errors import UsageError
 from loader.storage import StorageConfig
 from pipelines import mixture, report_plan
@@ -91,9 +91,14 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
     """Renders ``report/index.html`` into the dataset; returns its URI. Same dataset, same page."""
     from pipelines.report_page import render
 
-    page = render(dataset, statistics(dataset, config), config)
-    dataset.storage.write(REPORT, page.encode())
-    return dataset.storage.uri(REPORT)
+    while True:
+        page = render(dataset, statistics(dataset, config), config)
+        dataset.storage.write(REPORT, page.encode())
+        # A report takes no lease; what was taken down while it was made must not come back with it.
+        now = read_manifest(dataset.storage)
+        if now == dataset.manifest:
+            return dataset.storage.uri(REPORT)
+        dataset = Dataset(dataset.storage, config.storage)
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

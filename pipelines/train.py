@@ -59,6 +59,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.share import Share
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.distributed.alone import alone
     from train.distributed.world import join
     from train.interrupt import interrupts
     from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
@@ -74,10 +75,12 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
-        checkpoints = open_storage(config.checkpoints, config.storage) if config.checkpoints else None
+        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)
-        return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
+        with alone(world, places, "reelweave train") as held:
+            checkpoints = held[-1] if config.checkpoints else None
+            return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
 
 
 def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":

@@ -29,6 +29,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     from loader.blend import open_source
     from loader.storage import open_storage
     from loader.stream import VideoStream
+    from train.distributed.alone import alone
     from train.distributed.world import join
     from train.interrupt import interrupts
     from train.vae.look import Look
@@ -49,5 +50,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
             )
             look = Look(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
-        checkpoints = open_storage(config.checkpoints, config.storage) if config.checkpoints else None
-        return VaeTrainer(config.train, stream, config.out, look, checkpoints).run()
+        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
+        with alone(world, places, "reelweave train-vae") as held:
+            checkpoints = held[-1] if config.checkpoints else None
+            return VaeTrainer(config.train, stream, config.out, look, checkpoints).run()

@@ -15,7 +15,7 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -92,10 +92,12 @@ class FaultyProxy:
     """An HTTP proxy in front of ``upstream`` that misbehaves as scripted; faults apply in the given order.
 
     ``match`` is a regular expression searched in "METHOD /path?query". ``then`` runs when the fault has
-    happened, before the client can see it. ``exchanges`` holds every request so far.
+    happened, before the client can see it. ``exchanges`` holds every request so far. ``ignored`` headers are not
+    handed on, as by a server that does not know them.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, ignored: Collection[str] = ()) -> None:
+        self.ignored = {*_HOP_BY_HOP, *ignored}
         self.exchanges: list[Exchange] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -202,7 +204,9 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
         def forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
+            headers = {
+                name: value for name, value in self.headers.items() if name.lower() not in proxy.ignored
+            }
             connection = http.client.HTTPConnection(upstream)
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()

@@ -18,7 +18,7 @@ from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, 
 from loader.dataset.schema import TABLES
 from loader.dataset.writer import SIDECARS
 from loader.errors import RunError, UsageError
-from loader.storage import ObjectInfo, Storage, StorageConfig, open_storage
+from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
 
@@ -69,13 +69,26 @@ def index_tars(
     # A tar is read once and forward; blocks that were read need no place on disk.
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
     place = tars if out is None else open_storage(out, config)
-    place = tars if place.root == tars.root else place
-    foreign = Foreign(uri=None if place is tars else tars.root)
+    beside = place.root == tars.root
+    with leased(place, "reelweave index") as held:
+        return _index(tars, held, beside, shards, workers or os.cpu_count() or 1, progress)
+
+
+def _index(
+    tars: Storage,
+    place: Storage,
+    beside: bool,
+    shards: str | None,
+    workers: int,
+    progress: Callable[[Progress], None],
+) -> Indexed:
+    """Index as the holder of the place's lease."""
+    foreign = Foreign(uri=None if beside else tars.root)
     found = choose(list(tars.list()), shards, tars.root)
-    previous, with_sidecars = _begin(place, foreign, is_beside=place is tars)
+    previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _known(place, found)
     todo = [info for info in found if info.path not in known]
-    read_tars(tars, place, todo, found, workers or os.cpu_count() or 1, progress)
+    read_tars(tars, place, todo, found, workers, progress)
     known |= _known(place, todo)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")

@@ -4,7 +4,7 @@ from loader.dataset.accounting import StageTotal, stage_totals
 from loader.dataset.manifest import Manifest, Removal, RemovedSpan, read_manifest
 from loader.dataset.reader import Dataset, open_dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, STATES, Row
-from loader.dataset.shard import Sample, ShardRecord, next_shard_number, shard_path, write_shard
+from loader.dataset.shard import Sample, ShardRecord, next_shard_number, write_shard
 from loader.dataset.verify import Verification, verify
 from loader.dataset.writer import Content, DatasetWriter, publish, settle
 
@@ -29,7 +29,6 @@ __all__ = [
     "publish",
     "read_manifest",
     "settle",
-    "shard_path",
     "stage_totals",
     "verify",
     "write_shard",

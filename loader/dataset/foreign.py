@@ -132,16 +132,11 @@ def publish_foreign(
     used, accounting = _used(tars, kept), _accounting(tars, kept)
     index = used.select(INDEX.names)
     plan_index = from_index(index, [tar.path for tar in tars], used.column("sample_crc32").to_pylist())
-    revision = 0 if previous is None else previous.revision + 1
     tables = {"index": index, "accounting": accounting, "scores": SCORES.empty_table()}
-    contents = {table_path(name, revision): to_parquet(table) for name, table in tables.items()}
-    contents[plan_path(revision)] = to_arrow(plan_index)
-    if with_sidecars:
-        contents |= energon_files(_energon(tars, kept))
-    files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
+    parquets = {name: to_parquet(table) for name, table in tables.items()}
+    sidecars = energon_files(_energon(tars, kept)) if with_sidecars else {}
     idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
     manifest = Manifest(
-        revision=revision,
         totals=Totals(
             samples=len(index),
             sources=pc.count_distinct(accounting.column("source")).as_py(),
@@ -159,13 +154,20 @@ def publish_foreign(
             )
             for tar, own in zip(tars, kept, strict=True)
         ],
-        files=[*files, *idx],
+        files=[],
         config=config,
         versions=versions,
         removals=previous.removals if previous else [],
         foreign=foreign,
     )
-    return publish_files(storage, manifest, contents, previous), others
+
+    def compose(revision: int) -> tuple[Manifest, dict[str, bytes]]:
+        contents = {table_path(name, revision): data for name, data in parquets.items()}
+        contents |= {plan_path(revision): to_arrow(plan_index), **sidecars}
+        files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
+        return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
+
+    return publish_files(storage, compose, previous), others
 
 
 def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:

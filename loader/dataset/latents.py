@@ -1,5 +1,6 @@
 """Latents and text contexts that stand for clips and captions: what a manifest says of them; reading their bytes."""
 
+import hashlib
 import io
 import math
 from collections.abc import Sequence
@@ -14,8 +15,6 @@ from loader.errors import RunError
 
 LATENT, CONTEXT = "latent.npy", "context.npy"
 """Suffixes: float16 or float32 [views, C, T, H, W], and [tokens, D]: the tokens that count, and no others."""
-
-EMPTY_CONTEXT = "latents/empty.context.npy"
 
 _MAX_HEADER_BYTES = 4096
 
@@ -82,6 +81,11 @@ class Latents(BaseModel, frozen=True, extra="forbid"):
     @cached_property
     def _shapes(self) -> dict[tuple[int, int, int], tuple[int, int, int, int] | None]:
         return {(one.frames, one.height, one.width): one.latent for one in self.buckets}
+
+
+def empty_path(data: bytes) -> str:
+    """Return the path of the empty caption's context, which fixes its bytes."""
+    return f"latents/empty-{hashlib.sha256(data).hexdigest()[:12]}.context.npy"
 
 
 def view_of(

@@ -25,6 +25,7 @@ from loader.dataset.schema import Row
 from loader.errors import RunError
 from loader.node_files import NodeFiles
 from loader.storage.base import Storage
+from loader.storage.fenced import unfenced
 from loader.storage.local import LocalStorage
 
 MAX_BYTES_PER_SAMPLE = 40
@@ -192,7 +193,7 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: Node
     if entry.size > samples * MAX_BYTES_PER_SAMPLE + _FRAMING_BYTES:
         raise RunError(f"{where} has {entry.size} bytes, more than a plan index of {samples} samples takes")
     try:
-        if isinstance(storage, LocalStorage):
+        if isinstance(unfenced(storage), LocalStorage):
             with storage.open(entry.path) as file:
                 data, sha256 = _mapped(file)
         else:

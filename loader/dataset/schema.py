@@ -9,7 +9,7 @@ FORMAT_VERSION = 2
 INDEX = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
-        pa.field("shard", pa.string(), nullable=False),  # "shards/000000.tar"
+        pa.field("shard", pa.string(), nullable=False),  # "shards/000000-0f343b093112.tar"
         pa.field("offset", pa.int64(), nullable=False),  # of the sample's first member header
         pa.field("size", pa.int64(), nullable=False),  # bytes of all its members, headers and padding too
         # Where each member's content lies in the shard, so that one range read gets it.

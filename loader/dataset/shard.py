@@ -21,6 +21,7 @@ from loader.dataset.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
 
+_NAME_CHARS = 12  # of a digest: numbers tell shards of a dataset apart, these tell attempts at one
 MAX_SAMPLE_BYTES = 2**32 - 1  # what the plan index can say; a USTAR header could say twice as much
 
 
@@ -74,19 +75,26 @@ class ShardRecord:
         return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(self.rows), self.split)
 
 
-def shard_path(number: int) -> str:
-    """The path of shard ``number`` inside a dataset."""
-    return f"shards/{number:06d}.tar"
+def shard_path(number: int, sha256: str) -> str:
+    """Return the path of a shard inside a dataset, which fixes its bytes.
+
+    So a writer that lost its lease cannot put other bytes where a manifest points.
+
+    Args:
+        number: Place in the order of writing.
+        sha256: Hex digest of the tar.
+    """
+    return f"shards/{number:06d}-{sha256[:_NAME_CHARS]}.tar"
 
 
 def next_shard_number(shards: Iterable[ShardRecord]) -> int:
     """Return the number after the highest among the shards of a dataset, 0 for none."""
-    names = (shard.path.removeprefix("shards/").removesuffix(".tar") for shard in shards)
-    return 1 + max(map(int, names), default=-1)
+    numbers = (shard.path.removeprefix("shards/").removesuffix(".tar").partition("-")[0] for shard in shards)
+    return 1 + max(map(int, numbers), default=-1)
 
 
-def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> ShardRecord:
-    """Writes the samples, in the given order, to one tar and its ``.idx``; same input, same bytes.
+def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> ShardRecord:
+    """Write the samples, in the given order, to one tar and its ``.idx``; same input, same bytes, same name.
 
     Only one sample is in memory at a time; the tar is assembled in a local temporary file.
     """
@@ -95,9 +103,11 @@ def write_shard(storage: Storage, path: str, samples: Iterable[Sample]) -> Shard
         local = Path(folder) / "shard.tar"
         with tarfile.open(local, "w", format=tarfile.USTAR_FORMAT) as tar:
             for sample in samples:
-                rows.append(_add(tar, path, sample))
+                rows.append(_add(tar, sample))
             end = tar.offset
         digest = _hash_samples(local, rows)
+        path = shard_path(number, digest)
+        rows = [{**row, "shard": path} for row in rows]
         storage.write_file(path, local)
         record = ShardRecord(path, local.stat().st_size, digest, rows)
     storage.write(f"{path}.idx", idx_bytes([row["offset"] for row in rows], end))
@@ -109,7 +119,7 @@ def idx_bytes(offsets: list[int], end: int) -> bytes:
     return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
 
 
-def _add(tar: tarfile.TarFile, path: str, sample: Sample) -> Row:
+def _add(tar: tarfile.TarFile, sample: Sample) -> Row:
     key = sample.row["key"]
     start = tar.offset
     members = []
@@ -124,7 +134,7 @@ def _add(tar: tarfile.TarFile, path: str, sample: Sample) -> Row:
         member.size, member.mode, member.uname, member.gname = len(content), 0o644, "reelweave", "reelweave"
         tar.addfile(member, io.BytesIO(content))
     size = tar.offset - start
-    return {**row, "shard": path, "offset": start, "size": size, "members": members}
+    return {**row, "offset": start, "size": size, "members": members}
 
 
 def _hash_samples(local: Path, rows: list[Row]) -> str:

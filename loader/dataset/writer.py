@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -27,13 +27,18 @@ from loader.dataset.manifest import (
 from loader.dataset.plan_index import from_arrow, from_index, to_arrow
 from loader.dataset.reader import Dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
-from loader.dataset.shard import Sample, ShardRecord, idx_bytes, shard_path, write_shard
+from loader.dataset.shard import Sample, ShardRecord, idx_bytes, write_shard
 from loader.dataset.tables import from_parquet, to_parquet, to_table
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
+from loader.storage.lease import leased
 
 SIDECARS = ".nv-meta/"
 _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
+
+
+Compose = Callable[[int], tuple[Manifest, Mapping[str, bytes]]]
+"""Number of a revision -> its manifest, and path to content of its tables and sidecars."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Content:
         versions: of code and models, by name.
         removals: what was taken down, in order.
         latents: what is said of them, where the dataset holds any.
-        files: content of further files by path, which are of no sample.
+        files: content of further files, which are of no sample, by a path that follows from it.
     """
 
     accounting: list[Row]
@@ -78,19 +83,18 @@ def publish(
     """
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
-    manifest, contents = _composed(shards, content, 0 if previous is None else previous.revision + 1)
-    return publish_files(storage, manifest, contents, previous)
+    return publish_files(storage, lambda revision: _composed(shards, content, revision), previous)
 
 
-def publish_files(
-    storage: Storage, manifest: Manifest, contents: Mapping[str, bytes], previous: Manifest | None
-) -> Manifest:
-    """Writes what a manifest lists beside its shards and their ``.idx``, then, in one conditional write, itself.
+def publish_files(storage: Storage, compose: Compose, previous: Manifest | None) -> Manifest:
+    """Write what a manifest lists beside its shards and their ``.idx``, then, in one conditional write, itself.
+
+    No file that a manifest may name is replaced. Where another writer left other tables of the same revision, the
+    next number is taken; sidecars, whose names are not ours to choose, wait until the new manifest stands.
 
     Args:
         storage: of the dataset.
-        manifest: of the next revision.
-        contents: path to content of tables and sidecars.
+        compose: what makes the manifest of a revision, and path to content of its tables and sidecars.
         previous: the manifest this one replaces, as read; None for a new dataset.
 
     Returns:
@@ -99,20 +103,27 @@ def publish_files(
     Raises:
         RunError: somebody else published here in the meantime.
     """
-    sidecars = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
-    if previous is not None and _same(manifest, previous):
-        settle_files(storage, previous, sidecars)
-        return previous
-    if previous is not None:
-        manifest, contents = _remembering(storage, manifest, contents, previous)
+    for revision in itertools.count(0 if previous is None else previous.revision + 1):
+        manifest, contents = compose(revision)
+        sidecars = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
+        if previous is not None and _same(manifest, previous):
+            settle_files(storage, previous, sidecars)
+            return previous
+        if previous is not None:
+            manifest, contents = _remembering(storage, manifest, contents, previous)
+        if all(_placed(storage, path, data) for path, data in contents.items() if _TABLE.fullmatch(path)):
+            break
     for path, data in contents.items():
-        # Sidecars keep their names; those of an older revision stay until the new manifest stands.
-        if previous is None or path not in sidecars:
-            storage.write(path, data)
+        if path not in sidecars and not _TABLE.fullmatch(path):
+            storage.write(path, data)  # its name follows from its content
+    if previous is None:
+        for path, data in sidecars.items():
+            storage.create(path, data)
     data = manifest.to_bytes()
     if previous is None:
         if not storage.create(MANIFEST, data) and storage.read(MANIFEST) != data:
             raise RunError(f"{storage.root} already holds another dataset; choose another place")
+        settle_files(storage, manifest, sidecars)
         return manifest
     info = storage.stat(MANIFEST)
     if (
@@ -123,6 +134,14 @@ def publish_files(
         raise RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
     settle_files(storage, manifest, sidecars)
     return manifest
+
+
+def _placed(storage: Storage, path: str, data: bytes) -> bool:
+    """Whether the path holds this content now; False when it holds another."""
+    if storage.create(path, data):
+        return True
+    found = storage.stat(path)
+    return found is not None and found.size == len(data) and storage.read(path) == data
 
 
 def _remembering(
@@ -260,6 +279,7 @@ class DatasetWriter:
         if storage.stat(MANIFEST) is not None:
             raise UsageError(f"{storage.root} already holds a dataset; choose another place")
         self._storage = storage
+        self._lease = leased(storage, "DatasetWriter")
         self._max_shard_bytes = max_shard_bytes
         self._config = config or {}
         self._versions = versions or {}
@@ -286,19 +306,21 @@ class DatasetWriter:
         self._accounting.extend(rows)
 
     def __enter__(self) -> Self:
+        self._storage = self._lease.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            return
-        self._flush()
-        content = Content(self._accounting, config=self._config, versions=self._versions)
-        publish(self._storage, self._shards, content)
+        try:
+            if kind is None:
+                self._flush()
+                content = Content(self._accounting, config=self._config, versions=self._versions)
+                publish(self._storage, self._shards, content)
+        finally:
+            self._lease.__exit__(None, None, None)
 
     def _flush(self) -> None:
         if self._pending:
-            path = shard_path(len(self._shards))
-            self._shards.append(write_shard(self._storage, path, self._pending))
+            self._shards.append(write_shard(self._storage, len(self._shards), self._pending))
         self._pending, self._pending_bytes = [], 0

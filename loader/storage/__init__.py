@@ -2,6 +2,7 @@
 
 from loader.storage.base import ObjectInfo, Storage
 from loader.storage.config import StorageConfig
+from loader.storage.lease import leased
 from loader.storage.names import public_url
 from loader.storage.opening import open_object, open_storage
 from loader.storage.web import WebError
@@ -11,6 +12,7 @@ __all__ = [
     "Storage",
     "StorageConfig",
     "WebError",
+    "leased",
     "open_object",
     "open_storage",
     "public_url",

@@ -37,7 +37,7 @@ class Storage(Protocol):
         """The full URI of ``path``, for messages and for other programs."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose path starts with ``prefix``, sorted by path; nothing when there are none."""
+        """All objects but the lease whose path starts with ``prefix``, by path; nothing when there are none."""
 
     def stat(self, path: str) -> ObjectInfo | None:
         """The object's size and version, or None when it does not exist."""

@@ -23,6 +23,11 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
     backoff_cap_s: float = Field(20.0, ge=0, description="longest pause after any failed try")
     connect_timeout_s: float = Field(10.0, gt=0, description="longest wait for a connection")
     read_timeout_s: float = Field(60.0, gt=0, description="longest silence of a server")
+    lease_s: float = Field(
+        60.0,
+        ge=1,
+        description="an S3 output whose writer did not renew its lease for so long may be taken over",
+    )
     part_mib: int = Field(
         32, ge=5, le=5120, description="files above this are uploaded in parts of this size"
     )

@@ -48,6 +48,11 @@ def explained(error: Exception, uri: str, bucket: str, config: StorageConfig) ->
             return RunError(
                 f"{uri}: bucket {bucket} lies in another region; set the region of the storage ({reason})"
             )
+        if code in ("NotImplemented", "501"):
+            return RunError(
+                f"{uri}: {endpoint} does not know this request ({reason}); needed are conditional writes (If-None-Match"
+                " and If-Match of a PUT), which AWS, MinIO and Ceph have in their present versions"
+            )
     elif isinstance(error, NoCredentialsError | PartialCredentialsError):
         return RunError(
             f"{uri}: no AWS credentials found; set AWS_PROFILE or AWS_ACCESS_KEY_ID, or attach a role"

@@ -1,7 +1,6 @@
 # ruff: noqa: D102 - `Storage` documents the methods
 """A local folder as a storage."""
 
-import fcntl
 import os
 import shutil
 import stat
@@ -14,7 +13,8 @@ from uuid import uuid4
 
 from loader.errors import RunError, UsageError
 from loader.storage.base import ObjectInfo
-from loader.storage.names import check_path, check_prefix
+from loader.storage.locks import lock, unlock
+from loader.storage.names import LEASE, check_path, check_prefix
 
 _UNFINISHED = ".reelweave-unfinished-"
 _AT_ONCE = 1 << 26  # bytes; for more than that the file is asked first whether it has them
@@ -87,15 +87,16 @@ class LocalStorage:
 
     def replace(self, path: str, data: bytes, version: str) -> bool:
         def place(unfinished: Path, target: Path) -> None:
-            handle = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            beside = target.with_name(f"{_UNFINISHED}lock")
+            handle = lock(beside, wait=True)
+            assert handle is not None
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
                 found = self.stat(path)
                 if found is None or found.version != version:
                     raise FileExistsError
                 unfinished.replace(target)
             finally:
-                os.close(handle)
+                unlock(handle, beside)
 
         return self._publish(path, lambda file: file.write(data), place)
 
@@ -136,7 +137,7 @@ class LocalStorage:
             return
         for name in names:
             path = folder + name
-            if not path.startswith(prefix) or name.startswith(_UNFINISHED):
+            if not path.startswith(prefix) or name.startswith(_UNFINISHED) or path == LEASE:
                 continue
             try:
                 found = (self.folder / path).stat()
@@ -162,7 +163,7 @@ class LocalStorage:
         target = self._writable(path)
         unfinished = target.with_name(_UNFINISHED + uuid4().hex)
         with self._faults("write", path):
-            _make_folder(target.parent)
+            make_folder(target.parent)
             try:
                 with unfinished.open("xb") as file:
                     fill(file)
@@ -208,9 +209,10 @@ def _info(path: str, found: os.stat_result) -> ObjectInfo:
     return ObjectInfo(path, found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}")
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, so that a crash of the machine forgets none of them."""
     if not folder.is_dir():
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         _sync_folder(folder.parent)
 

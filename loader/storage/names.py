@@ -6,6 +6,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from loader.errors import UsageError
 
+LEASE = ".reelweave-lease"
+"""Says who writes to a place at present; no part of what lies there."""
+
 
 @lru_cache(maxsize=4096)
 def check_path(path: str) -> str:

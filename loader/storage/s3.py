@@ -23,7 +23,7 @@ from loader.storage.blocks import BlockReader
 from loader.storage.client import client_of
 from loader.storage.config import StorageConfig
 from loader.storage.faults import code_of, explained
-from loader.storage.names import check_path, check_prefix
+from loader.storage.names import LEASE, check_path, check_prefix
 from loader.storage.retry import FAULTS, retry
 
 if TYPE_CHECKING:
@@ -72,8 +72,10 @@ class S3Storage:
         above = len(self._below(""))
         for page in self._pages(prefix):
             for found in page.get("Contents", ()):
-                if not found["Key"].endswith("/"):  # what consoles make to show an empty folder
-                    yield ObjectInfo(found["Key"][above:], found["Size"], found["ETag"].strip('"'))
+                path = found["Key"][above:]
+                # Keys that end so are made by consoles to show an empty folder.
+                if not path.endswith("/") and path != LEASE:
+                    yield ObjectInfo(path, found["Size"], found["ETag"].strip('"'))
 
     def stat(self, path: str) -> ObjectInfo | None:
         try:

@@ -78,6 +78,10 @@ def test_every_row_leads_to_its_members(folder: Path) -> None:
         }
 
 
+def shard_of(folder: Path, number: int) -> str:
+    return open_dataset(folder).shards()[number].path
+
+
 def test_a_missing_member_is_named(folder: Path) -> None:
     dataset = open_dataset(folder)
     with pytest.raises(RunError, match=dataset.index.column("key")[0].as_py()):
@@ -85,7 +89,7 @@ def test_a_missing_member_is_named(folder: Path) -> None:
 
 
 def test_members_lie_in_the_order_of_the_contract(folder: Path) -> None:
-    with tarfile.open(folder / "shards/000000.tar", "r:") as tar:
+    with tarfile.open(folder / shard_of(folder, 0), "r:") as tar:
         names = tar.getnames()
         infos = tar.getmembers()
     order = {"json": 0, "txt": 1, "video.npy": 2, "mp4": 3}
@@ -96,9 +100,9 @@ def test_members_lie_in_the_order_of_the_contract(folder: Path) -> None:
 
 
 def test_idx_holds_the_offset_of_every_sample_and_the_end(folder: Path) -> None:
-    rows = [row for row in open_dataset(folder).index.to_pylist() if row["shard"] == "shards/000001.tar"]
+    rows = [row for row in open_dataset(folder).index.to_pylist() if row["shard"] == shard_of(folder, 1)]
     rows.sort(key=lambda row: row["offset"])
-    data = (folder / "shards/000001.tar.idx").read_bytes()
+    data = (folder / f"{shard_of(folder, 1)}.idx").read_bytes()
     expected = [row["offset"] for row in rows] + [rows[-1]["offset"] + rows[-1]["size"]]
     assert list(struct.unpack(f"<{len(data) // 8}Q", data)) == expected
 
@@ -136,22 +140,23 @@ def test_any_flipped_byte_of_a_shard_is_found_and_its_key_named(folder: Path) ->
 
 
 def test_a_flipped_byte_behind_the_last_sample_is_found(folder: Path) -> None:
-    path = folder / "shards/000000.tar"
+    path = folder / shard_of(folder, 0)
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     assert len(problems(folder)) == 1
-    assert "shards/000000.tar" in problems(folder)[0]
+    assert shard_of(folder, 0) in problems(folder)[0]
 
 
 @pytest.mark.parametrize(
-    "name", ["index.parquet", "accounting.parquet", "shards/000001.tar.idx", ".nv-meta/index.sqlite"]
+    "name", ["index.parquet", "accounting.parquet", "shards/000001-*.tar.idx", ".nv-meta/index.sqlite"]
 )
 def test_a_flipped_byte_of_a_sidecar_is_found(folder: Path, name: str) -> None:
-    damaged = bytearray((folder / name).read_bytes())
+    [path] = folder.glob(name)
+    damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 4
-    (folder / name).write_bytes(damaged)
-    assert any(name in problem for problem in problems(folder))
+    path.write_bytes(damaged)
+    assert any(path.name in problem for problem in problems(folder))
 
 
 def test_a_changed_manifest_is_refused(folder: Path) -> None:
@@ -162,17 +167,18 @@ def test_a_changed_manifest_is_refused(folder: Path) -> None:
 
 
 def test_a_truncated_shard_names_the_first_sample_it_lost(folder: Path) -> None:
-    rows = [row for row in open_dataset(folder).index.to_pylist() if row["shard"] == "shards/000000.tar"]
+    rows = [row for row in open_dataset(folder).index.to_pylist() if row["shard"] == shard_of(folder, 0)]
     last = max(rows, key=lambda row: row["offset"])
-    path = folder / "shards/000000.tar"
+    path = folder / shard_of(folder, 0)
     path.write_bytes(path.read_bytes()[: last["offset"] + 700])
     assert any(last["key"] in problem for problem in problems(folder))
 
 
 def test_missing_and_unlisted_shards_are_named(folder: Path) -> None:
-    (folder / "shards/000000.tar").rename(folder / "shards/000099.tar")
+    name = shard_of(folder, 0)
+    (folder / name).rename(folder / "shards/000099.tar")
     found = problems(folder)
-    assert any("000000.tar is missing" in problem for problem in found)
+    assert any(f"{name} is missing" in problem for problem in found)
     assert any("000099.tar" in problem for problem in found)
 
 

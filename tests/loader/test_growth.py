@@ -18,7 +18,6 @@ from loader.dataset import (
     next_shard_number,
     open_dataset,
     publish,
-    shard_path,
     verify,
     write_shard,
 )
@@ -43,7 +42,7 @@ def add(folder: Path, samples: list[Sample]) -> Dataset:
     """The next revision, with a shard more."""
     dataset = open_dataset(folder)
     shards = dataset.shards()
-    written = write_shard(dataset.storage, shard_path(next_shard_number(shards)), samples)
+    written = write_shard(dataset.storage, next_shard_number(shards), samples)
     publish(dataset.storage, [*shards, written], accounted([*shards, written]), dataset.manifest)
     return open_dataset(folder)
 

@@ -11,7 +11,6 @@ from loader.dataset import (
     open_dataset,
     publish,
     settle,
-    shard_path,
     verify,
     write_shard,
 )
@@ -46,16 +45,13 @@ def grown(folder: Path) -> list[ShardRecord]:
     present = dataset.shards()
     return [
         *present,
-        write_shard(dataset.storage, shard_path(len(present)), [make_sample(20), make_sample(21)]),
+        write_shard(dataset.storage, len(present), [make_sample(20), make_sample(21)]),
     ]
 
 
 def test_shards_beyond_a_million_are_counted_on(tmp_path: Path) -> None:
     numbers = (100_001, 999_999, 1_000_000)
-    shards = [
-        write_shard(open_storage(tmp_path), shard_path(number), [make_sample(number % 97)])
-        for number in numbers
-    ]
+    shards = [write_shard(open_storage(tmp_path), number, [make_sample(number % 97)]) for number in numbers]
     publish(open_storage(tmp_path), shards, accounted(shards))
     assert problems(tmp_path) == []
     assert open_dataset(tmp_path).read_member(0, "mp4")
@@ -124,9 +120,9 @@ def test_a_change_that_changes_nothing_is_none(folder: Path) -> None:
 
 def test_a_sample_read_back_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     dataset = open_dataset(folder)
-    for shard in dataset.shards():
+    for number, shard in enumerate(dataset.shards()):
         samples = [dataset.sample(dataset.row_numbers[row["key"]]) for row in shard.rows]
-        copy = write_shard(open_storage(tmp_path / "copy"), shard.path, samples)
+        copy = write_shard(open_storage(tmp_path / "copy"), number, samples)
         assert (copy.sha256, copy.rows) == (shard.sha256, shard.rows)
 
 
@@ -148,9 +144,9 @@ def test_splits_reach_energon(tmp_path: Path) -> None:
 
     storage = open_storage(tmp_path / "dataset")
     shards = [
-        write_shard(storage, shard_path(0), [make_sample(1)]),
-        write_shard(storage, shard_path(1), [make_sample(2, split="val")]),
+        write_shard(storage, 0, [make_sample(1)]),
+        write_shard(storage, 1, [make_sample(2, split="val")]),
     ]
     publish(storage, shards, accounted(shards))
     parts = yaml.safe_load((tmp_path / "dataset/.nv-meta/split.yaml").read_text())["split_parts"]
-    assert parts == {"train": ["shards/000000.tar"], "val": ["shards/000001.tar"], "test": []}
+    assert parts == {"train": [shards[0].path], "val": [shards[1].path], "test": []}

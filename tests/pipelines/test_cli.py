@@ -161,7 +161,7 @@ def test_curate_exits_with_0_where_thresholds_leave_nothing(tmp_path: Path) -> N
 def test_verify_passes_and_names_shard_and_key_after_a_flipped_byte(dataset: Path) -> None:
     done = reelweave("verify", dataset, "--json")
     assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True)
-    shard = dataset / "shards/000000.tar"
+    [shard] = dataset.glob("shards/000000-*.tar")
     whole = shard.read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 3] ^= 16
@@ -169,7 +169,7 @@ def test_verify_passes_and_names_shard_and_key_after_a_flipped_byte(dataset: Pat
     done = reelweave("verify", dataset)
     shard.write_bytes(whole)
     assert done.returncode == 1
-    assert "shards/000000.tar" in done.stdout
+    assert f"shards/{shard.name}" in done.stdout
     keys = json.loads(reelweave("report", dataset, "--json").stdout)
     assert keys["samples"] == 3
 

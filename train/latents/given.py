@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from loader.dataset.latents import EMPTY_CONTEXT, Latents, array_of
+from loader.dataset.latents import Latents, array_of
 from loader.difference import first_difference
 from loader.errors import UsageError
 from train.config.run import TrainConfig
@@ -34,7 +34,7 @@ def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes 
     texts = [one.text for one in present if one.text is not None]
     if len(texts) < len(latents) or empty is None:
         return Stored(channels)
-    array = array_of(empty, present[0].dtype, (None, texts[0].width), EMPTY_CONTEXT)
+    array = array_of(empty, present[0].dtype, (None, texts[0].width), texts[0].empty)
     return Stored(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.ahead import ahead
-from loader.dataset import INDEX, Row, Sample, ShardRecord, shard_path, write_shard
+from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
@@ -71,7 +71,7 @@ class ShardWriter:
                 except RunError as error:
                     raise RunError(f"sample {key}: {error}") from error
 
-        record = write_shard(self.target, shard_path(plan.number), samples())
+        record = write_shard(self.target, plan.number, samples())
         return record, failed
 
     def _prepared(self, samples: Sequence[PlannedSample]) -> Iterator[_Prepared]:

@@ -1,0 +1,57 @@
+"""One run at a time in a folder: two would remove each other's checkpoints and mix their numbers."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from loader.errors import RunError
+from loader.storage import Storage, leased
+from loader.storage.fenced import Fence, Fenced
+from loader.storage.file_lease import NoLocksError
+from train.distributed.world import World
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[list[Storage]]:
+    """Hold the leases of a run's places: rank 0 takes them, the others learn what came of it. A collective.
+
+    Args:
+        world: All ranks.
+        places: Folder of the run, and where its checkpoints lie apart from it.
+        command: What runs, for those who come too late.
+
+    Yields:
+        The places, whose writes make sure on every rank that the lease is still held.
+
+    Raises:
+        RunError: Another run holds one; on every rank.
+    """
+    with ExitStack() as stack:
+        ids: list[str] = []
+        refusal = ""
+        try:
+            for place in places if world.rank == 0 else ():
+                ids.append(_taken(stack, place, command))
+        except RunError as error:
+            refusal = str(error)
+        refused, told = (world.gather_text(text)[0] for text in (refusal, " ".join(ids)))
+        if refused:
+            raise RunError(refused)
+        fences = zip(places, told.split(), strict=True)
+        yield [place if name == _NONE else Fenced(place, Fence(place, name)) for place, name in fences]
+
+
+_NONE = "-"
+
+
+def _taken(stack: ExitStack, place: Storage, command: str) -> str:
+    """Take a lease, and return the name of its holder."""
+    try:
+        held = stack.enter_context(leased(place, command))
+    except NoLocksError as error:  # many a cluster's scratch has none, and training does not depend on it
+        _log.warning("%s", error)
+        return _NONE
+    assert isinstance(held, Fenced)
+    return held.fence.holder_id
