@@ -222,21 +222,19 @@ def shards(storage: Storage, first: int) -> list[ShardRecord]:
     return [write_shard(storage, number, [make_sample(first + number)]) for number in range(2)]
 
 
-@pytest.mark.parametrize("order", ["ab", "ba"])
 def test_without_any_lease_nothing_that_a_manifest_names_is_replaced(
-    place: tuple[str, StorageConfig], order: str
+    place: tuple[str, StorageConfig],
 ) -> None:
     storage = open_storage(*place)
     written = {"a": shards(storage, 0), "b": shards(storage, 10)}  # both at once, under the same numbers
-    first, second = order
-    publish(storage, written[first], accounted(written[first]))
+    publish(storage, written["b"], accounted(written["b"]))
     standing = {item.path: item.version for item in storage.list() if "nv-meta" not in item.path}
-    late = shards(storage, 10 if second == "b" else 0)
+    late = shards(storage, 0)
     with pytest.raises(RunError, match="already holds another dataset"):
         publish(storage, late, accounted(late))
     assert standing.items() <= {item.path: item.version for item in storage.list()}.items()
     # What the second one left is found, and goes with the next change.
-    publish(storage, written[first], accounted(written[first]), read_manifest(storage))
+    publish(storage, written["b"], accounted(written["b"]), read_manifest(storage))
     assert verify(storage).problems == []
     assert open_dataset(*place).index.num_rows == 2
 
