@@ -57,25 +57,27 @@ def make_latents(
         RunError: the environment failed, or float16 cannot hold a number; what was done is kept for the next run.
     """
     source = _source(uri, config)
-    with leased(open_storage(out, config.storage), "reelweave latents") as storage:
-        return _made(source, storage, out, config, progress)
+    storage = open_storage(out, config.storage)
+    with leased(storage, "reelweave latents") as held:
+        already_there = _make(source, held, out, config, progress)
+    return Outcome(Dataset(storage, config.storage), already_there)
 
 
-def _made(
+def _make(
     source: Dataset,
     storage: Storage,
     out: str,
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
-) -> Outcome:
-    """Make the version as the holder of its place's lease."""
+) -> bool:
+    """Make the version as the holder of its place's lease; whether it was there already."""
     ledger = Ledger(storage)
     asked = _asked(source, config)
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         _check_same(finished.manifest.config, asked, out)
         _tidy(storage, finished)
-        return Outcome(finished, already_there=True)
+        return True
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
     loaded = Loaded(config, context=asked["text"] is not None)
@@ -103,9 +105,8 @@ def _made(
         latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
     shards = [shard for shard in shards if shard.rows]
     publish_version(source, storage, shards, failed, asked, latents, files)
-    made = Dataset(storage, config.storage)
-    _tidy(storage, made)
-    return Outcome(made, already_there=False)
+    _tidy(storage, Dataset(storage, config.storage))
+    return False
 
 
 def _tidy(storage: Storage, made: Dataset) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from loader.storage.base import Storage
 from loader.storage.config import StorageConfig
-from loader.storage.fenced import Fence, Fenced
+from loader.storage.fenced import Fence, Fenced, unfenced
 from loader.storage.file_lease import FileLease
 from loader.storage.holder import Holder
 from loader.storage.local import LocalStorage
@@ -45,7 +45,7 @@ def leased(storage: Storage, command: str) -> Iterator[Storage]:
     Raises:
         RunError: somebody else holds it, which the message names; or it was lost in the meantime.
     """
-    holder = Holder.here(command)
+    storage, holder = unfenced(storage), Holder.here(command)
     lease = _lease(storage, holder)
     lease.acquire()
     try:
