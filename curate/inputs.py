@@ -1,7 +1,9 @@
 """From what a person typed to the sources it means: files, folders, S3 prefixes, web addresses and lists."""
 
 import itertools
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -10,8 +12,9 @@ from urllib.parse import urljoin
 
 from curate.lists import LIST_SUFFIXES, PATH_COLUMNS, read_list
 from loader.errors import UsageError
-from loader.storage import StorageConfig, WebError, open_object, open_storage, public_url
+from loader.storage import SilentError, StorageConfig, WebError, open_object, open_storage, public_url
 from loader.storage.base import ObjectInfo
+from loader.storage.web import split_url
 
 __all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list_sources", "shown"]
 
@@ -22,11 +25,14 @@ VIDEO_SUFFIXES = frozenset(
     )
 )
 MAX_LIST_BYTES = 4 * 2**30
+MAX_LIST_ENTRIES = 10_000_000
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http://", "https://")
 _ASKED_AT_ONCE = 32
 _BATCH = 4096
+_MOST_SILENCES = 3
+"""Entries of one server, in a row, that it may keep waiting."""
 
 
 @dataclass(frozen=True)
@@ -155,31 +161,71 @@ def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
 
 def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
     """Its sources in order; those of remote places are asked for side by side."""
-    if info.size > MAX_LIST_BYTES:
-        raise UsageError(f"list {shown(uri)} has {info.size} bytes, more than {MAX_LIST_BYTES}; split it")
     storage, name = open_object(uri, config)
-    listed_in = storage.uri(name)
+    listed = _Listed(uri, storage.uri(name), config)
     with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        entries = read_list(file, listed_in if _is_web(uri) else uri)
+        size = max(info.size, file.seek(0, os.SEEK_END))  # a web server need not tell
+        if size > MAX_LIST_BYTES:
+            raise UsageError(f"list {shown(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it")
+        file.seek(0)
+        entries = read_list(file, listed.listed_in if _is_web(uri) else uri)
+        count = 0
         while batch := list(itertools.islice(entries, _BATCH)):
+            count += len(batch)
+            if count > MAX_LIST_ENTRIES:
+                raise UsageError(f"list {shown(uri)} names more than {MAX_LIST_ENTRIES} sources; split it")
             remote = _is_remote(uri) or any(_is_remote(entry.path) for entry in batch)
-            found = (pool.map if remote else map)(
-                lambda entry: _look(uri, entry.path, config, listed_in), batch
-            )
+            found = (pool.map if remote else map)(lambda entry: listed.look(entry.path), batch)
             for entry, source in zip(batch, found, strict=True):
-                yield replace(source, caption=entry.caption, attributes=entry.attributes, listed_in=listed_in)
+                yield replace(
+                    source, caption=entry.caption, attributes=entry.attributes, listed_in=listed.listed_in
+                )
 
 
-def _look(list_uri: str, path: str, config: StorageConfig, listed_in: str) -> SourceRef:
-    place = path
-    try:
-        scheme = _SCHEME.match(place := _place(list_uri, path))
-        if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
-            return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")
-        found = _stat(place, config, listed_in)
-    except (UsageError, WebError) as error:
-        return _lost(place, str(error))
-    return _lost(place, "does not exist") if found is None else _named(place, found)
+class _Listed:
+    """Looks for what the entries of one list name.
+
+    Args:
+        uri: of the list, as it was given.
+        listed_in: its full URI.
+        config: patience, limits, permissions.
+    """
+
+    def __init__(self, uri: str, listed_in: str, config: StorageConfig) -> None:
+        self.listed_in = listed_in
+        self._uri = uri
+        self._config = config
+        self._silences: Counter[tuple[str, int]] = Counter()
+
+    def look(self, path: str) -> SourceRef:
+        """The source that an entry names, with its fault where it cannot be had."""
+        place = path
+        try:
+            scheme = _SCHEME.match(place := _place(self._uri, path))
+            if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
+                return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")
+            found = self._stat(place)
+        except (UsageError, WebError) as error:
+            return _lost(place, str(error))
+        return _lost(place, "does not exist") if found is None else _named(place, found)
+
+    def _stat(self, place: str) -> ObjectInfo | None:
+        """Size and version; a server that was silent a few times in a row is not waited for again and again."""
+        if not _is_web(place):
+            return _stat(place, self._config, self.listed_in)
+        parts = split_url(place)
+        server = parts.hostname or "", parts.port or 0
+        if self._silences[server] >= _MOST_SILENCES:
+            raise WebError(
+                f"{shown(place)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
+            )
+        try:
+            found = _stat(place, self._config, self.listed_in)
+        except SilentError:
+            self._silences[server] += 1
+            raise
+        self._silences[server] = 0
+        return found
 
 
 def _is_remote(text: str) -> bool:

@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import md5
@@ -89,7 +89,7 @@ def _handler(served: WebServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             self.request_seen = Request(
-                f"GET {self.path}", {name.title(): value for name, value in self.headers.items()}
+                f"{self.command} {self.path}", {name.title(): value for name, value in self.headers.items()}
             )
             served.requests.append(self.request_seen)
             if served.script(self):
@@ -144,15 +144,20 @@ def _handler(served: WebServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
 
         def drip(self, size: int, pause_s: float) -> None:
-            """Sends one byte after the other, for ever."""
-            self.send_response(200)
-            self.send_header("Content-Length", str(size))
-            self.end_headers()
-            for _ in range(size):
-                self.wfile.write(b"x")
+            """Sends one byte of a body after the other."""
+            self.trickle(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, [b"x"] * size, pause_s)
+
+        def trickle(self, at_once: bytes, pieces: Iterable[bytes], pause_s: float) -> None:
+            """Sends what an answer begins with at once and the rest piece by piece, then hangs up."""
+            self.close_connection = True
+            self.wfile.write(at_once)
+            for piece in pieces:
                 time.sleep(pause_s)
+                self.wfile.write(piece)
 
         def log_message(self, *_: object) -> None:
             pass
+
+        do_HEAD = do_PUT = do_GET
 
     return Handler

@@ -5,10 +5,11 @@ from loader.storage.config import StorageConfig
 from loader.storage.lease import leased
 from loader.storage.names import public_url
 from loader.storage.opening import open_object, open_storage
-from loader.storage.web import WebError
+from loader.storage.web import SilentError, WebError
 
 __all__ = [
     "ObjectInfo",
+    "SilentError",
     "Storage",
     "StorageConfig",
     "WebError",

@@ -3,15 +3,35 @@
 import base64
 import functools
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import boto3
+from botocore import awsrequest
 from botocore.config import Config
 
 from loader.storage.config import StorageConfig
+from loader.storage.patience import Limits, PatientConnection
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+
+_MAX_ANSWER_BYTES = 64 << 20
+"""Of what is no object: a page of 1000 keys has 2 MiB at most."""
+
+_LISTING = re.compile(r"[?&](?:list-type|uploads|versions)\b")
+
+
+class _Connection(PatientConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]
+    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        is_object = method == "GET" and not _LISTING.search(url)
+        self.most_bytes = PatientConnection.most_bytes if is_object else _MAX_ANSWER_BYTES
+        super().putrequest(method, url, *args, **kwargs)
+
+
+class _TlsConnection(_Connection, awsrequest.AWSHTTPSConnection):  # type: ignore[misc]
+    pass
 
 
 @functools.lru_cache(maxsize=8)
@@ -38,7 +58,19 @@ def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - 
         ),
     )
     client.meta.events.register("before-call.s3.DeleteObjects", _sign_with_md5)
+    _watch(client, Limits.of(config))
     return client
+
+
+def _watch(client: Any, limits: Limits) -> None:
+    """Let the client's connections keep a clock; botocore's timeouts begin anew with every byte, and it has no hook."""
+    connection = type("Connection", (_Connection,), {"limits": limits})
+    tls_connection = type("TlsConnection", (_TlsConnection,), {"limits": limits})
+    # The session's managers, of proxies too, share this table.
+    client._endpoint.http_session._pool_classes_by_scheme.update(
+        http=type("Pool", (awsrequest.AWSHTTPConnectionPool,), {"ConnectionCls": connection}),
+        https=type("TlsPool", (awsrequest.AWSHTTPSConnectionPool,), {"ConnectionCls": tls_connection}),
+    )
 
 
 def _sign_with_md5(params: dict[str, Any], **_: object) -> None:

@@ -22,7 +22,15 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
     )
     backoff_cap_s: float = Field(20.0, ge=0, description="longest pause after any failed try")
     connect_timeout_s: float = Field(10.0, gt=0, description="longest wait for a connection")
-    read_timeout_s: float = Field(60.0, gt=0, description="longest silence of a server")
+    read_timeout_s: float = Field(
+        60.0, gt=0, description="longest silence of a server, and longest wait for all headers of an answer"
+    )
+    request_timeout_s: float = Field(
+        3600.0,
+        gt=0,
+        description="longest time for one request and all its tries: a block, a page of a listing, a part that"
+        " is written, the whole file of a server without byte ranges",
+    )
     lease_s: float = Field(
         60.0,
         ge=1,
@@ -54,7 +62,9 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
         " machine, your network",
     )
     max_redirects: int = Field(5, ge=0, le=20, description="redirects of a web server that are followed")
-    min_rate_kib_s: float = Field(4.0, ge=0, description="web servers that send slower count as silent")
+    min_rate_kib_s: float = Field(
+        4.0, ge=0, description="servers of the web and of S3 that send slower count as silent"
+    )
 
     @field_validator("endpoint_url")
     @classmethod

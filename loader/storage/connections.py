@@ -1,11 +1,11 @@
-"""Connections to web servers that may be held to public addresses."""
+"""Connections to web servers: watched by a clock, and held to public addresses where a request is."""
 
 import functools
 import socket
 import time
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
@@ -18,6 +18,7 @@ from urllib3.util.connection import create_connection
 
 from loader.storage.addresses import is_public
 from loader.storage.config import StorageConfig
+from loader.storage.patience import Limits, PatientConnection
 
 _MOST_ADDRESSES = 16
 """Addresses of one host that are tried."""
@@ -36,7 +37,7 @@ class NotPublicError(HTTPError):
         self.host, self.address = host, address
 
 
-class _Connecting(HTTPConnection):
+class _Connection(PatientConnection):
     """Connects to addresses that were looked up and judged here, so that no second look-up gives others."""
 
     only_public = False
@@ -79,32 +80,8 @@ class _Connecting(HTTPConnection):
         return allowed[:_MOST_ADDRESSES]
 
 
-class _ConnectingTls(HTTPSConnection, _Connecting):
+class _TlsConnection(_Connection, HTTPSConnection):
     pass
-
-
-class _PublicConnection(_Connecting):
-    only_public = True
-
-
-class _PublicTls(_ConnectingTls):
-    only_public = True
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connecting
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _ConnectingTls
-
-
-class _PublicPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _PublicConnection
-
-
-class _PublicTlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _PublicTls
 
 
 @functools.lru_cache(maxsize=16)
@@ -118,10 +95,22 @@ def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int)
         pid: of this process.
     """
     timeout = Timeout(connect=config.connect_timeout_s, read=config.read_timeout_s)
-    if proxy:
-        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=64, timeout=timeout)
-    manager = urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)
-    manager.pool_classes_by_scheme = (
-        {"http": _PublicPool, "https": _PublicTlsPool} if only_public else {"http": _Pool, "https": _TlsPool}
+    manager = (
+        urllib3.ProxyManager(proxy, num_pools=32, maxsize=64, timeout=timeout)
+        if proxy
+        else urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)
     )
+    limits = Limits.of(config)
+    manager.pool_classes_by_scheme = {
+        # The address of a proxy is the environment's, and may be private.
+        "http": _pool_class(urllib3.HTTPConnectionPool, _Connection, limits, only_public and not proxy),
+        "https": _pool_class(urllib3.HTTPSConnectionPool, _TlsConnection, limits, only_public and not proxy),
+    }
     return manager
+
+
+def _pool_class(
+    pool: type[urllib3.HTTPConnectionPool], connection: type[_Connection], limits: Limits, only_public: bool
+) -> type[urllib3.HTTPConnectionPool]:
+    own = type(connection.__name__, (connection,), {"limits": limits, "only_public": only_public})
+    return type(pool.__name__, (pool,), {"ConnectionCls": own})

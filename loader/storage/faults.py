@@ -4,7 +4,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, PartialCredenti
 
 from loader.errors import RunError
 from loader.storage.config import StorageConfig
-from loader.storage.retry import is_transient
+from loader.storage.retry import is_transient, patience
 
 
 def code_of(error: ClientError) -> str:
@@ -61,8 +61,8 @@ def explained(error: Exception, uri: str, bucket: str, config: StorageConfig) ->
         reason = type(error).__name__
     if is_transient(error):
         return RunError(
-            f"{uri}: gave up after {config.max_attempts} tries in a row without progress, the last ended in"
-            f" {reason}; check {endpoint} and the network, then run the same command again"
+            f"{uri}: gave up after {patience(config)}, the last ended in {reason};"
+            f" check {endpoint} and the network, then run the same command again"
         )
     return RunError(
         f"{uri}: the request failed for good ({reason}); check the bucket, {endpoint} and AWS settings"

@@ -93,10 +93,18 @@ def delays(config: StorageConfig, rng: random.Random) -> Iterator[float]:
         yield rng.uniform(0, min(config.backoff_cap_s, config.backoff_base_s * 2**attempt))
 
 
+def patience(config: StorageConfig) -> str:
+    """Return how long `retry` goes on, for messages."""
+    return (
+        f"{config.max_attempts} tries in a row without progress, or {config.request_timeout_s:g} s"
+        " (storage.request_timeout_s)"
+    )
+
+
 def retry(
     operation: Callable[[], T], config: StorageConfig, what: str, progress: Callable[[], int] = lambda: 0
 ) -> T:
-    """Calls ``operation`` until it returns, an error is not transient, or the delays run out.
+    """Calls ``operation`` until it returns, an error is not transient, or delays or ``request_timeout_s`` run out.
 
     Args:
         operation: may be called again after it failed.
@@ -106,6 +114,7 @@ def retry(
     """
     rng = random.Random()  # noqa: S311 - jitter; seeded anew so that forked workers do not pause in step
     pauses, reached = delays(config, rng), progress()
+    until = time.monotonic() + config.request_timeout_s
     while True:
         try:
             return operation()
@@ -115,7 +124,7 @@ def retry(
             if progress() > reached:
                 pauses, reached = delays(config, rng), progress()
             pause = next(pauses, None)
-            if pause is None:
+            if pause is None or time.monotonic() >= until:
                 raise
             if isinstance(error, StatusError):
                 pause = max(pause, min(error.retry_after_s, config.backoff_cap_s))

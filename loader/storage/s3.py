@@ -8,11 +8,11 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from uuid import uuid4
 
 from botocore.exceptions import ClientError, IncompleteReadError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=Mapping[str, Any])
 
 _log = logging.getLogger(__name__)
 
@@ -225,7 +226,8 @@ class S3Storage:
     def _head(self, path: str) -> HeadObjectOutputTypeDef:
         key = self._key(path)
         try:
-            return self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key))
+            found = self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key))
+            return _whole(found, ("ContentLength", "ETag"), self.uri(path))
         except FileNotFoundError:
             if not self._bucket_seen:  # the answer to a HEAD does not tell which of the two is missing
                 self._call(path, lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=key, MaxKeys=1))
@@ -239,10 +241,15 @@ class S3Storage:
         }
         while True:
             page = self._call(prefix, lambda s3: s3.list_objects_v2(**request))
+            for found in page.get("Contents", ()):
+                _whole(found, ("Key", "Size", "ETag"), self.uri(prefix))
             yield page
-            if not page["IsTruncated"]:
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") or not token:
                 return
-            request["ContinuationToken"] = page["NextContinuationToken"]
+            if token == request.get("ContinuationToken"):
+                raise RunError(f"{self.uri(prefix)}: the endpoint lists the same page again and again")
+            request["ContinuationToken"] = token
 
     def _get(self, path: str, start: int, length: int | None, etag: str = "") -> bytes:
         """Bytes of one version of the object, continued where the body breaks."""
@@ -266,7 +273,7 @@ class S3Storage:
                         f"{self.uri(path)} changed while it was read; read it again from its start"
                     ) from None
                 raise
-            end = begin + answer["ContentLength"]
+            end = begin + _whole(answer, ("ContentLength", "ETag"), self.uri(path))["ContentLength"]
             if "Range" in request:
                 found = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
                 if not found or int(found[1]) != begin:
@@ -348,6 +355,14 @@ class S3Storage:
         answer = s3.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
         if failed := answer.get("Errors"):
             raise ClientError({"Error": {"Code": failed[0].get("Code", "")}}, "DeleteObjects")
+
+
+def _whole(answer: Answer, names: Sequence[str], uri: str) -> Answer:
+    """``answer``, when it holds what every server of S3 sends."""
+    for name in names:
+        if name not in answer:
+            raise RunError(f"{uri}: the endpoint's answer has no {name}; check the endpoint and its proxies")
+    return answer
 
 
 def _regrouped(chunks: Iterable[bytes | memoryview], part: int) -> Iterator[bytes]:

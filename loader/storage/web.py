@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import ReadTimeoutError
 from urllib3.util import make_headers
 
 from loader.errors import RunError, UsageError
@@ -28,6 +26,10 @@ _HOST = re.compile(r"[\w.-]+")
 
 class WebError(RunError):
     """One web address cannot be read; that says nothing of the others."""
+
+
+class SilentError(WebError):
+    """A server gave no whole answer in time; it would keep one waiting for its other objects as long."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,10 @@ class Answer:
     Attributes:
         url: that gave it, after redirects; with its query, so not to be shown.
         response: status and headers.
-        config: patience with the body.
     """
 
     url: str
     response: urllib3.BaseHTTPResponse
-    config: StorageConfig
 
     def header(self, name: str) -> str:
         """A header's value, "" when it is missing."""
@@ -69,15 +69,8 @@ class Answer:
         Raises:
             urllib3.exceptions.HTTPError: it breaks off, or comes too slowly.
         """
-        arrived, began = 0, time.monotonic()
         while chunk := self.response.read1(_CHUNK):
             yield chunk
-            arrived += len(chunk)
-            patience_s = self.config.read_timeout_s
-            if time.monotonic() - began > patience_s:
-                if arrived < patience_s * self.config.min_rate_kib_s * 1024:
-                    raise ReadTimeoutError(None, None, "the body comes too slowly")  # type: ignore[arg-type]
-                arrived, began = 0, time.monotonic()
 
 
 def split_url(url: str) -> SplitResult:
@@ -137,7 +130,7 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, named: Named) 
             location = response.headers.get("Location")
             if response.status not in _REDIRECTS or not location:
                 _check(response, name)
-                yield Answer(target, response, config)
+                yield Answer(target, response)
                 return
             target = _redirected(target, location, name)
         finally:

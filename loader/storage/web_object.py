@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
 from urllib3.exceptions import NameResolutionError
+from urllib3.exceptions import TimeoutError as TimeoutOfHttp
 
 from loader.storage.blocks import BlockReader
 from loader.storage.config import StorageConfig
-from loader.storage.retry import FAULTS, StatusError, is_transient, retry
-from loader.storage.web import Answer, Named, WebError, get
+from loader.storage.retry import FAULTS, StatusError, is_transient, patience, retry
+from loader.storage.web import Answer, Named, SilentError, WebError, get
 
 T = TypeVar("T")
 
@@ -215,7 +216,6 @@ def _explained(error: Exception, name: str, config: StorageConfig) -> Exception:
     else:
         what = type(error).__name__
     if is_transient(error):
-        return WebError(
-            f"{name}: gave up after {config.max_attempts} tries in a row without progress, the last ended in {what}"
-        )
+        kind = SilentError if isinstance(error, TimeoutError | TimeoutOfHttp) else WebError
+        return kind(f"{name}: gave up after {patience(config)}, the last ended in {what}")
     return WebError(f"{name}: the request failed for good ({what})")

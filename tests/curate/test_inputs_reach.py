@@ -297,3 +297,23 @@ def test_a_redirect_to_a_malformed_address_is_a_fault_of_that_entry(
     assert faults[0] is None
     assert faults[1]
     assert "secret" not in str(faults[1])
+
+
+def test_a_server_that_drips_headers_does_not_hold_up_a_list(web: WebServer, tmp_path: Path) -> None:
+    """Each of a thousand entries would take 20 s; those after the first few are not asked for."""
+
+    def drip(handler) -> bool:
+        if handler.path.startswith("/slow"):
+            handler.trickle(b"HTTP/1.1 200 OK\r\nX: ", [b"x"] * 1000, 0.02)
+            return True
+        return False
+
+    web.script = drip
+    with web_server() as slow:
+        slow.script = drip
+        entries = [f"{slow.url}/slow{number}.mp4" for number in range(1000)]
+        (tmp_path / "l.txt").write_text("\n".join([*entries, f"{web.url}/a.mp4"]))
+        config = CONFIG.model_copy(update={"allow_private": True, "max_attempts": 1, "read_timeout_s": 0.1})
+        sources = list_sources([str(tmp_path / "l.txt")], config)
+        assert [source.uri for source in sources if not source.fault] == [f"{web.url}/a.mp4"]
+        assert len(slow.requests) < 100

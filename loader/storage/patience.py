@@ -1,0 +1,157 @@
+"""How long a request may wait for its server: no silence, no dripping, no answer without end."""
+
+import io
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from urllib3.connection import HTTPConnection
+
+from loader.storage.config import StorageConfig
+
+_PIECE = 256 << 10  # of what is sent; each has its own wait
+_HEADER_BYTES = 1 << 20
+_UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one request.
+
+    Attributes:
+        window_s: seconds of waiting in which the server has to move on.
+        window_bytes: least number of bytes that pass in them.
+        whole_s: seconds of waiting for all of the request and its answer.
+    """
+
+    window_s: float
+    window_bytes: int
+    whole_s: float
+
+    @staticmethod
+    def of(config: StorageConfig) -> "Limits":
+        """Return the limits that a configuration means."""
+        least = int(config.read_timeout_s * config.min_rate_kib_s * 1024)
+        return Limits(config.read_timeout_s, max(1, least), config.request_timeout_s)
+
+
+class Clock:
+    """Seconds that a request has waited for its server, and bytes that passed meanwhile.
+
+    Only time spent waiting counts, so neither a slow reader nor a stopped process is held against the server.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._whole_s = 0.0
+        self.phase()
+
+    def phase(self, most_bytes: int = _UNBOUNDED) -> None:
+        """Begin sending, headers or body: a new window, and a new count of bytes."""
+        self._left = most_bytes
+        self._begin_window()
+
+    def left_s(self) -> float:
+        """Return how long the next wait may be.
+
+        Raises:
+            TimeoutError: no longer at all.
+        """
+        left = min(self._limits.window_s - self._window_s, self._limits.whole_s - self._whole_s)
+        if left <= 0:
+            raise TimeoutError("the server is too slow")
+        return left
+
+    def passed(self, waited_s: float, count: int) -> None:
+        """Note a wait and the bytes it brought.
+
+        Raises:
+            ConnectionError: they are more than the phase may have.
+        """
+        self._whole_s += waited_s
+        self._window_s += waited_s
+        self._window_bytes += count
+        self._left -= count
+        if self._left < 0:
+            raise ConnectionError("the answer is too large")
+        if self._window_bytes >= self._limits.window_bytes:
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._window_s, self._window_bytes = 0.0, 0
+
+
+class PatientConnection(HTTPConnection):
+    """Keeps a clock for each request, from its first byte sent to the last byte of its answer."""
+
+    limits: Limits
+    most_bytes = _UNBOUNDED
+    clock: Clock
+
+    def connect(self) -> None:
+        """Connect, and watch what passes."""
+        super().connect()
+        self.sock = cast(socket.socket, _Watched(self.sock, self))
+
+    def putrequest(self, *args: Any, **kwargs: Any) -> None:
+        """Begin a request."""
+        self.clock = Clock(self.limits)
+        super().putrequest(*args, **kwargs)
+
+    def getresponse(self) -> Any:
+        """Read status and headers."""
+        self.clock.phase(_HEADER_BYTES)
+        response = super().getresponse()
+        self.clock.phase(self.most_bytes)
+        return response
+
+
+class _Watched:
+    """A socket whose waits are those the clock allows."""
+
+    def __init__(self, sock: socket.socket, connection: PatientConnection) -> None:
+        self._sock = sock
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def sendall(self, data: Any) -> None:
+        view, sent = memoryview(data).cast("B"), 0
+        while sent < len(view):
+            sent += _timed(self._sock, self._connection.clock, self._sock.send, view[sent : sent + _PIECE])
+
+    def makefile(self, mode: Literal["rb"], buffering: int = -1) -> io.IOBase:
+        raw = _WatchedFile(self._sock, self._sock.makefile(mode, 0), self._connection.clock)
+        return raw if buffering == 0 else io.BufferedReader(raw)
+
+
+class _WatchedFile(io.RawIOBase):
+    def __init__(self, sock: socket.socket, file: Any, clock: Clock) -> None:
+        self._sock, self._file, self._clock = sock, file, clock
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._ended:
+            # Readers of a line take an empty one for the next, without end.
+            raise ConnectionResetError("the server closed the connection")
+        count = _timed(self._sock, self._clock, self._file.readinto, buffer)
+        self._ended = count == 0
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _timed(sock: socket.socket, clock: Clock, move: Callable[[Any], int | None], data: Any) -> int:
+    sock.settimeout(clock.left_s())
+    began = time.monotonic()
+    count = move(data) or 0
+    clock.passed(time.monotonic() - began, count)
+    return count
