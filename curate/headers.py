@@ -8,13 +8,14 @@ from queue import SimpleQueue
 
 import av
 
+from curate.faults import fault_of
 from curate.inputs import SourceRef
 from curate.isolate import Isolated, Poisoned
 from curate.probe import Probe, ProbeConfig, probe
 from curate.records import Row
-from curate.source import SourceError, open_video
-from loader.errors import RunError
-from loader.storage import StorageConfig, WebError, open_object
+from curate.source import open_video
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_object
 
 _FRAMES_PER_S = 25.0  # where the header does not say
 _MAX_SECONDS = 60.0  # for one header
@@ -88,12 +89,11 @@ class _Header:
                 seconds = found.promised_s
                 if seconds is None and container.duration is not None:
                     seconds = container.duration / av.time_base
-        except (SourceError, FileNotFoundError, WebError):
+        except UsageError:  # of its name
             return []
-        except RunError as error:
-            if isinstance(error.__cause__, PermissionError):
-                return []
-            raise
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            fault_of(error)
+            return []
         return [asdict(Footage(seconds, found.width * found.height, _effort(found)))]
 
 

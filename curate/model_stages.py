@@ -10,6 +10,7 @@ from curate.caption.written import find_written
 from curate.clip_pictures import Fault
 from curate.clip_stages import ClipStage, caption_identity, clip_identity, pack_array
 from curate.config import CurateConfig, fingerprint
+from curate.faults import fault_of
 from curate.filters.ocr import check_ocr
 from curate.ledger import Ledger, digest
 from curate.pipeline import Pool, Stage
@@ -18,8 +19,8 @@ from curate.search import WEIGHTS_VERSION
 from curate.shots import check_detector
 from curate.verdict import judged
 from loader.dataset.shard import npy_bytes
-from loader.errors import UsageError
-from loader.storage import WebError, open_object
+from loader.errors import ObjectError, UsageError
+from loader.storage import open_object
 
 if TYPE_CHECKING:
     from curate.aesthetic import AestheticHead
@@ -240,9 +241,8 @@ class CaptionWork:
         storage, name = open_object(source, self.config.storage, row["listed_in"])
         try:
             found = find_written(storage, name, row["caption"], row["tags"], self.config.captions)
-        except WebError:  # what opens the video seldom opens its neighbours
-            without = self.config.captions.model_copy(update={"sidecars": False})
-            found = find_written(storage, name, row["caption"], row["tags"], without)
+        except ObjectError as error:
+            return {"fault": f"the sidecar with its caption {fault_of(error)[1]}"}
         return {"text": found.text, "source": found.source, "provenance": {}} if found.text else None
 
 

@@ -5,6 +5,7 @@ worker that reads them, and rows carry no media at all.
 """
 
 import hashlib
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from curate.config import SourceStageConfig
 from curate.cut import Clip, cut
 from curate.dedup import fingerprint as dedup_fingerprint
 from curate.device import one_thread
+from curate.faults import fault_of
 from curate.filters import scores
 from curate.inputs import SourceRef
 from curate.isolate import Isolated, Poisoned
@@ -33,8 +35,8 @@ from curate.source import SourceError
 from curate.spans import Span, spans
 from curate.takedown import TakeDowns, emptied
 from curate.timeline import source_frames
-from loader.errors import RunError
-from loader.storage import StorageConfig, WebError, open_object
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_object
 
 STAGE = "cut"
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
@@ -65,34 +67,29 @@ class CutSource:
         """``{"record": ...}`` of each span in order, then ``{"source": ...}``."""
         source = SourceRef(**row)
         if source.fault:
-            return [_unopened(source, source.fault)]
+            return [_failed(source, "open", source.fault)]
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
+        except UsageError as error:
+            return [_failed(source, "open", str(error))]
+        try:
             with (
                 one_thread(),
                 storage.open(name) as file,
                 noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):
-                return list(self._cut(source, watched))
-        except FileNotFoundError:
-            return [_unopened(source, "disappeared before it was read")]
-        except WebError as error:  # somebody else's server is no environment of ours
-            return [_unopened(source, str(error))]
-        except RunError as error:
-            # A storage that fails is a fault of the environment; one file nobody may read is not.
-            if not isinstance(error.__cause__, PermissionError):
-                raise
-            return [_unopened(source, "may not be read (permission denied)")]
+                before = _state(file)
+                rows = list(self._cut(source, watched))
+                if _state(file) != before:
+                    raise SourceError("changed while it was read; work on it again with --retry-failed")
+                return rows
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            return [_failed(source, *fault_of(error))]
 
     def _cut(self, source: SourceRef, file: BinaryIO) -> Iterator[Row]:
         began_s = time.process_time()
-        try:
-            with scan(file, self.config) as seen:
-                yield from self._clips(source, file, seen)
-        except SourceError as error:
-            failed = Record(source.uri, state="failed", stage="probe", reason=str(error))
-            yield {"record": failed.to_row()}
-            return
+        with scan(file, self.config) as seen:
+            yield from self._clips(source, file, seen)
         tags = {
             tag: seen.probe.metadata[tag][:_MAX_TAG_CHARS]
             for tag in CONTAINER_TAGS
@@ -282,13 +279,24 @@ def arrays_name(source: SourceRef, fingerprint: str) -> str:
     return f"{source_id(source)}-{fingerprint}"
 
 
-def _unopened(source: SourceRef, reason: str) -> Row:
-    return {"record": Record(source.uri, state="failed", stage="open", reason=reason).to_row()}
+def _failed(source: SourceRef, stage: str, reason: str) -> Row:
+    return {"record": Record(source.uri, state="failed", stage=stage, reason=reason).to_row()}
+
+
+def _state(file: BinaryIO) -> tuple[int, int] | None:
+    """Size and time of the last change of a local file; other storages themselves tell of changes."""
+    try:
+        found = os.fstat(file.fileno())
+    except OSError:  # no file of this machine
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _sha256(file: BinaryIO) -> str:
     whole = hashlib.sha256()
+    left = file.seek(0, os.SEEK_END)  # a file that grows has no end
     file.seek(0)
-    for block in iter(lambda: file.read(_HASH_BLOCK_BYTES), b""):
+    while left > 0 and (block := file.read(min(left, _HASH_BLOCK_BYTES))):
         whole.update(block)
+        left -= len(block)
     return whole.hexdigest()

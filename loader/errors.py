@@ -19,6 +19,10 @@ class RunError(Exception):
     """
 
 
+class ObjectError(RunError):
+    """One object cannot be read for a reason of its own, which says nothing of other objects."""
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, short."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
-from loader.storage.base import Storage
+from loader.errors import ObjectError
+from loader.storage.base import ObjectInfo, Storage
 from loader.text import words
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
@@ -40,6 +41,9 @@ def find_written(
         caption: of the list that named the source; it comes first.
         tags: of the container.
         config: which of them count.
+
+    Raises:
+        ObjectError: there is a sidecar, and it cannot be read.
     """
     text = _clean(caption or "", config.max_chars)
     if text:
@@ -47,7 +51,11 @@ def find_written(
     stem = path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
     if config.sidecars:
         for suffix, parse in ((".txt", _clean), (".json", _from_json)):
-            text = parse(_read_text(storage, stem + suffix, config), config.max_chars)
+            try:
+                info = storage.stat(stem + suffix)
+            except ObjectError:  # what opens the video seldom opens its neighbours
+                break
+            text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
             if text:
                 return Caption(text, f"sidecar:{stem.rsplit('/', 1)[-1]}{suffix}")
     if config.container:
@@ -77,22 +85,21 @@ def plausible(text: str, name: str) -> bool:
     return count >= _MIN_WORDS and letters >= _MIN_LETTERS * len(written)
 
 
-def _read_text(storage: Storage, path: str, config: CaptionConfig) -> str:
+def _read_text(storage: Storage, info: ObjectInfo, config: CaptionConfig) -> str:
     # UTF-8 needs at most four bytes a character, JSON escapes six; anything longer is no caption file.
     limit = 16 * config.max_chars
-    info = storage.stat(path)
-    if info is None or info.size > limit:
+    if info.size > limit:
         return ""
     try:
-        return storage.read(path).decode("utf-8-sig")
-    except UnicodeDecodeError:
+        return storage.read(info.path, 0, limit).decode("utf-8-sig")
+    except (UnicodeDecodeError, FileNotFoundError):  # no text, or removed meanwhile
         return ""
 
 
 def _from_json(text: str, max_chars: int) -> str:
     try:
         value = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply to be any
         return ""
     caption = value.get("caption") if isinstance(value, dict) else None
     return _clean(caption, max_chars) if isinstance(caption, str) else ""

@@ -25,7 +25,8 @@ class Storage(Protocol):
     """A folder or an S3 prefix. Paths are relative to ``root``; one that could leave it is a ``UsageError``.
 
     Every write appears whole or not at all. Reads of a missing object raise ``FileNotFoundError``;
-    a fault that outlives its retries raises ``RunError`` naming the object. Instances can be pickled
+    a fault that outlives its retries raises ``RunError`` naming the object, and one that concerns only the object
+    that is read raises ``ObjectError``. Instances can be pickled
     (they are sent to Ray workers) and carry no credentials when they are.
     """
 

@@ -2,9 +2,11 @@
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from loader.errors import RunError
+from loader.errors import ObjectError, RunError
 from loader.storage.config import StorageConfig
 from loader.storage.retry import is_transient, patience
+
+_RUN_OUT = ("ExpiredToken", "InvalidToken")
 
 
 def code_of(error: ClientError) -> str:
@@ -12,14 +14,31 @@ def code_of(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
 
 
-def explained(error: Exception, uri: str, bucket: str, config: StorageConfig) -> Exception:
+def explained(
+    error: Exception, uri: str, bucket: str, config: StorageConfig, *, reading: bool = False
+) -> Exception:
     """The error to raise instead of ``error``, which is one of `FAULTS`.
 
     Nothing of the text of ``error`` is repeated: it may show an endpoint as the environment spells it.
 
+    Args:
+        error: of a request.
+        uri: of the object.
+        bucket: that holds it.
+        config: of the storage.
+        reading: whether the object was to be read. Only then may the fault be that of one object.
+
     Returns:
-        `FileNotFoundError` for a missing object; otherwise `RunError` that names ``uri`` and what to check.
+        `FileNotFoundError` for a missing object; otherwise `RunError` that names ``uri`` and what to check. It is an
+        `ObjectError` where another try, or other credentials that ran out, would change nothing.
     """
+    lasting = not is_transient(error) and not (isinstance(error, ClientError) and code_of(error) in _RUN_OUT)
+    return _in_words(error, uri, bucket, config, ObjectError if reading and lasting else RunError)
+
+
+def _in_words(
+    error: Exception, uri: str, bucket: str, config: StorageConfig, kind: type[RunError]
+) -> Exception:
     endpoint = f"the endpoint {config.endpoint_url}" if config.endpoint_url else "the S3 endpoint"
     if isinstance(error, ClientError):
         code = code_of(error)
@@ -27,43 +46,39 @@ def explained(error: Exception, uri: str, bucket: str, config: StorageConfig) ->
         if code in ("NoSuchKey", "404"):
             return FileNotFoundError(f"{uri} does not exist")
         if code == "NoSuchBucket":
-            return RunError(
-                f"{uri}: there is no bucket {bucket} at {endpoint}; check its name and the endpoint"
-            )
+            return kind(f"{uri}: there is no bucket {bucket} at {endpoint}; check its name and the endpoint")
         if code in ("AccessDenied", "AllAccessDisabled", "401", "403", "Forbidden"):
-            return RunError(
+            return kind(
                 f"{uri}: access to bucket {bucket} was denied; check the credentials (AWS_PROFILE, role) and"
                 " that their policy allows s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
             )
         if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
-            return RunError(
-                f"{uri}: {reason}; renew or correct the AWS credentials (environment, profile, role)"
-            )
+            return kind(f"{uri}: {reason}; renew or correct the AWS credentials (environment, profile, role)")
         if code in (
             "301",
             "PermanentRedirect",
             "AuthorizationHeaderMalformed",
             "IllegalLocationConstraintException",
         ):
-            return RunError(
+            return kind(
                 f"{uri}: bucket {bucket} lies in another region; set the region of the storage ({reason})"
             )
         if code in ("NotImplemented", "501"):
-            return RunError(
+            return kind(
                 f"{uri}: {endpoint} does not know this request ({reason}); needed are conditional writes (If-None-Match"
                 " and If-Match of a PUT), which AWS, MinIO and Ceph have in their present versions"
             )
     elif isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return RunError(
+        return kind(
             f"{uri}: no AWS credentials found; set AWS_PROFILE or AWS_ACCESS_KEY_ID, or attach a role"
         )
     else:
         reason = type(error).__name__
     if is_transient(error):
-        return RunError(
+        return kind(
             f"{uri}: gave up after {patience(config)}, the last ended in {reason};"
             f" check {endpoint} and the network, then run the same command again"
         )
-    return RunError(
+    return kind(
         f"{uri}: the request failed for good ({reason}); check the bucket, {endpoint} and AWS settings"
     )

@@ -1,6 +1,7 @@
 # ruff: noqa: D102 - `Storage` documents the methods
 """A local folder as a storage."""
 
+import errno
 import os
 import shutil
 import stat
@@ -8,16 +9,33 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
-from loader.errors import RunError, UsageError
+from loader.errors import ObjectError, RunError, UsageError
 from loader.storage.base import ObjectInfo
 from loader.storage.locks import lock, unlock
 from loader.storage.names import LEASE, check_path, check_prefix
 
 _UNFINISHED = ".reelweave-unfinished-"
 _AT_ONCE = 1 << 26  # bytes; for more than that the file is asked first whether it has them
+
+
+_NOTHING_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+"""Errors that lie in this process or machine, whichever file is read."""
+
+
+class _Folder(NamedTuple):
+    """A folder that is being listed.
+
+    Attributes:
+        paths: those that are left of it.
+        place: device and inode; None when it is gone.
+    """
+
+    paths: Iterator[str]
+    place: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -40,21 +58,23 @@ class LocalStorage:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix).rpartition("/")[0]
         with self._faults("list", prefix):
-            yield from self._walk(f"{folder}/" if folder else "", prefix, ())
+            yield from self._walk(f"{folder}/" if folder else "", prefix)
 
     def stat(self, path: str) -> ObjectInfo | None:
         target = self.folder / check_path(path)
         with self._faults("read", path):
             try:
                 found = target.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            except OSError as error:
+                if error.errno in _NOTHING_THERE:
+                    return None
+                raise
             return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         # Samples are read so often that a context manager and a path object would be a third of the time.
         try:
-            handle = os.open(f"{self.folder}/{check_path(path)}", os.O_RDONLY | os.O_CLOEXEC)
+            handle = _opened(f"{self.folder}/{check_path(path)}")
             try:
                 return _range(handle, start, length)
             finally:
@@ -68,7 +88,8 @@ class LocalStorage:
         target = self.folder / check_path(path)
         with self._faults("read", path):
             try:
-                return target.open("rb")
+                # The name stays that of the file, by which FFmpeg guesses the container.
+                return open(target, "rb", opener=lambda name, _: _opened(name))
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
 
@@ -125,28 +146,30 @@ class LocalStorage:
     def drop_versions(self) -> bool:
         return True
 
-    def _walk(self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """Files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
-        try:
-            here = (self.folder / folder).stat()
-            if (here.st_dev, here.st_ino) in above:  # a link led back up
-                return
-            with os.scandir(self.folder / folder) as entries:
-                names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for name in names:
-            path = folder + name
-            if not path.startswith(prefix) or name.startswith(_UNFINISHED) or path == LEASE:
-                continue
-            try:
-                found = (self.folder / path).stat()
-            except FileNotFoundError:  # removed meanwhile, or a link to nowhere
-                continue
-            if stat.S_ISREG(found.st_mode):
-                yield _info(path, found)
-            elif name.endswith("/"):
-                yield from self._walk(path, prefix, (*above, (here.st_dev, here.st_ino)))
+        folders = [_entered(self.folder, folder)]
+        while folders:
+            path = next(folders[-1].paths, None)
+            if path is None:
+                folders.pop()
+            elif (
+                path.startswith(prefix)
+                and not path.rpartition("/")[2].startswith(_UNFINISHED)
+                and path != LEASE
+            ):
+                try:
+                    found = (self.folder / path).stat()
+                except OSError as error:
+                    if error.errno in _NOTHING_THERE:  # removed meanwhile, or a link to nowhere
+                        continue
+                    raise
+                if stat.S_ISREG(found.st_mode):
+                    yield _info(path, found)
+                elif path.endswith("/"):
+                    entered = _entered(self.folder, path)
+                    if entered.place not in {above.place for above in folders}:  # else a link led back up
+                        folders.append(entered)
 
     def _writable(self, path: str) -> Path:
         target = self.folder / check_path(path)
@@ -188,7 +211,40 @@ class LocalStorage:
             raise self._fault(verb, path, error) from error
 
     def _fault(self, verb: str, path: str, error: OSError) -> RunError:
-        return RunError(f"cannot {verb} {self.uri(path)}: {error.strerror or error}")
+        kind = ObjectError if verb == "read" and error.errno not in _SHORTAGES else RunError
+        return kind(f"cannot {verb} {self.uri(path)}: {error.strerror or error}")
+
+
+def _opened(path: str | Path) -> int:
+    """A handle of the file at ``path``.
+
+    Raises:
+        FileNotFoundError: it is a pipe, a device or a folder; a plain open would wait for a pipe's writer.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError
+    return handle
+
+
+def _entered(root: Path, folder: str) -> _Folder:
+    try:
+        here = (root / folder).stat()
+        with os.scandir(root / folder) as entries:
+            names = sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return _Folder(iter(()), None)
+        raise
+    return _Folder((folder + name for name in names), (here.st_dev, here.st_ino))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in a circle
+        return False
 
 
 def _range(handle: int, start: int, length: int | None) -> bytes:

@@ -37,7 +37,11 @@ def check_prefix(prefix: str) -> str:
 def redacted(uri: str) -> str:
     """``uri`` without what may be secret in it: user and password, query and fragment."""
     # A secret key may hold slashes, so the last @ ends it wherever it stands.
-    return re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)
+    without = re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)
+    if "@" not in uri:
+        return without
+    # What follows a colon and is no port is a password whose "#" or "?" was not encoded.
+    return re.sub(r"^([^/]*//[^/:\[]*):(?!\d*(/|$)).*", r"\1", without, flags=re.DOTALL)
 
 
 _SECRET_PARAMETER = re.compile(
@@ -52,11 +56,14 @@ def public_url(url: str) -> str:
     """A web address that may be stored and stays the same when its link is signed anew.
 
     User, password and fragment are left out, and of the query the parameters that let one in; what is left
-    tells apart addresses that differ in the query alone. Of what is no address the start is left, as `redacted`.
+    tells apart addresses that differ in the query alone. Of text that is no web address less is left: see `redacted`.
     """
     try:
         parts = urlsplit(url)
+        usable = parts.port is None or parts.port > 0
     except ValueError:
+        usable = False
+    if not usable:  # nobody can tell which part of it is a password
         return redacted(url)
     query = [
         pair for pair in parts.query.split("&") if pair and not _SECRET_PARAMETER.search(pair.split("=")[0])

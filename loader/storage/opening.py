@@ -66,7 +66,9 @@ def open_object(
         if not name or folder.lower() == "s3:/":
             raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
         if _FILE.fullmatch(folder + slash):
-            name = unquote(name)
+            name = unquote(name, errors="surrogateescape")
+        elif (match := _S3.fullmatch(text)) and "//" in match[2]:  # no prefix ends in a slash
+            folder, slash, name = f"s3://{match[1]}", "", match[2]
         storage, name = _storage(folder + slash or ".", config, listed_in), check_path(name)
     _check_reach(storage.uri(name), listed_in, config)
     return storage, name
@@ -86,7 +88,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         address, query = _split_query(text)
         return HttpStorage(address.rstrip("/"), config, query, listed_in)
     if match := _FILE.fullmatch(text):
-        text = unquote(match[1])
+        text = unquote(match[1], errors="surrogateescape")
     elif _SCHEME.match(text):
         raise UsageError(
             f"cannot open {redacted(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from botocore.exceptions import ClientError, IncompleteReadError
 
-from loader.errors import RunError
+from loader.errors import ObjectError, RunError
 from loader.storage.base import ObjectInfo
 from loader.storage.blocks import BlockReader
 from loader.storage.client import client_of
@@ -99,7 +99,7 @@ class S3Storage:
             try:
                 return self._get(path, start, length, found["ETag"])
             except FileNotFoundError:  # whoever reads a file takes an OSError for its end
-                raise RunError(f"{self.uri(path)} disappeared while it was read") from None
+                raise ObjectError(f"{self.uri(path)} disappeared while it was read") from None
 
         return io.BufferedReader(
             BlockReader(fetch, found["ContentLength"], config.block_mib * _MIB, config.cache_mib * _MIB)
@@ -215,22 +215,31 @@ class S3Storage:
         return self._below(check_path(path))
 
     def _call(
-        self, path: str, operation: Callable[[S3Client], T], progress: Callable[[], int] = lambda: 0
+        self,
+        path: str,
+        operation: Callable[[S3Client], T],
+        progress: Callable[[], int] = lambda: 0,
+        *,
+        reading: bool = False,
     ) -> T:
         uri = self.uri(path)
         try:
             return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
         except FAULTS as error:
-            raise explained(error, uri, self.bucket, self.config) from None
+            raise explained(error, uri, self.bucket, self.config, reading=reading) from None
 
     def _head(self, path: str) -> HeadObjectOutputTypeDef:
         key = self._key(path)
         try:
-            found = self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key))
+            found = self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key), reading=True)
             return _whole(found, ("ContentLength", "ETag"), self.uri(path))
         except FileNotFoundError:
             if not self._bucket_seen:  # the answer to a HEAD does not tell which of the two is missing
-                self._call(path, lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=key, MaxKeys=1))
+                self._call(
+                    path,
+                    lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=key, MaxKeys=1),
+                    reading=True,
+                )
                 self._bucket_seen = True
             raise
 
@@ -269,7 +278,7 @@ class S3Storage:
                 if code_of(error) in ("InvalidRange", "416"):  # starts at the end or behind it
                     return
                 if code_of(error) in ("PreconditionFailed", "412"):
-                    raise RunError(
+                    raise ObjectError(
                         f"{self.uri(path)} changed while it was read; read it again from its start"
                     ) from None
                 raise
@@ -291,7 +300,7 @@ class S3Storage:
             if arrived < end:
                 raise IncompleteReadError(actual_bytes=arrived - begin, expected_bytes=end - begin)
 
-        self._call(path, get, progress=data.tell)
+        self._call(path, get, progress=data.tell, reading=True)
         return data.getvalue()
 
     def _write_parts(self, path: str, contents: Iterable[bytes]) -> None:

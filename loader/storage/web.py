@@ -12,7 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.util import make_headers
 
-from loader.errors import RunError, UsageError
+from loader.errors import ObjectError, UsageError
 from loader.storage.config import StorageConfig
 from loader.storage.connections import NotPublicError, pools
 from loader.storage.names import redacted
@@ -24,8 +24,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _HOST = re.compile(r"[\w.-]+")
 
 
-class WebError(RunError):
-    """One web address cannot be read; that says nothing of the others."""
+class WebError(ObjectError):
+    """One web address cannot be read."""
 
 
 class SilentError(WebError):

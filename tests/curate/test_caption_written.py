@@ -1,6 +1,8 @@
 """Captions people wrote are found, bounded and cleaned."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,23 @@ def test_a_json_sidecar_comes_before_the_container(tmp_path: Path) -> None:
     assert found == Caption("A boat.", "sidecar:a.b.json")
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"caption": 7}', '{"text": "x"}', b"\xff\xfe", "", "   "])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            "{",
+            "[1]",
+            '{"caption": 7}',
+            '{"text": "x"}',
+            b"\xff\xfe",
+            "",
+            "   ",
+            "1" * 15_000,
+            '{"caption": NaN}',
+        ),
+        *("[" * 15_000, '{"caption":' * 1400, '{"caption": "x", "caption": [2]}', "x" * (1 << 20)),
+    ],
+)
 def test_a_wrong_sidecar_counts_as_absent(tmp_path: Path, content: str | bytes) -> None:
     put(tmp_path, "deep/a.b.json", content)
     found = caption_of(tmp_path, tags={"comment": TAG}, container=True)
@@ -120,3 +138,13 @@ def test_half_a_surrogate_pair_becomes_something_a_file_can_hold(tmp_path: Path)
 def test_a_name_without_suffix_has_a_sidecar_too(tmp_path: Path) -> None:
     put(tmp_path, "v1.0/clip.txt", "A boat.")
     assert caption_of(tmp_path, "v1.0/clip").text == "A boat."
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_a_sidecar_that_is_no_file_counts_as_absent(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "a.txt")
+    assert caption_of(tmp_path, "a.mp4") == NO_CAPTION
+
+
+def test_a_name_so_long_that_its_sidecar_cannot_exist_has_none(tmp_path: Path) -> None:
+    assert caption_of(tmp_path, "x" * 251 + ".mp4") == NO_CAPTION

@@ -1,0 +1,135 @@
+"""Whatever one source, sidecar or list entry does, it is accounted for and costs the others nothing."""
+
+import os
+import threading
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from curate import source_stage
+from curate.config import CurateConfig
+from curate.run import curate
+from loader.dataset import open_dataset
+from loader.errors import RunError
+from loader.storage import StorageConfig, open_object, public_url
+from tests.media import write_video
+
+CONFIG = CurateConfig.model_validate(
+    {
+        "spans": {"min_clip_s": 0.5},
+        "filters": {"min_short_side_px": 0, "min_duration_s": 0},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_video(tmp_path_factory.mktemp("film") / "a.mp4", (20,), size=(96, 64)).read_bytes()
+
+
+@pytest.fixture
+def raw(tmp_path: Path, film: bytes) -> Path:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    (folder / "good.mp4").write_bytes(film)
+    return folder
+
+
+def rows(raw: Path, out: Path, **options: bool) -> dict[str, dict]:
+    """The only row of each source, by its name."""
+    curate([str(raw)], str(out), CONFIG, **options)
+    found = open_dataset(out).accounting.to_pylist()
+    by_name = {row["source"].rsplit("/", 1)[-1]: row for row in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def test_a_sidecar_that_cannot_be_read_fails_its_own_clips_until_it_can(
+    raw: Path, film: bytes, tmp_path: Path
+) -> None:
+    (raw / "other.mp4").write_bytes(film + b"\0" * 8)
+    (raw / "other.txt").symlink_to("/proc/self/mem")  # a file that gives no byte to anybody
+    found = rows(raw, tmp_path / "out")
+    assert (found["good.mp4"]["state"], found["other.mp4"]["state"]) == ("kept", "failed")
+    assert found["other.mp4"]["stage"] == "captions"
+    assert found["other.mp4"]["reason"].startswith("the sidecar with its caption cannot be read")
+    (raw / "other.txt").unlink()
+    (raw / "other.txt").write_text("A boat.")
+    assert rows(raw, tmp_path / "out", retry_failed=True)["other.mp4"]["state"] != "failed"
+
+
+@pytest.mark.parametrize("error", [KeyError("secret"), MemoryError()])
+def test_an_error_that_nobody_foresaw_fails_its_source_alone(
+    raw: Path, film: bytes, tmp_path: Path, error: Exception
+) -> None:
+    (raw / "other.mp4").write_bytes(film + b"\0" * 8)
+    real = source_stage.scan
+
+    def scan(file: object, config: object) -> object:
+        if str(file.name).endswith("other.mp4"):
+            raise error
+        return real(file, config)
+
+    with patch.object(source_stage, "scan", scan):
+        found = rows(raw, tmp_path / "out")
+    assert found["good.mp4"]["state"] == "kept"
+    assert (found["other.mp4"]["state"], found["other.mp4"]["stage"]) == ("failed", "cut")
+    assert "secret" not in found["other.mp4"]["reason"]
+    assert "memory" in found["other.mp4"]["reason"] or type(error).__name__ in found["other.mp4"]["reason"]
+
+
+def test_a_fault_of_the_environment_stops_the_run(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".ledger").mkdir(parents=True)
+    (out / ".ledger/clips").write_bytes(b"in the way")
+    with pytest.raises(RunError, match=r"\.ledger/clips"):
+        curate([str(raw)], str(out), CONFIG)
+
+
+def test_a_film_that_changes_while_it_is_read_fails(raw: Path, tmp_path: Path) -> None:
+    real = source_stage.scan
+
+    def scan(file: object, config: object) -> object:
+        with (raw / "good.mp4").open("ab") as changing:
+            changing.write(b"more")
+        return real(file, config)
+
+    with patch.object(source_stage, "scan", scan):
+        assert "changed while it was read" in rows(raw, tmp_path / "out")["good.mp4"]["reason"]
+    assert rows(raw, tmp_path / "out", retry_failed=True)["good.mp4"]["state"] == "kept"
+
+
+def test_a_pipe_in_place_of_a_file_holds_no_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.mp4")
+    storage, name = open_object(str(tmp_path / "a.mp4"))
+
+    def read() -> None:
+        for use in (storage.open, storage.read):
+            with pytest.raises(FileNotFoundError):
+                use(name)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert not reader.is_alive()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://u:pw]x@[/x",
+        "http://u:pw#w@host/x",
+        "http://u:pw?w@host/x",
+        "http://u:pw/w@host/x.mp4",
+        "http://u:pw@host:0/x",
+        "http://u:pw@[::1/x",
+        "http://u:pw@ho\u2100st/x",
+    ],
+)
+def test_a_wrong_address_is_shown_without_its_password(url: str) -> None:
+    assert "pw" not in public_url(url)
+    with pytest.raises(Exception, match=r"no web address|names no object") as caught:
+        open_object(url, StorageConfig())
+    assert "pw" not in str(caught.value)
