@@ -3,12 +3,15 @@
 import argparse
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from types import ModuleType
+from types import ModuleType, TracebackType
+from typing import NoReturn
 
 from loader.errors import RunError, UsageError
-from pipelines.noise import silence_noise
+from loader.storage.names import without_secrets
+from pipelines.noise import hide_secrets, silence_noise
 
 COMMANDS = (
     "demo",
@@ -33,6 +36,8 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns 0 on success, 1 on failure, 2 on a wrong call or configuration."""
     silence_noise()
+    hide_secrets()
+    sys.excepthook = _show_bug
     try:
         options = build_parser().parse_args(arguments)
         return int(options.module.run(options))
@@ -50,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="reelweave", description="From a dump of raw videos to a balanced text-to-video training run."
     )
     parser.add_argument("--version", action="version", version=f"reelweave {version('reelweave')}")
@@ -70,9 +75,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, also of each command, that shows no password of a wrong call."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(without_secrets(message))
+
+
 def _fail(message: object, status: int) -> int:
-    print(f"reelweave: {message}", file=sys.stderr)
+    print(f"reelweave: {without_secrets(str(message))}", file=sys.stderr)
     return status
+
+
+def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    lines = traceback.format_exception(kind, error, trace)
+    print(without_secrets("".join(lines)), file=sys.stderr, end="")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from loader.errors import UsageError
+from loader.finite import finite
+from loader.named_file import read_named
+from loader.storage.names import shown_name, shown_value
+from loader.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
 
-MAX_CONFIG_BYTES = 1 << 20
+_MOST_ERRORS = 10
+_MOST_COMPARED = 80  # characters of a key
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -26,48 +30,45 @@ def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) ->
     Raises:
         UsageError: names every key that is unknown or has a wrong value, where it stands and what is allowed.
     """
-    values = _read(file) if file else {}
-    places: dict[str, str] = {}
+    document = _read(file) if file else Document({}, None)
+    values = document.values or {}
+    set_keys: list[str] = []
     for override in overrides:
         key, equals, text = override.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f"--set {override}: write it as key=value, for example --set cut.crf=20")
-        _put(values, key.strip().split("."), _parse(override, text))
-        places[key.strip()] = "--set"
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise UsageError(
+                f"--set {shown_name(override)}: write it as key=value, for example --set cut.crf=20"
+            )
+        if len(path) > MAX_DEPTH:
+            raise UsageError(f"--set {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
+        _put(values, path, read_yaml(text, f"--set {shown_name(key.strip())}").values)
+        set_keys.append(key.strip())
     try:
-        return model.model_validate(values)
+        return finite(model.model_validate(values))
     except ValidationError as error:
-        default = str(file) if file else "the configuration"
-        sentences = [_sentence(model, dict(item), places, default) for item in error.errors()]
-        raise UsageError("; ".join(sentences)) from error
+        wrong = error.errors()
+        sentences = [
+            _sentence(model, dict(item), _where(item["loc"], set_keys, file, document))
+            for item in wrong[:_MOST_ERRORS]
+        ]
+        more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
+        raise UsageError("; ".join([*sentences, *more])) from error
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        if file.stat().st_size > MAX_CONFIG_BYTES:
-            raise UsageError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; that is no configuration")
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read configuration {file}: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or error
-        raise UsageError(f"{file}{where} is no YAML: {problem}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
+def _read(file: Path) -> Document:
+    document = read_yaml(read_named(file, MAX_BYTES, f"the configuration {file}"), str(file))
+    if document.values is not None and not isinstance(document.values, dict):
         raise UsageError(f"{file} holds no mapping of keys to values")
-    return values
+    return document
 
 
-def _parse(override: str, text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {override}: the value is no YAML") from error
+def _where(key: Sequence[int | str], set_keys: Sequence[str], file: Path | None, document: Document) -> str:
+    named = ".".join(map(str, key))
+    if any(f"{named}.".startswith(f"{one}.") for one in set_keys):
+        return "--set"
+    line = document.line(key)
+    return f"{file or 'the configuration'}{f', line {line}' if line else ''}"
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
@@ -79,13 +80,12 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _sentence(model: type[BaseModel], item: dict[str, Any], places: dict[str, str], default: str) -> str:
+def _sentence(model: type[BaseModel], item: dict[str, Any], where: str) -> str:
     path = [str(part) for part in item["loc"]]
-    key = ".".join(path)
-    where = next((place for set_key, place in places.items() if f"{key}.".startswith(f"{set_key}.")), default)
+    key = shown_name(".".join(path))
     if item["type"] == "extra_forbidden":
         known = sorted(_fields(model, path[:-1]))
-        close = difflib.get_close_matches(path[-1], known, n=1)
+        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], known, n=1)
         nearest = f"did you mean {'.'.join([*path[:-1], close[0]])}? " if close else ""
         return f"{key} ({where}) is no known key; {nearest}known here: {', '.join(known)}"
     if item["type"] == "union_tag_not_found":
@@ -94,7 +94,7 @@ def _sentence(model: type[BaseModel], item: dict[str, Any], places: dict[str, st
     message = str(item["msg"]).removeprefix("Value error, ")
     if isinstance(item["input"], dict):  # a rule about several keys, which its message names
         return f"{key} ({where}): {message}" if key else f"{where}: {message}"
-    return f"{key} ({where}) cannot be {item['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{key} ({where}) cannot be {shown_value(item['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:

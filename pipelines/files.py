@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from loader.errors import UsageError
+from loader.named_file import read_named_text
 
-_MOST_BYTES = 256 * 2**20
+_MOST_BYTES = 64 << 20
 
 
 def read_text(path: Path, option: str = "") -> str:
@@ -18,14 +19,7 @@ def read_text(path: Path, option: str = "") -> str:
     Raises:
         UsageError: it cannot be read, is too large or no text.
     """
-    named = f"{option} {path}".strip()
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{named} has more than {_MOST_BYTES >> 20} MiB; give a smaller file")
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"{named} cannot be read: {reason}") from error
+    return read_named_text(path, _MOST_BYTES, f"{option} {path}".strip())
 
 
 def write_whole(path: Path, data: bytes, option: str = "") -> None:

@@ -1,6 +1,8 @@
-"""Messages of libraries that a person can do nothing about, kept out of the terminal."""
+"""Log messages that the terminal does not show, or not as they are."""
 
 import logging
+
+from loader.storage.names import without_secrets
 
 # By logger. Both come from importing torchao, which diffusers and peft do wherever it is installed.
 _NOISE = {
@@ -13,6 +15,17 @@ def silence_noise() -> None:
     """Drop these messages, and no others of the same loggers, from now on."""
     for name, text in _NOISE.items():
         logging.getLogger(name).addFilter(_Without(text))
+
+
+def hide_secrets() -> None:
+    """Show log messages without passwords, where no handler of somebody else shows them."""
+    if logging.lastResort and not logging.lastResort.filters:
+        logging.lastResort.addFilter(_hide)
+
+
+def _hide(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
 
 
 class _Without(logging.Filter):

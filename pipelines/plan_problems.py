@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from loader.errors import UsageError
+from loader.finite import finite
 from pipelines.files import read_text
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _cost_model(file: Path) -> "CostModel":
     from train.cascade.costs import CostModel
 
     try:
-        return CostModel.model_validate_json(read_text(file, "--costs"))
+        return finite(CostModel.model_validate_json(read_text(file, "--costs")))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

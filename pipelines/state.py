@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import UsageError
+from loader.named_file import read_named
 from loader.position import StreamState, read_state
 from loader.state_diff import StateDiff, diff_states, part_values
 from pipelines.config import resolve
@@ -83,13 +84,7 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> StreamState:
     file = path / _IN_CHECKPOINT if path.is_dir() else path
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_STATE_BYTES + 1)
-        if len(content) > MAX_STATE_BYTES:
-            raise UsageError(f"{file} is larger than {MAX_STATE_BYTES} bytes; that is no state")
-        values = json.loads(content)
-    except OSError as error:
-        raise UsageError(f"cannot read the state {file}: {error.strerror}") from error
+        values = json.loads(read_named(file, MAX_STATE_BYTES, f"the state {file}"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is no JSON: {error}") from error
     if isinstance(values, dict) and "stream" in values:

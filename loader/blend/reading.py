@@ -7,21 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from loader.blend.config import BlendFile, Node, RepeatedNode, Subset, WeightedNode
 from loader.errors import UsageError
 from loader.storage import StorageConfig
-from loader.storage.names import redacted
+from loader.storage.names import redacted, shown_value
 from loader.storage.opening import open_object
-
-MAX_FILE_BYTES = 1 << 20
-MAX_DEPTH = 64  # of the YAML
+from loader.yaml_text import MAX_BYTES, read_yaml
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_OPENS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_CLOSES = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 _NOT_OURS = {
     "aux": "auxiliary datasets are not read; keep such data beside the clips, as members of the same dataset",
@@ -79,9 +74,12 @@ def read_blend_file(file: str, config: StorageConfig) -> BlendFile:
     info = storage.stat(name)
     if info is None:
         raise UsageError(f"there is no file {shown}")
-    if info.size > MAX_FILE_BYTES:
-        raise UsageError(f"{shown} has {info.size} bytes; a blend file may have {MAX_FILE_BYTES}")
-    values = _parsed(storage.read(name), shown)
+    if info.size > MAX_BYTES:
+        raise UsageError(f"{shown} has {info.size} bytes; a blend file may have {MAX_BYTES}")
+    document = read_yaml(storage.read(name), shown)
+    values = document.values
+    if not isinstance(values, dict):
+        raise UsageError(f"{shown} holds no mapping of keys to values; a blend file begins with splits:")
     module, kind = str(values.pop("__module__", "")), values.pop("__class__", "MetadatasetV2")
     if kind == "Metadataset":
         raise UsageError(f"{shown}: __class__: {_NOT_OURS['datasets']}")
@@ -92,32 +90,15 @@ def read_blend_file(file: str, config: StorageConfig) -> BlendFile:
     try:
         return BlendFile.model_validate(values)
     except ValidationError as error:
-        wrong = [_sentence(item["loc"], item["type"], item["msg"], item["input"]) for item in error.errors()]
+        wrong = [
+            _at(document.line(item["loc"])) + _sentence(item["loc"], item["type"], item["msg"], item["input"])
+            for item in error.errors()
+        ]
         raise UsageError(f"{shown}: {'; '.join(wrong[:10])}") from error
 
 
-def _parsed(data: bytes, shown: str) -> dict[str, Any]:
-    try:
-        text = data.decode()
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, _OPENS) - isinstance(event, _CLOSES)
-            if depth > MAX_DEPTH:
-                raise UsageError(f"{shown} is nested more than {MAX_DEPTH} deep")
-            if isinstance(event, yaml.AliasEvent):
-                raise UsageError(f"{shown}{_line(event.start_mark)}: write the value out, without an alias")
-        values = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        raise UsageError(f"{shown}{_line(error.problem_mark)} is no YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{shown} is no YAML: {str(error).splitlines()[0]}") from error
-    if not isinstance(values, dict):
-        raise UsageError(f"{shown} holds no mapping of keys to values; a blend file begins with splits:")
-    return values
-
-
-def _line(mark: Any) -> str:
-    return f", line {mark.line + 1}" if mark else ""
+def _at(line: int | None) -> str:
+    return f"line {line}, " if line else ""
 
 
 def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> str:
@@ -132,7 +113,7 @@ def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> 
     message = message.removeprefix("Value error, ")
     if isinstance(value, (dict, list)):
         return f"{key}: {message}"
-    return f"{key} cannot be {value!r}: {message[:1].lower()}{message[1:]}"
+    return f"{key} cannot be {shown_value(value)}: {message[:1].lower()}{message[1:]}"
 
 
 def _model_at(loc: Sequence[int | str]) -> type[BaseModel]:

@@ -44,6 +44,51 @@ def redacted(uri: str) -> str:
     return re.sub(r"^([^/]*//[^/:\[]*):(?!\d*(/|$)).*", r"\1", without, flags=re.DOTALL)
 
 
+_SECRET_MOST_SHOWN = 80
+_PARAMETER = re.compile(
+    r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"
+    r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",
+    re.IGNORECASE,
+)
+"""Names that signed links (S3, CloudFront, Google, Azure) and web services give to what lets one in."""
+
+
+def without_secrets(text: str) -> str:
+    """Any text to be shown or kept, in which no address has a user, a password or a signature.
+
+    An address ends at a space. What stands in it before its last @ goes, host-like or not, since passwords may hold
+    slashes. Values of secret parameters become three asterisks.
+    """
+    text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
+    return _PARAMETER.sub(
+        lambda found: f"{found[1]}***" if _SECRET_PARAMETER.search(found[2]) else found[0], text
+    )
+
+
+def shown_name(text: str) -> str:
+    """A text of somebody else as an error may quote it: short, and without passwords."""
+    text = redacted(text) if "://" in text else without_secrets(text)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def shown_value(value: object) -> str:
+    """A value of a configuration as an error may show it: as Python writes it, short, and without passwords."""
+    if isinstance(value, str):
+        return repr(shown_name(value))
+    text = without_secrets(repr(value))
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _without_user(word: str) -> str:
+    scheme, colon, rest = word.partition(":/")
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}{colon}{'/' * (len(rest) - len(rest.lstrip('/')))}***@{host}" if at else word
+
+
+_MOST_SHOWN = 80
+_PARAMETER = re.compile(r"([?&;]([^\s=&;?'\"]+)=)[^\s&;'\"]+")
+
+
 _SECRET_PARAMETER = re.compile(
     r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"
     r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",

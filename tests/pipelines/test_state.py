@@ -150,14 +150,14 @@ def test_diff_says_which_is_ahead(saved: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "cannot read the state"),
+        (None, "cannot be read"),
         (b"\x00\xff not", "is no JSON"),
         (b"[" * 100_000, "is no JSON"),
         (b"[1]", "no JSON object"),
         (b'{"stream": 3}', "no JSON object"),
         (b'{"stream": {"version": 3}}', "version 3"),
         (b'{"position": 3}', "version: Field required"),
-        (b" " * (2**20 + 1), "larger than 1048576 bytes"),
+        (b" " * (2**20 + 1), "larger than 1 MiB"),
     ],
 )
 def test_what_is_no_state_is_refused_in_words(

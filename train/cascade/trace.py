@@ -13,6 +13,7 @@ from loader.arrays import Floats
 from loader.buckets import Bucket
 from loader.errors import UsageError
 from loader.microbatches import Microbatches
+from loader.named_file import read_named
 from loader.tokens import Compression, sequence_length
 from train.cascade.communication import Traffic, communication
 from train.cascade.costs import CostModel, Samples
@@ -77,11 +78,7 @@ def read_trace(file: Path) -> Trace:
         UsageError: the file cannot be read, or is no trace; names the key that is wrong.
     """
     try:
-        if file.stat().st_size > MAX_TRACE_BYTES:
-            raise UsageError(f"{file} is larger than {MAX_TRACE_BYTES} bytes: give fewer steps")
-        return Trace.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read trace {file}: {error.strerror}") from error
+        return Trace.model_validate_json(read_named(file, MAX_TRACE_BYTES, f"the trace {file}"))
     except ValidationError as error:
         first = error.errors()[0]
         where = _where(first["loc"])

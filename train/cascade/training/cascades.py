@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
+from loader.finite import finite
+from loader.named_file import read_named
 from train.batches import Foreseeing
 from train.cascade.correction import Correction
 from train.cascade.execution.executor import Executor
@@ -35,6 +37,7 @@ from train.parallel.parts import cuttable
 from train.parallel.pipeline import Weigh
 from train.timings import StepClock
 
+_MOST_TOPOLOGY_BYTES = 1 << 20
 _SEEDS = 2**31  # of a search; a run's may be negative
 
 
@@ -204,12 +207,9 @@ def topology_of(name: str | None, ranks: int) -> Topology:
     if name in PRESETS:
         return PRESETS[name].holding(ranks)
     try:
-        return Topology.model_validate_json(Path(name).read_bytes()).holding(ranks)
-    except OSError as error:
-        raise UsageError(
-            f"train.cascade.topology={name} is none of {', '.join(PRESETS)}, and no file that can be read:"
-            f" {error.strerror}"
-        ) from error
+        named = f"train.cascade.topology={name} is none of {', '.join(PRESETS)}, and as a file it"
+        data = read_named(Path(name), _MOST_TOPOLOGY_BYTES, named)
+        return finite(Topology.model_validate_json(data)).holding(ranks)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"

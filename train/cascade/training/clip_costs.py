@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from loader.arrays import Floats, Places
 from loader.errors import UsageError
+from loader.finite import finite
+from loader.named_file import read_named
 from train.cascade.costs import CostModel, Links
 from train.cascade.problem import Module
 from train.cascade.training.problem_of import Clip
@@ -20,6 +22,8 @@ from train.cascade.vae_cost import FittedVAECost
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.models.tokenizer import COLOURS
+
+MAX_COSTS_BYTES = 64 << 20
 
 _NOMINAL = {
     "cuda": (4e14, Links()),
@@ -166,9 +170,8 @@ def read_costs(path: Path) -> Measured:
         UsageError: the file cannot be read, or holds something else; names the key that is wrong.
     """
     try:
-        return Measured(CostModel.model_validate_json(path.read_bytes()))
-    except OSError as error:
-        raise UsageError(f"cannot read train.cascade.costs={path}: {error.strerror}") from error
+        data = read_named(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
+        return Measured(finite(CostModel.model_validate_json(data)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"

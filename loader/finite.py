@@ -1,0 +1,45 @@
+"""Numbers of a configuration or file: all of them finite."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Key = tuple[int | str, ...]
+
+
+def finite(model: _Model) -> _Model:
+    """Return ``model`` when every number in it is finite.
+
+    JSON and YAML can write NaN and infinity, text such as ``"nan"`` is taken for a number, and both pass most bounds.
+
+    Raises:
+        ValidationError: names each that is not.
+    """
+    found = [
+        InitErrorDetails(type=PydanticCustomError("finite", "a number must be finite"), loc=key, input=value)
+        for key, value in _infinite(model, ())
+    ]
+    if found:
+        raise ValidationError.from_exception_data(type(model).__name__, found)
+    return model
+
+
+def _infinite(value: Any, key: _Key) -> Iterator[tuple[_Key, float]]:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield key, value
+        return
+    items: Any = ()
+    if isinstance(value, BaseModel):
+        # Only what was given: an infinite default is meant.
+        items = ((name, getattr(value, name)) for name in value.model_fields_set)
+    elif isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for name, inner in items:
+        yield from _infinite(inner, (*key, name))
