@@ -1,6 +1,7 @@
 """Prove a dataset whole: checksums, index against tars, accounting that adds up."""
 
 import argparse
+import json
 
 from loader.dataset import Verification, verify
 from loader.storage import StorageConfig, open_storage
@@ -16,6 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of commands that open a dataset without a configuration file."""
     parser.add_argument("--endpoint-url", metavar="URL", help="S3 endpoint other than AWS (MinIO, Ceph)")
+    parser.add_argument(
+        "--allow",
+        metavar="PREFIX",
+        action="append",
+        default=[],
+        help="let a dataset on S3 or the web name tars below PREFIX (storage.allowed_prefixes); may be repeated",
+    )
 
 
 def storage_config(options: argparse.Namespace) -> StorageConfig:
@@ -23,6 +31,8 @@ def storage_config(options: argparse.Namespace) -> StorageConfig:
     from pipelines.config import resolve
 
     overrides = [f"endpoint_url={options.endpoint_url}"] if options.endpoint_url else []
+    if options.allow:
+        overrides.append(f"allowed_prefixes={json.dumps(options.allow)}")
     return resolve(StorageConfig, None, overrides)
 
 

@@ -70,6 +70,8 @@ def index_tars(
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
     place = tars if out is None else open_storage(out, config)
     beside = place.root == tars.root
+    if not beside:  # what readers of the index may not follow is told before tars are read
+        open_storage(tars.root, config, place.uri(MANIFEST))
     with leased(place, "reelweave index") as held:
         return _index(tars, held, beside, shards, workers or os.cpu_count() or 1, progress)
 

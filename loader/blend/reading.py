@@ -63,20 +63,30 @@ def located(uri: str) -> str:
     return uri if _URI.match(uri) else str(Path(uri).resolve())
 
 
-def read_blend_file(file: str, config: StorageConfig) -> BlendFile:
+def speaks_for(file: str) -> str:
+    """Return where the names in a blend file count as found: "", a person's own words, for one on this machine."""
+    return file if _URI.match(file) and not file.lower().startswith("file:") else ""
+
+
+def read_blend_file(file: str, config: StorageConfig, listed_in: str = "") -> BlendFile:
     """The checked content of a blend file.
+
+    Args:
+        file: as `located` gives it.
+        config: patience, limits, permissions.
+        listed_in: the blend file that names it; "" for a person.
 
     Raises:
         UsageError: there is none, or it says something wrong; names the file and every wrong key.
     """
-    storage, name = open_object(file, config)
+    storage, name = open_object(file, config, listed_in)
     shown = redacted(file)
     info = storage.stat(name)
     if info is None:
         raise UsageError(f"there is no file {shown}")
     if info.size > MAX_BYTES:
         raise UsageError(f"{shown} has {info.size} bytes; a blend file may have {MAX_BYTES}")
-    document = read_yaml(storage.read(name), shown)
+    document = read_yaml(storage.read(name, 0, MAX_BYTES + 1), shown)  # a web server need not tell the size
     values = document.values
     if not isinstance(values, dict):
         raise UsageError(f"{shown} holds no mapping of keys to values; a blend file begins with splits:")

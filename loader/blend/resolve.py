@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
-from loader.blend.reading import beside, is_blend_file, located, read_blend_file
+from loader.blend.reading import beside, is_blend_file, located, read_blend_file, speaks_for
 from loader.blend.subset import Span, within
 from loader.blend.tree import Group, Leaf, Part, check_weights, exact
 from loader.dataset import Dataset
@@ -72,6 +72,7 @@ class _Place:
         subflavors: of the nodes around it.
         files: (file, split) that led here.
         depth: blends and files around it.
+        listed_in: the blend file that names it, where that is none of this machine.
     """
 
     named: str
@@ -80,6 +81,7 @@ class _Place:
     subflavors: dict[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, str], ...] = ()
     depth: int = 0
+    listed_in: str = ""
 
 
 class _Resolver:
@@ -96,7 +98,7 @@ class _Resolver:
             raise UsageError(f"{place.named} leads back to {redacted(file)}, in which it stands")
         if file not in self._files:
             try:
-                self._files[file] = read_blend_file(file, self._config)
+                self._files[file] = read_blend_file(file, self._config, place.listed_in)
             except UsageError as error:
                 raise UsageError(f"{place.named}: {error}" if place.files else str(error)) from error
         splits = self._files[file].splits
@@ -126,7 +128,13 @@ class _Resolver:
         if uri is None:
             return self._group(node, file, split, place, span)
         subflavors = {**node.subflavors, **place.subflavors}
-        inner = replace(place, named=f"{place.named}.path", span=span, subflavors=subflavors)
+        inner = replace(
+            place,
+            named=f"{place.named}.path",
+            span=span,
+            subflavors=subflavors,
+            listed_in=speaks_for(file) or place.listed_in,
+        )
         part = node.split_part or split
         return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
 
@@ -151,7 +159,7 @@ class _Resolver:
         if len(self.leaves) == MAX_LEAVES:
             raise UsageError(f"{place.named}: a blend may have {MAX_LEAVES} datasets")
         try:
-            storage = open_storage(uri, self._config)
+            storage = open_storage(uri, self._config, place.listed_in)
             if storage.root not in self.datasets:
                 self.datasets[storage.root] = Dataset(storage, self._config)
             dataset = self.datasets[storage.root]

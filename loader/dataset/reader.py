@@ -14,14 +14,14 @@ from loader.arrays import Places, numbers
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.history import History
 from loader.dataset.latents import Latents
-from loader.dataset.manifest import FileEntry, Manifest, history_path, read_manifest, sha256
+from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
 from loader.dataset.members import Members, media_members, members
 from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables import from_parquet, to_rows
 from loader.epoch_draws import Draws
-from loader.errors import RunError
+from loader.errors import RunError, UsageError
 from loader.node_files import NodeFiles
 from loader.storage import Storage, StorageConfig, open_storage
 
@@ -277,12 +277,11 @@ def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | 
     """Where the tars of a dataset lie.
 
     Raises:
-        RunError: a dataset from elsewhere names a folder of this machine.
+        RunError: a dataset from elsewhere names a place that it may not (`loader.storage.reach`).
     """
     if manifest.foreign is None or manifest.foreign.uri is None:
         return storage
-    if not manifest.foreign.uri.startswith("s3://") and "://" in storage.root:
-        raise RunError(
-            f"{storage.root} has its tars in {manifest.foreign.uri}, on the machine where it was made; index them again"
-        )
-    return open_storage(manifest.foreign.uri, config or StorageConfig())
+    try:
+        return open_storage(manifest.foreign.uri, config or StorageConfig(), storage.uri(MANIFEST))
+    except UsageError as error:
+        raise RunError(f"{storage.root} has its tars elsewhere: {error}") from error

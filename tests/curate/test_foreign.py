@@ -9,10 +9,12 @@ from curate.config import CurateConfig
 from curate.removal import remove
 from curate.run import curate
 from loader.dataset import Removal, open_dataset
+from loader.dataset.manifest import Foreign, Manifest
+from loader.dataset.reader import shard_storage
 from loader.dataset.tables import to_rows
 from loader.dataset.tar_scan import TarScan
 from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from loader.storage import StorageConfig, open_storage
 from tests.curate.foreign_sets import clips, digests, failed, index, mixed_set, problems
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.loader.test_dataset import write as write_dataset
@@ -204,3 +206,36 @@ def test_the_index_may_lie_elsewhere(mixed: Path, tmp_path: Path) -> None:
     assert hashlib.sha256(dataset.read_media(0)).hexdigest() == row["sha256"]
     assert problems(out) == []
     assert index(mixed, out=str(out)).tars_read == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "tars", "may"),
+    [
+        ("/data/index", "/films/tars", True),
+        ("/data/index", "s3://films/tars", True),
+        ("s3://films/index", "s3://films/tars", True),
+        ("s3://mine/index", "s3://films/tars", False),
+        ("s3://mine/index", "/films/tars", False),
+        ("https://host.example/index", "https://host.example/tars", True),
+        ("https://host.example/index", "https://inner.example/tars", False),
+        ("https://host.example/index", "s3://films/tars", False),
+        ("https://host.example/index", "/films/tars", False),
+    ],
+)
+def test_a_dataset_names_tars_where_it_lies_itself(place: str, tars: str, may: bool) -> None:
+    manifest = Manifest.model_construct(foreign=Foreign(uri=tars))
+    storage, prefixes = open_storage(place), ("/films", "s3://films", "https://inner.example")
+    if may:
+        assert shard_storage(storage, manifest).root == tars
+    else:
+        with pytest.raises(RunError, match=r"has its tars elsewhere.*storage\.allowed_prefixes"):
+            shard_storage(storage, manifest)
+        config = StorageConfig(allowed_prefixes=prefixes)
+        assert shard_storage(storage, manifest, config).root == tars
+
+
+def test_an_index_that_nobody_could_follow_is_refused_before_tars_are_read(mixed: Path) -> None:
+    before = digests(mixed)
+    with pytest.raises(UsageError, match=r"storage\.allowed_prefixes"):
+        index(mixed, out="s3://mine/index", config=StorageConfig(endpoint_url="http://127.0.0.1:9"))
+    assert digests(mixed) == before

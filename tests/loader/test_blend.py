@@ -206,6 +206,21 @@ def test_a_blend_file_on_s3_names_what_lies_beside_it(folder: Path) -> None:
         assert sorted(content(blend, row) for row in range(51)) == sorted(
             key.encode() for key in leaf_keys(blend)[0]
         )
+        elsewhere = [
+            f"file://{folder}/images",
+            "s3://other/images",
+            "http://127.0.0.1/images",
+            "s3://other/c.yaml",
+        ]
+        for path in elsewhere:
+            place.write("blends/c.yaml", f"splits: {{train: {{path: '{path}'}}}}".encode())
+            place.write("blends/d.yaml", b"splits: {train: {path: c.yaml}}")
+            for blend_file in ("c.yaml", "d.yaml"):
+                with pytest.raises(UsageError, match=r"c\.yaml.*storage\.allowed_prefixes"):
+                    open_blend(f"s3://bucket/data/blends/{blend_file}", config=config)
+        place.write("blends/c.yaml", f"splits: {{train: {{path: '{elsewhere[0]}'}}}}".encode())
+        allowed = config.model_copy(update={"allowed_prefixes": (f"{folder}/",)})
+        assert len(open_blend("s3://bucket/data/blends/c.yaml", config=allowed).datasets) == 1
         for path in ("/etc", "../../../images"):
             place.write("blends/b.yaml", f"splits: {{train: {{path: {path}}}}}".encode())
             with pytest.raises(UsageError, match=r"b\.yaml: splits\.train\.path:.*beside"):

@@ -216,3 +216,12 @@ def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
 def test_the_version_is_told() -> None:
     done = reelweave("--version")
     assert (done.returncode, done.stdout) == (0, f"reelweave {version('reelweave')}\n")
+
+
+def test_prefixes_are_allowed_on_the_command_line(tmp_path: Path) -> None:
+    done = reelweave("verify", tmp_path, "--allow", "s3://films/", "--allow", "films")
+    assert done.returncode == 2
+    assert "allowed_prefixes" in done.stderr
+    done = reelweave("verify", tmp_path, "--allow", "s3://films/", "--allow", "/data")
+    assert done.returncode == 1
+    assert "manifest.json" in done.stderr
