@@ -230,7 +230,7 @@ def analysis_frames(path: Path, size: tuple[int, int]) -> Iterator[NDArray[np.ui
     import av
 
     scale = Scaler(size)
-    with av.open(str(path)) as container:
+    with av.open(str(path), metadata_errors="replace") as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):

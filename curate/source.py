@@ -70,6 +70,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
         return av.open(
             file,
             mode="r",
+            metadata_errors="replace",  # tags in other encodings
             options={"format_whitelist": containers, "max_pixels": str(max_pixels)},
             buffer_size=_IO_BUFFER_BYTES,
         )

@@ -140,7 +140,9 @@ def _opened(clip: bytes | memoryview) -> "InputContainer":
     import av
 
     # FFmpeg would follow a playlist to files of its choice, under whatever name it comes.
-    return av.open(io.BytesIO(clip), mode="r", options={"format_whitelist": FORMATS})
+    return av.open(
+        io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
+    )
 
 
 @cache

@@ -182,7 +182,9 @@ def _thumbnail(clip: bytes, middle: int) -> str:
     import av
 
     try:
-        with av.open(io.BytesIO(clip), mode="r", options={"format_whitelist": FORMATS}) as container:
+        with av.open(
+            io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
+        ) as container:
             for number, frame in enumerate(container.decode(video=0)):
                 if number == middle:
                     scale = _THUMBNAIL_PX / max(frame.width, frame.height)

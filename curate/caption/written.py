@@ -75,6 +75,8 @@ def plausible(text: str, name: str) -> bool:
         text: Of the tag.
         name: Of the file, without its suffix.
     """
+    if "\ufffd" in text:  # in another encoding than UTF-8, and nobody says in which
+        return False
     plain = _LINK.sub(" ", text)
     if _OF_SOFTWARE.search(text) or words(plain.replace("_", " ")) == words(name.replace("_", " ")):
         return False

@@ -45,7 +45,7 @@ def read(data: bytes) -> Iterator[InputContainer]:
     """Opens a file of ours."""
     with (
         io.BytesIO(data) as file,
-        av.open(file, "r", format="mp4", buffer_size=_BUFFER_BYTES) as container,
+        av.open(file, "r", format="mp4", metadata_errors="replace", buffer_size=_BUFFER_BYTES) as container,
     ):
         assert isinstance(container, InputContainer)
         yield container

@@ -31,7 +31,7 @@ def levels(data: bytes) -> Floats:
     powers: list[float] = []
     rest = np.zeros(0, np.float32)
     try:
-        with io.BytesIO(data) as file, av.open(file, mode="r") as container:
+        with io.BytesIO(data) as file, av.open(file, mode="r", metadata_errors="replace") as container:
             if not container.streams.audio:
                 return np.zeros(0, np.float32)
             stream = container.streams.audio[0]

@@ -5,14 +5,18 @@ import threading
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from curate import source_stage
 from curate.config import CurateConfig
+from curate.filters.sound import levels
 from curate.run import curate
 from loader.dataset import open_dataset
+from loader.decode import decode
 from loader.errors import RunError
 from loader.storage import StorageConfig, open_object, public_url
+from pipelines.report_page import _thumbnail as thumbnail
 from tests.media import write_video
 
 CONFIG = CurateConfig.model_validate(
@@ -133,3 +137,29 @@ def test_a_wrong_address_is_shown_without_its_password(url: str) -> None:
     with pytest.raises(Exception, match=r"no web address|names no object") as caught:
         open_object(url, StorageConfig())
     assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi"])
+def test_a_tag_in_another_encoding_loses_no_film(tmp_path: Path, suffix: str) -> None:
+    codec = "mpeg4" if suffix == "avi" else "libx264"
+    (tmp_path / "raw").mkdir()
+    path = write_video(
+        tmp_path / f"raw/good.{suffix}",
+        (20,),
+        codec=codec,
+        audio=suffix != "avi",
+        metadata={"title": "A TITLE of five words"},
+    )
+    data = (
+        path.read_bytes().replace(b"A TITLE", b"\xc9 t\xeet\xe9").replace(b"VideoHandler", b"Vid\xe9oHandler")
+    )
+    assert data != path.read_bytes()
+    path.write_bytes(data)
+    config = CONFIG.model_copy(update={"captions": CONFIG.captions.model_copy(update={"container": True})})
+    curate([str(tmp_path / "raw")], str(tmp_path / "out"), config)
+    (row,) = open_dataset(tmp_path / "out").index.to_pylist()
+    assert row["caption"] == ""
+    video_CTHW = np.empty((3, 1, 64, 96), np.uint8)
+    decode(data, np.array([0]), video_CTHW)
+    assert (len(levels(data)) > 0) == (suffix != "avi")
+    assert thumbnail(data, 3).startswith("data:image/jpeg")

@@ -1,0 +1,34 @@
+"""Text from outside as a terminal may be given it: nothing in it acts, moves the cursor or reverses what is read."""
+
+import re
+
+# Controls (C0, DEL, C1), separators of lines, halves of surrogate pairs, and marks that are not seen: those of direction,
+# zero-width ones but for the two that join letters and emoji, tags.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Escape every character that a terminal might obey or hide, as Python would: ``\x1b``, ``\u202e``, ``\n``.
+
+    Args:
+        text: from a file name, a tag, a caption, an address, or an error of another library.
+        keep: characters to leave as they are.
+    """
+    return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+
+
+def printable_json(text: str) -> str:
+    r"""Escape in a JSON document what `printable` escapes, as JSON spells it; the document says the same."""
+    return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _json_escaped(found[0]), text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode()
+
+
+def _json_escaped(char: str) -> str:
+    pairs = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{pairs[place : place + 4]}" for place in range(0, len(pairs), 4))
