@@ -2,8 +2,8 @@
 
 import re
 
-# Controls (C0, DEL, C1), separators of lines, halves of surrogate pairs, and marks that are not seen: those of direction,
-# zero-width ones but for the two that join letters and emoji, tags.
+# Controls (C0, DEL, C1), separators of lines, halves of surrogate pairs, and what is not seen: marks of direction,
+# tags, and letters without width, but for the two that join letters and emoji.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"

@@ -183,7 +183,9 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
     cells = [[*row, *fit] for row, fit in zip(rows, fits, strict=True)]
     stdout().print(table(title, columns if limit is None else [*columns, f"fits {limit:g}"], cells))
     if tokens is not None:
-        stdout().print(f"stream.buckets:\n  memory_tokens: {tokens}", markup=False, soft_wrap=True)
+        stdout().print(
+            "stream.buckets:", f"  memory_tokens: {tokens}", sep="\n", markup=False, soft_wrap=True
+        )
     return 0
 
 

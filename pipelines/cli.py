@@ -10,6 +10,7 @@ from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from loader.errors import RunError, UsageError
+from loader.printable import printable
 from loader.storage.names import without_secrets
 from pipelines.noise import hide_secrets, silence_noise
 
@@ -76,20 +77,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, also of each command, that shows no password of a wrong call."""
+    """A parser, also of each command, that shows no password of a wrong call, and nothing that a terminal obeys."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(without_secrets(message))
+        super().error(printable(without_secrets(message)))
 
 
 def _fail(message: object, status: int) -> int:
-    print(f"reelweave: {without_secrets(str(message))}", file=sys.stderr)
+    print(f"reelweave: {printable(without_secrets(str(message)))}", file=sys.stderr)
     return status
 
 
 def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     lines = traceback.format_exception(kind, error, trace)
-    print(without_secrets("".join(lines)), file=sys.stderr, end="")
+    print(printable(without_secrets("".join(lines)), keep="\n"), file=sys.stderr, end="")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     out.print(table(f"{len(timings.step_s)} microbatches", columns, rows))
     if keys:
         out.print("stream.buckets:", markup=False)
-        out.print(yaml.safe_dump(keys, sort_keys=False, indent=2).rstrip(), markup=False, soft_wrap=True)
+        lines = yaml.safe_dump(keys, sort_keys=False, indent=2).splitlines()
+        out.print(*lines, sep="\n", markup=False, soft_wrap=True)
     else:
         out.print("no fit can be trusted; see its doubts", markup=False)
     return 0

@@ -2,6 +2,7 @@
 
 import logging
 
+from loader.printable import printable
 from loader.storage.names import without_secrets
 
 # By logger. Both come from importing torchao, which diffusers and peft do wherever it is installed.
@@ -18,13 +19,13 @@ def silence_noise() -> None:
 
 
 def hide_secrets() -> None:
-    """Show log messages without passwords, where no handler of somebody else shows them."""
+    """Show log messages without passwords and as `printable` text, where no handler of somebody else shows them."""
     if logging.lastResort and not logging.lastResort.filters:
         logging.lastResort.addFilter(_hide)
 
 
 def _hide(record: logging.LogRecord) -> bool:
-    record.msg, record.args = without_secrets(record.getMessage()), ()
+    record.msg, record.args = printable(without_secrets(record.getMessage()), keep="\n"), ()
     return True
 
 

@@ -5,7 +5,7 @@ import json
 
 from loader.dataset import Verification, verify
 from loader.storage import StorageConfig, open_storage
-from pipelines.console import print_json, stderr, stdout
+from pipelines.console import plain, print_json, stderr, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     config = storage_config(options)
     storage = open_storage(options.dataset, config)
     with stderr().status("reading") as status:
-        result = verify(storage, lambda path: status.update(f"reading {path}"), config)
+        result = verify(storage, lambda path: status.update(plain(f"reading {path}")), config)
     _show(result, options)
     return 0 if result.ok else 1
 

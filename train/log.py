@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from rich.console import Console
 
 from loader.batch import BadSample
+from loader.printable import printable
 from train.breakdown import Breakdown
 from train.config.log import LogConfig
 from train.metrics import StepMetrics, Summary
@@ -86,7 +87,7 @@ class MetricLog:
     def say(self, message: str) -> None:
         """Puts one line on the console."""
         if self._writes:
-            self._console.print(message, markup=False)
+            self._console.print(printable(message), markup=False)
 
     def bad_samples(self, samples: Sequence[BadSample]) -> None:
         """Adds samples that others stood in for to ``bad_samples.jsonl``; on every rank."""
