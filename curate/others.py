@@ -89,7 +89,7 @@ def items_of(uri: str, config: CurateConfig) -> list[Item]:
 def _opened(uri: str, config: CurateConfig) -> Dataset:
     try:
         dataset = open_dataset(uri, config.storage)
-        embed = dataset.manifest.config.get("curate", {}).get("embed")
+        curate = dataset.manifest.config.get("curate")
     except RunError as error:
         raise UsageError(f"dedup.evaluation or dedup.older: {error}") from error
     if (
@@ -101,6 +101,7 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
             f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
             " dedup.perceptual.enabled=false"
         )
+    embed = curate.get("embed") if isinstance(curate, dict) else None
     if config.dedup.semantic.enabled and embed != config.content()["embed"]:
         raise UsageError(
             f"{uri} was embedded otherwise than `embed` asks for; embed both alike, or set"

@@ -1,18 +1,17 @@
 """What the report says of a dataset's making: scores with their thresholds, duplicates, how the run went."""
 
-import json
 from typing import Any
 
 import numpy as np
 
 from loader.dataset import Dataset
 from loader.dataset.tables import to_rows
+from pipelines.run_notes import ForecastNote, RunNote, StatusNote, read_note
 
 BINS = 24
 MAX_GROUPS = 50
 
-_RUN, _STATUS, _FORECAST = (f".ledger/{name}.json" for name in ("run", "status", "forecast"))
-_MAX_NOTE_BYTES = 16 << 20
+_MOST = 1e300  # of a score or a threshold; infinite ones and NaN are not drawn
 
 
 def score_charts(dataset: Dataset) -> list[dict[str, Any]]:
@@ -22,11 +21,11 @@ def score_charts(dataset: Dataset) -> list[dict[str, Any]]:
     """
     rows = to_rows(dataset.scores)
     names = sorted({name for row in rows for name in row["scores"]})
-    thresholds = dataset.manifest.config.get("curate", {}).get("filters", {})
+    thresholds = _thresholds(dataset)
     charts = []
     for name in names:
         values = np.array([row["scores"][name] for row in rows if name in row["scores"]])
-        values = values[np.isfinite(values)]
+        values = values[np.abs(values) < _MOST]
         if not len(values):
             continue
         low, high = thresholds.get(f"min_{name}"), thresholds.get(f"max_{name}")
@@ -51,19 +50,18 @@ def duplicate_groups(dataset: Dataset) -> list[dict[str, Any]]:
 
 def run_facts(dataset: Dataset) -> dict[str, Any]:
     """How the last run went: seconds per stage, plan against achieved, slowest sources, forecast against actual."""
-    run, status, forecast = (_note(dataset, path) for path in (_RUN, _STATUS, _FORECAST))
-    worker_s = run.get("worker_seconds", {})
-    total = sum(worker_s.values())
-    plans = run.get("plans", [])
-    workers = {name: count for plan in plans for name, count in plan["workers"].items()}
+    run = read_note(dataset, "run", RunNote)
+    forecast = read_note(dataset, "forecast", ForecastNote)
+    total = sum(run.worker_seconds.values())
+    workers = {name: count for plan in run.plans for name, count in plan.workers.items()}
     totals = dataset.manifest.totals
-    actual = {
-        "clips": totals.samples,
-        "clip_gb": totals.clip_bytes / 1e9,
-        "clip_hours": totals.duration_s / 3600,
-    }
+    expected = (
+        ("clips", forecast.clips, totals.samples),
+        ("clip_gb", forecast.clip_gb, totals.clip_bytes / 1e9),
+        ("clip_hours", forecast.clip_hours, totals.duration_s / 3600),
+    )
     return {
-        "wall_s": run.get("wall_s"),
+        "wall_s": run.wall_s,
         "stages": [
             {
                 "stage": name,
@@ -71,32 +69,33 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
                 "share": seconds / total if total else 0.0,
                 "workers": workers.get(name),
             }
-            for name, seconds in worker_s.items()
+            for name, seconds in run.worker_seconds.items()
+            if run.wall_s is not None
         ],
-        "plans": plans,
-        "slowest": [{"source": source, "seconds": seconds} for source, seconds in status.get("slowest", ())],
+        "plans": [plan.model_dump() for plan in run.plans],
+        "slowest": [
+            {"source": source, "seconds": seconds}
+            for source, seconds in read_note(dataset, "status", StatusNote).slowest
+        ],
         "forecast": [
-            {"what": name, **forecast[name], "actual": value}
-            for name, value in actual.items()
-            if name in forecast
+            {"what": name, **note.model_dump(), "actual": actual}
+            for name, note, actual in expected
+            if note is not None
         ],
     }
 
 
 def run_notes(dataset: Dataset) -> list[str]:
     """What a person should know of the run: models that were not there, sources no longer in the input."""
-    return [str(note) for note in _note(dataset, _RUN).get("notes", ())]
+    return read_note(dataset, "run", RunNote).notes
 
 
-def _note(dataset: Dataset, path: str) -> dict[str, Any]:
-    info = dataset.storage.stat(path)
-    if info is None or info.size > _MAX_NOTE_BYTES:
-        return {}
-    try:
-        value = json.loads(dataset.storage.read(path))
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _thresholds(dataset: Dataset) -> dict[str, float]:
+    """The numbers among the filters' settings, wherever the manifest came from."""
+    curate = dataset.manifest.config.get("curate")
+    filters = curate.get("filters") if isinstance(curate, dict) else None
+    named = filters.items() if isinstance(filters, dict) else ()
+    return {name: value for name, value in named if isinstance(value, int | float) and abs(value) < _MOST}
 
 
 def _title(name: str, low: float | None, high: float | None) -> str:
@@ -107,11 +106,12 @@ def _title(name: str, low: float | None, high: float | None) -> str:
 
 def _bars(values: np.ndarray[Any, Any], low: float | None, high: float | None) -> list[dict[str, Any]]:
     first, last = float(values.min()), float(values.max())
+    try:
+        counts, edges = np.histogram(values, bins=min(BINS, max(4, len(values) // 4)) if first < last else 1)
+    except ValueError:  # they differ by less than so many bins can tell apart
+        counts, edges = np.array([len(values)]), np.array([first, last])
     if first == last:
         edges = np.array([first, last])
-        counts = np.array([len(values)])
-    else:
-        counts, edges = np.histogram(values, bins=min(BINS, max(4, len(values) // 4)))
     most = int(counts.max())
     return [
         {

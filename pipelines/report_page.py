@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipelines.report import ReportConfig
 
 _THUMBNAIL_PX = 240
+_MAX_CLIP_BYTES = 256 << 20  # larger clips are shown without a picture
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 
 
@@ -156,6 +157,9 @@ def _image(dataset: Dataset, number: int, frames: int) -> str:
     """As `_thumbnail`; "" where latents stand for the clip."""
     if dataset.latents and dataset.media.place(number) is None:
         return ""
+    place = dataset.media.place(number)
+    if place is not None and place[2] > _MAX_CLIP_BYTES:
+        return ""
     return _thumbnail(dataset.read_media(number), frames // 2)
 
 
@@ -196,7 +200,7 @@ def _thumbnail(clip: bytes, middle: int) -> str:
                     buffer = io.BytesIO()
                     small.save(buffer, "JPEG", quality=80)
                     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-    except av.error.FFmpegError:
+    except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         pass  # `reelweave verify` is what names damaged clips
     return ""
 

@@ -85,13 +85,14 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
 
     from curate.embed import EmbedConfig
 
-    made = dataset.manifest.config.get("curate", {}).get("embed")
+    curate = dataset.manifest.config.get("curate")
+    made = curate.get("embed") if isinstance(curate, dict) else None
     if made is None and options.model is None:
         raise UsageError(
             f"the manifest of {options.dataset} does not say how its embeddings were made;"
             " name their model with --model"
         )
-    values: dict[str, Any] = dict(made or {"backend": "open_clip"})
+    values: dict[str, Any] = dict(made) if isinstance(made, dict) else {"backend": "open_clip"}
     if options.model is not None:
         values |= {"model": options.model, "pretrained": options.pretrained or ""}
     elif options.pretrained is not None:

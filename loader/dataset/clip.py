@@ -48,5 +48,7 @@ def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
     if suffix is None and latent is None:
         raise RunError("it has no member with pictures, and no latents")
     media = memoryview(b"") if suffix is None else members[suffix]
-    caption = bytes(members["txt"]).decode()
+    if "txt" not in members:
+        raise RunError("it has no caption, member txt")
+    caption = bytes(members["txt"]).decode(errors="replace")
     return Clip(key, caption, media, upright=True, latent=latent, context=members.get(CONTEXT))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.arrays import Flags, Places
+from loader.dataset.arrow_file import read_columns
 from loader.dataset.manifest import Ancestor, Manifest
 from loader.dataset.plan_index import DTYPES, PlanIndex
 from loader.errors import RunError
@@ -112,6 +113,10 @@ class History:
         held = self._held(later)
         return np.where(held, np.cumsum(held) - 1, -1)[self._held(revision)]
 
+    def count(self, revision: int) -> int:
+        """Number of samples that a revision has."""
+        return int(self._held(revision).sum())
+
     def _held(self, revision: int) -> Flags:
         return (self.came <= revision) & (self.went > revision)
 
@@ -130,14 +135,16 @@ class History:
         Raises:
             RunError: there is none in them.
         """
-        try:
-            reader = pa.ipc.open_file(pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False))
-            if reader.schema != _SCHEMA or reader.num_record_batches != 1:
-                raise RunError(f"{where} has other columns than this format: {reader.schema.names}")
-            batch = reader.get_batch(0)
-            columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in _SCHEMA.names}
-        except (pa.ArrowException, OSError) as error:
-            raise RunError(f"{where} is no history: {str(error).splitlines()[0]}") from error
+        columns: dict[str, Any] = dict(read_columns(data, "history", where, (_SCHEMA,)))
+        possible = (
+            (columns["came"] >= 0) & (columns["came"] < columns["went"]) & (columns["text_tokens"] >= 0)
+        )
+        possible &= (columns["fps"] > 0) & (columns["fps"] < np.inf)
+        for name in ("frames", "height", "width"):
+            possible &= columns[name] >= 1
+        if not possible.all():
+            row = int(np.flatnonzero(~possible)[0])
+            raise RunError(f"{where}: row {row} cannot be that of a sample; restore the file from a copy")
         return History({name: columns[name] for name in SHAPE}, columns["came"], columns["went"])
 
 

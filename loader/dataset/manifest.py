@@ -2,18 +2,25 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstraints, ValidationError
 
 from loader.dataset.latents import Latents
-from loader.dataset.schema import FORMAT_VERSION, STATES
-from loader.errors import RunError
+from loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
+from loader.dataset.strict_json import parse
+from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
+from loader.storage.names import check_path
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 256 * 2**20
+
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+_SHARD = re.compile(r"shards/\d{6,18}\.tar")
 
 
 class ShardEntry(BaseModel, frozen=True, extra="forbid"):
@@ -23,9 +30,9 @@ class ShardEntry(BaseModel, frozen=True, extra="forbid"):
     """
 
     path: str
-    size: int
-    sha256: str
-    samples: int
+    size: NonNegativeInt
+    sha256: Sha256
+    samples: NonNegativeInt
     qualified: bool = Field(default=False, exclude_if=lambda qualified: not qualified)
 
     @property
@@ -38,18 +45,18 @@ class FileEntry(BaseModel, frozen=True, extra="forbid"):
     """One other file of the dataset."""
 
     path: str
-    size: int
-    sha256: str
+    size: NonNegativeInt
+    sha256: Sha256
 
 
 class Totals(BaseModel, frozen=True, extra="forbid"):
     """Sums a person asks for first; ``accounting`` counts rows per state."""
 
-    samples: int
-    sources: int
-    duration_s: float
-    clip_bytes: int
-    accounting: dict[str, int]
+    samples: NonNegativeInt
+    sources: NonNegativeInt
+    duration_s: float = Field(ge=0, allow_inf_nan=False)
+    clip_bytes: NonNegativeInt
+    accounting: dict[str, NonNegativeInt]
 
 
 class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
@@ -57,8 +64,8 @@ class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
 
     source: str
     source_sha256: str = ""
-    start_s: float
-    end_s: float
+    start_s: FiniteFloat
+    end_s: FiniteFloat
 
 
 class Removal(BaseModel, frozen=True, extra="forbid"):
@@ -71,7 +78,7 @@ class Removal(BaseModel, frozen=True, extra="forbid"):
     key: str | None = None
     date: str
     reason: str
-    samples: int
+    samples: NonNegativeInt
     span: RemovedSpan | None = None
 
 
@@ -87,8 +94,8 @@ class Foreign(BaseModel, frozen=True, extra="forbid"):
 class Ancestor(BaseModel, frozen=True, extra="forbid"):
     """An earlier revision whose samples ``history.arrow`` still tells."""
 
-    revision: int
-    index_sha256: str
+    revision: NonNegativeInt
+    index_sha256: Sha256
 
 
 class Manifest(BaseModel, frozen=True, extra="forbid"):
@@ -96,7 +103,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 
     format: str = "reelweave-dataset"
     format_version: int = FORMAT_VERSION
-    revision: int = 0
+    revision: int = Field(default=0, ge=0, lt=10**6)
     totals: Totals
     shards: list[ShardEntry]
     files: list[FileEntry]
@@ -164,7 +171,8 @@ def read_manifest(storage: Storage) -> Manifest:
     """The dataset's manifest.
 
     Raises:
-        RunError: there is no finished dataset here, or its manifest is damaged or of another format.
+        RunError: there is no finished dataset here, or its manifest is damaged, of another format, or lists what no
+            dataset may hold: `parse_manifest`.
     """
     where = storage.uri(MANIFEST)
     info = storage.stat(MANIFEST)
@@ -177,18 +185,79 @@ def read_manifest(storage: Storage) -> Manifest:
         raise RunError(
             f"{where} has {info.size} bytes, more than the {MAX_MANIFEST_BYTES} a manifest may have"
         )
+    return parse_manifest(storage.read(MANIFEST, 0, MAX_MANIFEST_BYTES), where)
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """The manifest in the bytes of a ``manifest.json``.
+
+    Raises:
+        RunError: it is damaged, of another format, or contradicts itself.
+    """
     try:
-        body = json.loads(storage.read(MANIFEST))
+        body = parse(data)
         checksum = body.pop("sha256")
         version = body.get("format_version")
         if version != FORMAT_VERSION:
             raise RunError(f"{where} has format version {version}; this code reads version {FORMAT_VERSION}")
         manifest = Manifest.model_validate(body)
     except (ValueError, KeyError, AttributeError, TypeError, ValidationError) as error:
-        raise RunError(f"{where} is damaged: {str(error).splitlines()[0]}") from error
+        raise RunError(f"{where} is damaged: {_first_fault(error)}") from error
     if checksum != _digest(body):
         raise RunError(f"{where} is damaged: its own checksum does not match")
+    if wrong := _contradiction(manifest):
+        raise RunError(f"{where} is damaged: {wrong}; restore it from a copy, or make the dataset again")
     return manifest
+
+
+def _first_fault(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _contradiction(manifest: Manifest) -> str | None:
+    """What a manifest leaves out or says otherwise in another place; None where it is a dataset's."""
+    listed = [file.path for file in manifest.files]
+    paths = [*listed, *(shard.path for shard in manifest.shards)]
+    if len(known := set(paths)) < len(paths):
+        twice = next(path for path, count in Counter(paths).items() if count > 1)
+        return f"it lists {twice[:200]!r} twice"
+    for path in paths:
+        if not _SHARD.fullmatch(path.removesuffix(".idx")):
+            try:
+                check_path(path)
+            except UsageError as error:
+                return str(error)[:300]
+    required = [table_path(name, manifest.revision) for name in TABLES]
+    if manifest.ancestors:
+        required.append(history_path(manifest.revision))
+    if manifest.latents is not None and manifest.latents.text is not None:
+        required.append(manifest.latents.text.empty)
+    if missing := next((path for path in required if path not in known), None):
+        return f"it lists no {missing[:200]}"
+    own = manifest.foreign is None
+    if other := next((one.path for one in manifest.shards if own and not _SHARD.fullmatch(one.path)), None):
+        return f"it lists a shard {other[:200]!r}, where shards lie under shards/000000.tar"
+    revisions = [*(one.revision for one in manifest.ancestors), manifest.revision]
+    if revisions != sorted(set(revisions)):
+        return f"revision {manifest.revision} follows those before it in another order: {revisions[:-1]}"
+    return _other_totals(manifest)
+
+
+def _other_totals(manifest: Manifest) -> str | None:
+    totals, in_shards = manifest.totals, sum(shard.samples for shard in manifest.shards)
+    if set(totals.accounting) != set(STATES):
+        return f"totals.accounting does not count {', '.join(STATES)}"
+    if in_shards != totals.samples or totals.accounting["kept"] != totals.samples:
+        return (
+            f"it counts {totals.samples} samples, {totals.accounting['kept']} kept ones in the accounting and"
+            f" {in_shards} in its shards"
+        )
+    return None
 
 
 def sha256(data: bytes | memoryview) -> str:

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.columns import Joined
+from loader.columns import Joined, parts
+from loader.dataset.arrow_file import read_columns
 from loader.dataset.manifest import FileEntry
 from loader.dataset.schema import Row
 from loader.errors import RunError
@@ -93,21 +94,21 @@ class PlanIndex:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def joined(parts: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
+def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     """The samples of several datasets, one dataset after the other; so are their shards numbered.
 
     The columns stay where they lie: those of mapped files cost no memory here either.
 
     Args:
-        parts: of the datasets; without a checksum of one, there is none.
+        indices: of the datasets; without a checksum of one, there is none.
         shards: how many each has.
     """
-    if len(parts) == 1:
-        return parts[0]
-    names = [name for name in DTYPES if name != "crc32" or all(part.crc32 is not None for part in parts)]
+    if len(indices) == 1:
+        return indices[0]
+    names = [name for name in DTYPES if name != "crc32" or all(one.crc32 is not None for one in indices)]
     before = np.cumsum([0, *shards[:-1]]).tolist()
     columns = {
-        name: Joined([part.columns()[name] for part in parts], before if name == "shard" else None)
+        name: Joined([one.columns()[name] for one in indices], before if name == "shard" else None)
         for name in names
     }
     return PlanIndex(**cast(dict[str, Any], columns))
@@ -158,20 +159,8 @@ def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
     Raises:
         RunError: it is no plan index of so many samples.
     """
-    try:
-        # Threads of pyarrow may outlive the interpreter (docs/notes/arrow.md).
-        options = pa.ipc.IpcReadOptions(use_threads=False)
-        reader = pa.ipc.open_file(pa.py_buffer(data), options=options)
-        if reader.schema not in (_SCHEMA, _WITHOUT_CRC32) or reader.num_record_batches != 1:
-            raise RunError(f"{where} has other columns than this format: {reader.schema.names}")
-        batch = reader.get_batch(0)
-        batch.validate()
-        columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{where} is no plan index: {str(error).splitlines()[0]}") from error
-    if batch.num_rows != samples:
-        raise RunError(f"{where} has {batch.num_rows} samples, manifest.json counts {samples}")
-    return PlanIndex(**columns)
+    columns = read_columns(data, "plan index", where, (_SCHEMA, _WITHOUT_CRC32), samples)
+    return PlanIndex(**cast(dict[str, Any], columns))
 
 
 def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: NodeFiles) -> PlanIndex:
@@ -195,7 +184,7 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: Node
     try:
         if isinstance(unfenced(storage), LocalStorage):
             with storage.open(entry.path) as file:
-                data, sha256 = _mapped(file)
+                data, sha256 = _mapped(file, entry.size)
         else:
             data, sha256 = _kept(storage, entry, node)
     except FileNotFoundError as error:
@@ -203,6 +192,33 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: Node
     if sha256 != entry.sha256:
         raise RunError(f"{where} is damaged: its checksum is not the manifest's")
     return from_arrow(data, where, samples)
+
+
+def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str | None:
+    """What a plan index says that cannot be, in words and with the first row of it; None where all is well.
+
+    A plan divides by these numbers, and a reader goes where they point.
+
+    Args:
+        plan_index: as it was read; its columns are gone over a part at a time.
+        where: the file, for messages.
+        shards: bytes of each, in the order of the manifest.
+    """
+    size_S = np.array(shards, np.int64)
+    for part in parts(len(plan_index)):
+        columns = {name: values[part] for name, values in plan_index.columns().items()}
+        bad_n = ~(columns["fps"] > 0) | (columns["fps"] == np.inf) | (columns["text_tokens"] < 0)
+        for name in ("frames", "height", "width"):
+            bad_n |= columns[name] < 1
+        shard_n, offset_n = columns["shard"], columns["offset"]
+        bad_n |= (shard_n < 0) | (shard_n >= len(size_S)) | (offset_n < 0)
+        if not bad_n.any():
+            bad_n = (columns["size"] == 0) | (offset_n > size_S[shard_n] - columns["size"])
+        if bad_n.any():
+            row = int(np.flatnonzero(bad_n)[0])
+            said = ", ".join(f"{name} {values[row].item()}" for name, values in columns.items())
+            return f"{where}: row {part.start + row} cannot be that of a sample in its shard: {said}"
+    return None
 
 
 def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:
@@ -222,7 +238,10 @@ def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
             row["sample_crc32"] = crc32
 
 
-def _mapped(file: BinaryIO) -> tuple[Any, str]:
+def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:
+    """Map a file of a size; no checksum where it has another, which may be without bounds."""
+    if os.fstat(file.fileno()).st_size != size:
+        return b"", ""
     # Hashed through a small buffer and not through the map, of which only pages in use count as the process's memory.
     sha256 = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
     return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
@@ -235,7 +254,7 @@ def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str
         for _ in range(2):
             path = node.file(name, lambda path: _fetch(storage, entry, path))
             with path.open("rb") as file:
-                found = _mapped(file)
+                found = _mapped(file, entry.size)
             if found[1] == entry.sha256:
                 break
             node.drop(name)

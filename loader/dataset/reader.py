@@ -7,25 +7,32 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from loader.arrays import Places, numbers
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.history import History
 from loader.dataset.latents import Latents
+from loader.dataset.listed import explained, read_listed
 from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
 from loader.dataset.members import Members, media_members, members
-from loader.dataset.plan_index import PLANNED, PlanIndex, add_crc32, from_index, open_plan_index
-from loader.dataset.schema import PLACEMENT, Row
+from loader.dataset.plan_index import (
+    PLANNED,
+    PlanIndex,
+    add_crc32,
+    from_index,
+    impossible,
+    open_plan_index,
+)
+from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
-from loader.dataset.tables import from_parquet, to_rows
+from loader.dataset.table_checks import problems, row_count
+from loader.dataset.tables import read_table, to_rows
 from loader.epoch_draws import Draws
 from loader.errors import RunError, UsageError
 from loader.node_files import NodeFiles
 from loader.storage import Storage, StorageConfig, open_storage
 
-MAX_TABLE_BYTES = 64 * 2**30
 NAME_CHARS = 16
 """Of a fingerprint, enough to name a revision of a dataset."""
 
@@ -85,24 +92,38 @@ class Dataset:
     @cached_property
     def plan_index(self) -> PlanIndex:
         """What plans are made from, by row of the index, which is not read where ``plan.arrow`` exists."""
-        entry = self.manifest.plan_index
+        entry, shards = self.manifest.plan_index, self.manifest.shards
         if entry is not None:
-            return open_plan_index(self.storage, entry, self.manifest.totals.samples, self.node)
-        return from_index(self._table("index", PLANNED), [shard.path for shard in self.manifest.shards])
+            found = open_plan_index(self.storage, entry, self.manifest.totals.samples, self.node)
+        else:
+            found = from_index(self._table("index", PLANNED), [shard.path for shard in shards])
+        where = self.storage.uri(entry.path if entry else self.manifest.table("index").path)
+        if wrong := impossible(found, where, [shard.size for shard in shards]):
+            raise RunError(f"{wrong}; run `reelweave verify`")
+        return found
 
     def read_column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, of which no other is read."""
         entry = self.manifest.table("index")
-        with self.storage.open(entry.path) as file:
+        where, samples = self.storage.uri(entry.path), self.manifest.totals.samples
+        with explained(where), self.storage.open(entry.path) as file:
             # Pages have checksums of their own; the file's would need all of it.
-            return pq.ParquetFile(file, page_checksum_verification=True).read([name]).column(name)
+            return read_table(file, entry.size, where, INDEX, samples, [name]).column(name)
 
     @cached_property
     def history(self) -> History | None:
         """The samples of earlier revisions; None where none is remembered."""
         path = history_path(self.manifest.revision)
         entry = next((file for file in self.manifest.files if file.path == path), None)
-        return None if entry is None else History.from_arrow(self._file(entry), self.storage.uri(path))
+        if entry is None:
+            return None
+        found = History.from_arrow(self._file(entry), self.storage.uri(path))
+        if (held := found.count(self.manifest.revision)) != self.manifest.totals.samples:
+            raise RunError(
+                f"{self.storage.uri(path)} has {held} samples of revision {self.manifest.revision}, manifest.json"
+                f" counts {self.manifest.totals.samples}; restore it from a copy"
+            )
+        return found
 
     def revision_of(self, fingerprint: str) -> int | None:
         """Number of the revision, this one or an earlier one, whose fingerprint begins so; None where none is known."""
@@ -163,7 +184,8 @@ class Dataset:
             RunError: its bytes are not those the index promises.
         """
         row = self.row(row_number)
-        region = self.shard_storage.read(row["shard"], row["offset"], row["size"])
+        with explained(self.shard_storage.uri(row["shard"])):
+            region = self.shard_storage.read(row["shard"], row["offset"], row["size"])
         if sha256(region) != row["sample_sha256"]:
             raise RunError(
                 f"{self.shard_storage.uri(row['shard'])}: sample {row['key']} is damaged; run `reelweave verify`"
@@ -244,23 +266,23 @@ class Dataset:
             row = self.row(row_number)
             raise RunError(f"sample {row['key']} in {row['shard']} has no member {what}")
         shard, offset, size = found
-        data = self.shard_storage.read(shard, offset, size)
+        with explained(self.shard_storage.uri(shard)):
+            data = self.shard_storage.read(shard, offset, size)
         if len(data) != size:
             key = self.row(row_number)["key"]
             raise RunError(f"{self.shard_storage.uri(shard)} ends inside {key}: the shard is cut off")
         return data
 
     def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        return from_parquet(self._file(self.manifest.table(name)), columns)
+        entry = self.manifest.table(name)
+        where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
+        table = read_table(self._file(entry), entry.size, where, TABLES[name], rows, columns)
+        if columns is None and (wrong := next(problems(name, table, where, self.manifest), None)):
+            raise RunError(f"{wrong}; run `reelweave verify` for all that is wrong")
+        return table
 
     def _file(self, entry: FileEntry) -> bytes:
-        where = self.storage.uri(entry.path)
-        if entry.size > MAX_TABLE_BYTES:
-            raise RunError(f"{where} has {entry.size} bytes, more than fits in memory")
-        data = self.storage.read(entry.path)
-        if sha256(data) != entry.sha256:
-            raise RunError(f"{where} is damaged: its checksum is not the manifest's")
-        return data
+        return read_listed(self.storage, entry, self.storage.uri(entry.path))
 
 
 def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:

@@ -1,12 +1,20 @@
-"""Rows to parquet bytes and back, the same bytes for the same rows."""
+"""Rows to parquet bytes and back, the same bytes for the same rows; what is read is checked before it is used."""
 
 import io
 from collections.abc import Iterable, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.schema import Row
+from loader.errors import RunError
+
+_BATCH_ROWS = 1 << 15
+_ANY_BYTES, _MOST_RATIO = (
+    256 << 20,
+    1024,
+)  # a table in memory, and over the bytes of its file where that is large
 
 
 def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
@@ -26,12 +34,94 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def from_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in the bytes of a parquet file, or some columns of it."""
+    """The table in the bytes of a parquet file of our own making, or some columns of it."""
     # pq.read_table leaves threads that abort short processes at their exit.
     return pq.ParquetFile(pa.BufferReader(data)).read(columns)
 
 
+def read_table(
+    source: bytes | BinaryIO,
+    size: int,
+    where: str,
+    schema: pa.Schema,
+    rows: int | None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return a table that somebody may have tampered with, or some columns of it.
+
+    Args:
+        source: bytes of the file, or the file open for reading.
+        size: of the file, bytes.
+        where: the file, for messages.
+        schema: of all its columns.
+        rows: it must have; None for any number.
+        columns: to read; None for all.
+
+    Raises:
+        RunError: it is no parquet file, has other columns or another number of rows, holds a null or bytes that are no
+            text, or unfolds to much more than its size.
+    """
+    try:
+        file = pq.ParquetFile(
+            pa.BufferReader(source) if isinstance(source, bytes) else source, page_checksum_verification=True
+        )
+        found = file.schema_arrow
+        if not (found.equals(schema) if columns is None else _has(found, schema, columns)):
+            names = ", ".join(name[:40] for name in found.names[:40])
+            raise RunError(f"{where} has other columns than this format: {names}")
+        if rows is not None and file.metadata.num_rows != rows:
+            raise RunError(f"{where} has {file.metadata.num_rows} rows, manifest.json counts {rows}")
+        wanted = schema.names if columns is None else columns
+        most, batches = max(_ANY_BYTES, _MOST_RATIO * size), []
+        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+            batches.append(batch)
+            most -= batch.nbytes
+            if most < 0:
+                raise RunError(f"{where} has {size} bytes and unfolds to far more; restore it from a copy")
+        table = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in wanted]))
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"{where} is no table that can be read ({reason[:200]}); restore it from a copy"
+        ) from error
+    if len(table) != file.metadata.num_rows:
+        raise RunError(f"{where} has {len(table)} rows and says it has {file.metadata.num_rows}")
+    for name in wanted:
+        if not schema.field(name).nullable and _holds_null(table.column(name)):
+            raise RunError(f"{where}: column {name} has a row without a value; restore the file from a copy")
+    return table
+
+
 def to_rows(table: pa.Table) -> list[Row]:
-    """The table's rows; map columns come back as dicts."""
-    rows: list[Row] = table.to_pylist(maps_as_pydicts="strict")
+    """The table's rows; map columns come back as dicts.
+
+    Raises:
+        RunError: a map holds a key twice.
+    """
+    try:
+        rows: list[Row] = table.to_pylist(maps_as_pydicts="strict")
+    except (KeyError, ValueError) as error:
+        raise RunError(f"a table of the dataset says one thing twice: {str(error)[:200]}") from error
     return rows
+
+
+def _has(found: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> bool:
+    places = {name: found.get_field_index(name) for name in columns}  # -1 for a name that comes twice, too
+    return all(place >= 0 and found.field(place).equals(schema.field(name)) for name, place in places.items())
+
+
+def _holds_null(column: pa.ChunkedArray) -> bool:
+    return any(_null_inside(chunk) for chunk in column.chunks)
+
+
+def _null_inside(array: pa.Array) -> bool:
+    if array.null_count:
+        return True
+    if pa.types.is_map(array.type):
+        return _null_inside(array.items)
+    if pa.types.is_list(array.type):
+        return _null_inside(array.flatten())
+    if pa.types.is_struct(array.type):
+        return any(_null_inside(array.field(place)) for place in range(array.type.num_fields))
+    return False

@@ -86,6 +86,10 @@ class S3Storage:
         return ObjectInfo(path, found["ContentLength"], found["ETag"].strip('"'))
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if start < 0 or (length is not None and length < 0):
+            raise RunError(
+                f"cannot read {self.uri(path)}: no object has bytes {start} to {start + (length or 0)}"
+            )
         if length != 0:
             return self._get(path, start, length)
         self._head(path)  # no range is empty, yet a missing object must be told

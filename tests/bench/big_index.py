@@ -23,8 +23,9 @@ import numpy as np
 from loader.buckets import Assignment, BucketConfig, assign
 from loader.columns import parts
 from loader.dataset import Manifest, open_dataset
-from loader.dataset.manifest import FileEntry, ShardEntry, Totals
+from loader.dataset.manifest import FileEntry, ShardEntry, Totals, count_states
 from loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
+from loader.dataset.schema import TABLES
 from loader.plan import plan_epoch
 from loader.policy import Division
 
@@ -101,12 +102,30 @@ def make(folder: Path, samples: int) -> int:
             path=path.name, size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest()
         )
     manifest = Manifest(
-        totals=Totals(samples=samples, sources=1, duration_s=0, clip_bytes=0, accounting={}),
+        totals=Totals(
+            samples=samples,
+            sources=1,
+            duration_s=0,
+            clip_bytes=0,
+            accounting=count_states(["kept"]) | {"kept": samples},
+        ),
         shards=[
-            ShardEntry(path=f"shards/{number:06d}.tar", size=2**31, sha256="ab" * 32, samples=PER_SHARD)
+            ShardEntry(
+                path=f"shards/{number:06d}.tar",
+                size=2**31,
+                sha256="ab" * 32,
+                samples=min(PER_SHARD, samples - number * PER_SHARD),
+            )
             for number in range(-(-samples // PER_SHARD))
         ],
-        files=[entry],
+        files=[
+            entry,
+            *(FileEntry(path=f"{name}.parquet", size=1, sha256="ab" * 32) for name in TABLES),
+            *(
+                FileEntry(path=f"shards/{number:06d}.tar.idx", size=8016, sha256="ab" * 32)
+                for number in range(-(-samples // PER_SHARD))
+            ),
+        ],
         config={},
         versions={},
     )

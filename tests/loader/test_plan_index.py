@@ -119,7 +119,8 @@ def test_a_missing_file_is_named(folder: Path) -> None:
     (folder / "plan.arrow").unlink()
     with pytest.raises(RunError, match=r"plan\.arrow is missing"):
         _ = open_dataset(folder).plan_index
-    assert problems(folder) == ["plan.arrow is missing"]
+    [said] = problems(folder)
+    assert "plan.arrow is missing" in said
 
 
 def arrow(batch: pa.RecordBatch, batches: int = 1, **options: object) -> bytes:
@@ -139,7 +140,7 @@ def whole(folder: Path) -> pa.RecordBatch:
     [
         (lambda _: b"no arrow file at all, but long enough to have been one", "is no plan index"),
         (lambda batch: arrow(batch.select(["frames", "fps"])), "has other columns"),
-        (lambda batch: arrow(batch, batches=2), "has other columns"),
+        (lambda batch: arrow(batch, batches=2), "it holds 2 record batches"),
         (lambda batch: arrow(batch.slice(1)), r"has 6 samples, manifest\.json counts 7"),
         (lambda batch: arrow(batch)[:-200], "is no plan index"),
         (lambda batch: arrow(batch) + bytes(100_000), "more than a plan index of 7 samples takes"),

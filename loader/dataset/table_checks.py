@@ -1,0 +1,147 @@
+"""What the rows of a dataset's tables may say: checked over whole columns, before anybody goes where they point."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.dataset.manifest import Manifest, count_states
+from loader.dataset.schema import STATES
+
+SPLITS = ("train", "val")
+_NEEDED = (("kept", "key"), ("kept", "start_s"), ("duplicate", "duplicate_of"), ("duplicate", "start_s"))
+_MOST_PIXELS = 2**16 - 1
+
+
+def problems(name: str, table: pa.Table, where: str, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with one table of a dataset, in words; nothing when all is well.
+
+    Args:
+        name: "index", "accounting" or "scores".
+        table: its columns are those of the format, without a null where there may be none.
+        where: the file, for messages.
+        manifest: of the dataset.
+    """
+    found = {"index": _index, "accounting": _accounting, "scores": _scores}[name](table, manifest)
+    return (f"{where}: {problem}" for problem in found)
+
+
+def row_count(name: str, manifest: Manifest) -> int | None:
+    """How many rows a table must have; None where the manifest does not count them."""
+    totals = manifest.totals
+    return {"index": totals.samples, "accounting": sum(totals.accounting.values())}.get(name)
+
+
+def _index(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+    keys = table.column("key").combine_chunks()
+    if len(keys) > 1:
+        before, after = keys[:-1], keys[1:]
+        yield from _first(_flags(pc.equal(before, after)), keys, "its key occurs twice")
+        yield from _first(_flags(pc.greater(before, after)), keys, "its key comes after the next one")
+    yield from _first(_flags(pc.equal(keys, "")), keys, "its key is empty")
+    size_of = {shard.path: shard.size for shard in manifest.shards}
+    shards = table.column("shard").combine_chunks().dictionary_encode()
+    known_U = [size_of.get(path, -1) for path in shards.dictionary.to_pylist()]
+    end_N = np.array(known_U, np.int64)[np.asarray(shards.indices)] if len(keys) else np.empty(0, np.int64)
+    yield from _first(end_N < 0, keys, "its shard is not listed in manifest.json")
+    offset_N, size_N = _numbers(table, "offset"), _numbers(table, "size")
+    outside_N = (offset_N < 0) | (size_N < 1) | (offset_N > end_N - size_N)
+    yield from _first(outside_N & (end_N >= 0), keys, "it does not lie within its shard", offset_N, size_N)
+    yield from _members(table, keys, offset_N, size_N)
+    for name, least, most in (
+        ("frames", 1, 2**31),
+        ("height", 1, _MOST_PIXELS),
+        ("width", 1, _MOST_PIXELS),
+        ("text_tokens", 0, 2**31),
+        ("duration_s", 0.0, np.finfo(np.float64).max),
+        ("fps", np.finfo(np.float32).tiny, np.finfo(np.float32).max),
+    ):
+        values_N = _numbers(table, name)
+        yield from _first(
+            ~((values_N >= least) & (values_N <= most)), keys, f"it has an impossible {name}", values_N
+        )
+    start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
+    yield from _first(_no_span(start_N, end_N), keys, "it has an impossible span", start_N, end_N)
+    unknown = pc.invert(pc.is_in(table.column("split"), value_set=pa.array(SPLITS)))
+    yield from _first(_flags(unknown), keys, f"its split is none of {', '.join(SPLITS)}")
+
+
+def _members(
+    table: pa.Table, keys: pa.Array, offset_N: NDArray[np.int64], size_N: NDArray[np.int64]
+) -> Iterator[str]:
+    """Members lie within their sample, so within its shard."""
+    listed = table.column("members").combine_chunks()
+    flat, rows = pc.list_flatten(listed), np.asarray(pc.list_parent_indices(listed), np.int64)
+    count_N = np.bincount(rows, minlength=len(keys)) if len(keys) else np.empty(0, np.int64)
+    yield from _first(count_N == 0, keys, "it has no members")
+    begin_M, size_M = np.asarray(flat.field("offset")), np.asarray(flat.field("size"))
+    first_M, last_M = offset_N[rows], offset_N[rows] + size_N[rows]
+    outside = rows[(size_M < 0) | (begin_M < first_M) | (begin_M > last_M - size_M)]
+    outside_N = np.zeros(len(keys), np.bool_)
+    outside_N[outside] = True
+    yield from _first(outside_N, keys, "a member of it does not lie within it")
+
+
+def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+    sources = table.column("source").combine_chunks()
+    yield from _states(table, sources)
+    missing_N = _flags(pc.is_null(table.column("start_s")))
+    start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
+    wrong_N = np.where(missing_N, ~np.isnan(end_N), _no_span(start_N, end_N))
+    yield from _first(wrong_N, sources, "it has an impossible span", start_N, end_N)
+    for state, needed in (
+        ("kept", "key"),
+        ("kept", "start_s"),
+        ("duplicate", "duplicate_of"),
+        ("duplicate", "start_s"),
+    ):
+        of_state, null = pc.equal(table.column("state"), state), pc.is_null(table.column(needed))
+        yield from _first(_flags(pc.and_(of_state, null)), sources, f"it is {state} and has no {needed}")
+    counts = count_states(table.column("state").to_pylist())
+    if counts != manifest.totals.accounting:
+        yield f"it counts {counts}, manifest.json {manifest.totals.accounting}"
+    if (different := pc.count_distinct(sources).as_py()) != manifest.totals.sources:
+        yield f"it has {different} sources, manifest.json counts {manifest.totals.sources}"
+
+
+def _scores(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+    del manifest  # which does not count them
+    keys = table.column("key").combine_chunks()
+    yield from _states(table, keys)
+    start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
+    yield from _first(_no_span(start_N, end_N), keys, "it has an impossible span", start_N, end_N)
+
+
+def _states(table: pa.Table, names: pa.Array) -> Iterator[str]:
+    unknown = pc.invert(pc.is_in(table.column("state"), value_set=pa.array(STATES)))
+    yield from _first(_flags(unknown), names, f"its state is none of {', '.join(STATES)}")
+
+
+def _no_span(start_N: NDArray[Any], end_N: NDArray[Any]) -> NDArray[np.bool_]:
+    possible_N: NDArray[np.bool_] = np.isfinite(start_N) & np.isfinite(end_N) & (start_N <= end_N)
+    return ~possible_N
+
+
+def _first(
+    wrong_N: NDArray[np.bool_], names: pa.Array, what: str, *values: NDArray[Any] | Sequence[Any]
+) -> Iterator[str]:
+    """The first row of those that are wrong, by name, and how many more there are."""
+    rows = np.flatnonzero(wrong_N)
+    if len(rows):
+        row = int(rows[0])
+        said = f" ({', '.join(str(value[row]) for value in values)})" if values else ""
+        more = f", and so in {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        yield f"row {row}, {names[row].as_py()[:200]!r}: {what}{said}{more}"
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    """A column as numbers; NaN for a null."""
+    values: NDArray[Any] = table.column(name).to_numpy()
+    return values
+
+
+def _flags(column: Any) -> NDArray[np.bool_]:
+    return np.asarray(column, np.bool_)

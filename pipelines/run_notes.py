@@ -1,0 +1,66 @@
+"""What a curation run noted in its ledger for the report; notes that are not ours are left out."""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+
+from loader.dataset import Dataset
+from loader.dataset.strict_json import parse
+
+_MAX_BYTES = 16 << 20
+
+
+class PlanNote(BaseModel, frozen=True):
+    """How fast a pass was to be, and how fast it was."""
+
+    of: str
+    workers: dict[str, int]
+    slowest: str
+    rows_per_s: FiniteFloat
+    achieved_rows_per_s: FiniteFloat
+
+
+class RunNote(BaseModel, frozen=True):
+    """How the last run went."""
+
+    wall_s: FiniteFloat | None = None
+    worker_seconds: dict[str, FiniteFloat] = {}
+    plans: list[PlanNote] = []
+    notes: list[str] = []
+
+
+class StatusNote(BaseModel, frozen=True):
+    """The sources that took longest, and their seconds."""
+
+    slowest: list[tuple[str, FiniteFloat]] = []
+
+
+class EstimateNote(BaseModel, frozen=True):
+    """A number and the interval it was to lie in."""
+
+    value: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
+
+
+class ForecastNote(BaseModel, frozen=True):
+    """What the run was to give."""
+
+    clips: EstimateNote | None = Field(default=None)
+    clip_gb: EstimateNote | None = Field(default=None)
+    clip_hours: EstimateNote | None = Field(default=None)
+
+
+Note = TypeVar("Note", bound=BaseModel)
+
+
+def read_note(dataset: Dataset, name: str, kind: type[Note]) -> Note:
+    """Return a note; an empty one where there is none, or something else in its place."""
+    path = f".ledger/{name}.json"
+    info = dataset.storage.stat(path)
+    if info is None or info.size > _MAX_BYTES:
+        return kind()
+    try:
+        return kind.model_validate(parse(dataset.storage.read(path, 0, _MAX_BYTES)))
+    except (ValueError, ValidationError):
+        return kind()
