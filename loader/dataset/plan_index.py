@@ -163,7 +163,9 @@ def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
     return PlanIndex(**cast(dict[str, Any], columns))
 
 
-def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: NodeFiles) -> PlanIndex:
+def open_plan_index(
+    storage: Storage, entry: FileEntry, samples: int, shards: Sequence[int], node: NodeFiles
+) -> PlanIndex:
     """The plan index of a dataset, once its checksum is right, mapped from a file.
 
     That of a remote dataset is fetched by one process of the machine for all. Where no file can be written, each reads
@@ -173,6 +175,7 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: Node
         storage: of the dataset.
         entry: of the manifest.
         samples: of the dataset.
+        shards: bytes of each, in the order of the manifest.
         node: where this machine keeps it, if the dataset is remote.
 
     Raises:
@@ -191,7 +194,13 @@ def open_plan_index(storage: Storage, entry: FileEntry, samples: int, node: Node
         raise RunError(f"{where} is missing, but manifest.json lists it") from error
     if sha256 != entry.sha256:
         raise RunError(f"{where} is damaged: its checksum is not the manifest's")
-    return from_arrow(data, where, samples)
+    found = from_arrow(data, where, samples)
+    refuse_impossible(found, where, shards)
+    if isinstance(data, mmap.mmap):
+        data.madvise(
+            mmap.MADV_DONTNEED
+        )  # pages that were only looked at do not count as the process's memory
+    return found
 
 
 def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str | None:
@@ -219,6 +228,16 @@ def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str 
             said = ", ".join(f"{name} {values[row].item()}" for name, values in columns.items())
             return f"{where}: row {part.start + row} cannot be that of a sample in its shard: {said}"
     return None
+
+
+def refuse_impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> None:
+    """Pass where a plan index says nothing `impossible`.
+
+    Raises:
+        RunError: it does.
+    """
+    if wrong := impossible(plan_index, where, shards):
+        raise RunError(f"{wrong}; run `reelweave verify`")
 
 
 def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:

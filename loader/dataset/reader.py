@@ -21,8 +21,8 @@ from loader.dataset.plan_index import (
     PlanIndex,
     add_crc32,
     from_index,
-    impossible,
     open_plan_index,
+    refuse_impossible,
 )
 from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
@@ -93,13 +93,11 @@ class Dataset:
     def plan_index(self) -> PlanIndex:
         """What plans are made from, by row of the index, which is not read where ``plan.arrow`` exists."""
         entry, shards = self.manifest.plan_index, self.manifest.shards
+        samples, sizes = self.manifest.totals.samples, [shard.size for shard in shards]
         if entry is not None:
-            found = open_plan_index(self.storage, entry, self.manifest.totals.samples, self.node)
-        else:
-            found = from_index(self._table("index", PLANNED), [shard.path for shard in shards])
-        where = self.storage.uri(entry.path if entry else self.manifest.table("index").path)
-        if wrong := impossible(found, where, [shard.size for shard in shards]):
-            raise RunError(f"{wrong}; run `reelweave verify`")
+            return open_plan_index(self.storage, entry, samples, sizes, self.node)
+        found = from_index(self._table("index", PLANNED), [shard.path for shard in shards])
+        refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found
 
     def read_column(self, name: str) -> pa.ChunkedArray:
