@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loader.dataset.strict_json import parse, unseal
 from loader.errors import UsageError
 from loader.named_file import read_named
 from loader.position import StreamState, read_state
@@ -12,7 +13,7 @@ from loader.state_diff import StateDiff, diff_states, part_values
 from pipelines.config import resolve
 from pipelines.console import print_json, stdout, table
 
-MAX_STATE_BYTES = 1 << 20
+MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
 _IN_CHECKPOINT = "state.json"
 
 
@@ -84,11 +85,17 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> StreamState:
     file = path / _IN_CHECKPOINT if path.is_dir() else path
     try:
-        values = json.loads(read_named(file, MAX_STATE_BYTES, f"the state {file}"))
-    except (ValueError, RecursionError) as error:
+        values = parse(read_named(file, MAX_STATE_BYTES, f"the state {file}"))
+    except ValueError as error:
         raise UsageError(f"{file} is no JSON: {error}") from error
-    if isinstance(values, dict) and "stream" in values:
-        values = values["stream"]  # of a training checkpoint
+    if isinstance(values, dict) and "stream" in values:  # of a training checkpoint
+        try:
+            unseal(values)
+        except ValueError as error:
+            raise UsageError(
+                f"{file} is damaged: {error}; take the state of the checkpoint before"
+            ) from error
+        values = values["stream"]
     if not isinstance(values, dict):
         raise UsageError(f"{file} holds no state: it is no JSON object")
     try:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstr
 
 from loader.dataset.latents import Latents
 from loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
-from loader.dataset.strict_json import parse
+from loader.dataset.strict_json import digest, parse
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 from loader.storage.names import check_path
@@ -20,7 +20,7 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
-_SHARD = re.compile(r"shards/\d{6,18}\.tar")
+_SHARD = re.compile(r"shards/\d{6,18}(-[0-9a-f]{1,64})?\.tar")
 
 
 class ShardEntry(BaseModel, frozen=True, extra="forbid"):
@@ -119,7 +119,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         # What only some datasets have is not said of the others, whose bytes stay what they were.
         absent = {name for name in ("foreign", "latents") if getattr(self, name) is None}
         body = self.model_dump(exclude=absent)
-        return json.dumps({**body, "sha256": _digest(body)}, indent=1, ensure_ascii=False).encode()
+        return json.dumps({**body, "sha256": digest(body)}, indent=1, ensure_ascii=False).encode()
 
     @property
     def index_sha256(self) -> str:
@@ -203,7 +203,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         manifest = Manifest.model_validate(body)
     except (ValueError, KeyError, AttributeError, TypeError, ValidationError) as error:
         raise RunError(f"{where} is damaged: {_first_fault(error)}") from error
-    if checksum != _digest(body):
+    if checksum != digest(body):
         raise RunError(f"{where} is damaged: its own checksum does not match")
     if wrong := _contradiction(manifest):
         raise RunError(f"{where} is damaged: {wrong}; restore it from a copy, or make the dataset again")
@@ -267,7 +267,3 @@ def sha256(data: bytes | memoryview) -> str:
 
 def _revised(name: str, revision: int, suffix: str) -> str:
     return f"{name}.{suffix}" if revision == 0 else f"{name}.{revision:06d}.{suffix}"
-
-
-def _digest(body: dict[str, Any]) -> str:
-    return sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())

@@ -1,7 +1,11 @@
 """JSON from a disk that anybody may have written to: each key once, numbers only, not too deep."""
 
+import hashlib
 import json
 from typing import Any, NoReturn
+
+SEAL = "sha256"
+"""Key under which a JSON object holds the `digest` of all its other keys."""
 
 
 def parse(data: bytes | str) -> Any:
@@ -14,6 +18,24 @@ def parse(data: bytes | str) -> Any:
         return json.loads(data, object_pairs_hook=_object, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def digest(body: dict[str, Any]) -> str:
+    """Return the checksum of a JSON object, whatever the order of its keys."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unseal(body: dict[str, Any]) -> bool:
+    """Take the checksum out of an object; False where it holds none.
+
+    Raises:
+        ValueError: it is another object's.
+    """
+    seal = body.pop(SEAL, None)
+    if seal is not None and seal != digest(body):
+        raise ValueError("its own checksum does not match")
+    return seal is not None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

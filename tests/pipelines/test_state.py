@@ -157,7 +157,7 @@ def test_diff_says_which_is_ahead(saved: Path, tmp_path: Path, capsys: pytest.Ca
         (b'{"stream": 3}', "no JSON object"),
         (b'{"stream": {"version": 3}}', "version 3"),
         (b'{"position": 3}', "version: Field required"),
-        (b" " * (2**20 + 1), "larger than 1 MiB"),
+        (b" " * (2**24 + 1), "larger than 16 MiB"),
     ],
 )
 def test_what_is_no_state_is_refused_in_words(

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from loader.errors import RunError
 from loader.storage import Storage
+from train.checkpoint.checksums import BLOCK, blocks_of, check, covering, crc32
+from train.checkpoint.damage import damaged
 from train.checkpoint.pieces import Piece
 
 DTYPES = {
@@ -40,11 +41,12 @@ _CHUNK = 16 << 20
 
 
 class Stored(NamedTuple):
-    """A piece, and where in which object its bytes lie."""
+    """A piece, where in which object its bytes lie, and the checksums of its blocks where it has any."""
 
     piece: Piece
     path: str
     start: int
+    blocks: Sequence[str] = ()
 
 
 class _Entry(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -102,20 +104,22 @@ def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
 
 
 def read_pieces(
-    storage: Storage, path: str, size: int, group: str, most_header_bytes: int
-) -> tuple[list[Stored], dict[str, str]]:
-    """What a file holds, and its metadata; its data are not read.
+    storage: Storage, path: str, size: int, group: str, most_tensors: int, header_crc32: str | None
+) -> list[Stored]:
+    """What a file holds; its data are not read.
 
     Args:
         storage: that holds it.
         path: of the file.
         size: of the file, bytes.
         group: of its tensors.
-        most_header_bytes: that are read.
+        most_tensors: that it can hold; bounds what is read.
+        header_crc32: the checksum that the state of the checkpoint has of its header; None for a format without.
 
     Raises:
         RunError: the file is damaged or its header too large.
     """
+    most_header_bytes = HEADER_BYTES_PER_TENSOR * (1 + most_tensors) + size // BLOCK * 16
     try:
         head = storage.read(path, 0, min(size, _FIRST_READ))
         length = int.from_bytes(head[:8], "little")
@@ -123,6 +127,8 @@ def read_pieces(
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         if len(head) < 8 + length:
             head += storage.read(path, len(head), 8 + length - len(head))
+        if header_crc32 is not None and crc32(head[: 8 + length]) != header_crc32:
+            raise ValueError("the checksum of its header is not the one in the checkpoint's state")
         content = json.loads(head[8 : 8 + length])
         metadata = {str(name): str(value) for name, value in content.pop("__metadata__", {}).items()}
         entries = _ENTRIES.validate_python(content)
@@ -138,39 +144,37 @@ def read_pieces(
             if end - begin != piece.bytes or 8 + length + end > size or not _lies_within(piece):
                 raise ValueError(f"{name} does not lie within it")
             found.append(Stored(piece, path, 8 + length + begin))
-        if 8 + length + sum(piece.bytes for piece, _, _ in found) != size:
+        sizes_of = {one.piece.name: one.piece.bytes for one in found}
+        if 8 + length + sum(sizes_of.values()) != size:
             raise ValueError(f"its {size} bytes are not those of its tensors")
+        blocks = blocks_of(metadata, sizes_of)
+        if header_crc32 is not None and len(blocks) < len(found):
+            raise ValueError("it has lost its checksums")
     except (OSError, ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise damaged(storage, path, error) from error
-    return found, metadata
+    return [one._replace(blocks=blocks.get(one.piece.name, ())) for one in found]
 
 
 def read_rows(storage: Storage, stored: Stored, begin: int, end: int) -> torch.Tensor:
     """Rows ``begin`` to ``end`` of a piece, along its first dimension.
 
     Raises:
-        RunError: the file ends before.
+        RunError: the file ends before, or its bytes are not those that were written.
     """
     piece = stored.piece
     row = math.prod(piece.sizes[1:]) * piece.torch_dtype.itemsize
+    begin_byte, end_byte = begin * row, end * row
+    first, last = covering(begin_byte, end_byte, piece.bytes) if stored.blocks else (begin_byte, end_byte)
     try:
-        data = storage.read(stored.path, stored.start + begin * row, (end - begin) * row)
-    except FileNotFoundError as error:
+        data = memoryview(storage.read(stored.path, stored.start + first, last - first))
+        if len(data) != last - first:
+            raise EOFError("it ended too early")
+        if stored.blocks:
+            check(data, first, stored.blocks)
+    except (FileNotFoundError, EOFError, ValueError) as error:
         raise damaged(storage, stored.path, error) from error
-    if len(data) != (end - begin) * row:
-        raise damaged(storage, stored.path, EOFError("it ended too early"))
-    flat = torch.frombuffer(bytearray(data), dtype=piece.torch_dtype)
+    flat = torch.frombuffer(bytearray(data[begin_byte - first : end_byte - first]), dtype=piece.torch_dtype)
     return flat.reshape(end - begin, *piece.sizes[1:]) if piece.sizes else flat.reshape(())
-
-
-def damaged(storage: Storage, path: str, error: BaseException) -> RunError:
-    """The error for a file of a checkpoint that cannot be read."""
-    folder = path.split("/", maxsplit=1)[0]
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return RunError(
-        f"{storage.uri(path)} is damaged ({reason[:200]});"
-        f" remove {storage.uri(folder)} to go on from the checkpoint before"
-    )
 
 
 def _lies_within(piece: Piece) -> bool:

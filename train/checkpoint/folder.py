@@ -1,21 +1,15 @@
 """The checkpoints of a run: which there are, and which may go."""
 
-import re
 from collections.abc import Iterable
 
 from loader.errors import UsageError
 from loader.storage import Storage, StorageConfig, open_storage
-from train.checkpoint.state import STATE
-
-
-def folder_of(step: int) -> str:
-    """Relative to the checkpoints' storage."""
-    return f"step-{step:06d}"
+from train.checkpoint.names import STATE, folder_of, steps_of
 
 
 def latest(storage: Storage) -> int | None:
     """The most steps that a whole checkpoint has, or None."""
-    return max(_steps(storage)[0], default=None)
+    return max(steps_of(storage)[0], default=None)
 
 
 def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, str]:  # noqa: B008 - frozen
@@ -38,6 +32,23 @@ def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storag
     raise UsageError(f"{named} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500")
 
 
+def all_of(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, list[str]]:  # noqa: B008 - frozen
+    """The checkpoints of a run that somebody names, the oldest first, or the one; none where there is none.
+
+    Args:
+        named: as of `located`.
+        config: of the storage.
+    """
+    storage = open_storage(named, config)
+    if storage.stat(STATE) is not None:
+        place, folder = located(named, config)
+        return place, [folder]
+    for place in (storage, open_storage(f"{named}/checkpoints", config)):
+        if whole := steps_of(place)[0]:
+            return place, [folder_of(step) for step in sorted(whole)]
+    return storage, []
+
+
 def expendable(steps: Iterable[int], keep_last: int, keep_every: int | None) -> list[int]:
     """The checkpoints to remove: neither among the newest nor a multiple of ``keep_every``, which stay for good."""
     older = sorted(steps)[:-keep_last]
@@ -46,7 +57,7 @@ def expendable(steps: Iterable[int], keep_last: int, keep_every: int | None) -> 
 
 def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
     """Removes the expendable checkpoints, each at first from sight, and what was never finished."""
-    whole, _ = _steps(storage)
+    whole, _ = steps_of(storage)
     for step in expendable(whole, keep_last, keep_every):
         storage.delete(f"{folder_of(step)}/{STATE}")
     sweep(storage)
@@ -54,16 +65,5 @@ def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
 
 def sweep(storage: Storage) -> None:
     """Removes checkpoints that were never finished. Only while no rank writes one."""
-    for step in sorted(_steps(storage)[1]):
+    for step in sorted(steps_of(storage)[1]):
         storage.delete_tree(f"{folder_of(step)}/")
-
-
-def _steps(storage: Storage) -> tuple[set[int], set[int]]:
-    """Of the whole checkpoints, and of the unfinished ones."""
-    seen, whole = set(), set()
-    for found in storage.list("step-"):
-        if match := re.fullmatch(r"step-(\d{6,18})/(.+)", found.path):
-            seen.add(int(match[1]))
-            if match[2] == STATE:
-                whole.add(int(match[1]))
-    return whole, seen - whole

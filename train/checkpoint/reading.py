@@ -7,7 +7,8 @@ import torch
 
 from loader.errors import UsageError
 from loader.storage import Storage
-from train.checkpoint.files import HEADER_BYTES_PER_TENSOR, Stored, damaged, read_pieces, read_rows
+from train.checkpoint.damage import damaged
+from train.checkpoint.files import Stored, read_pieces, read_rows
 from train.checkpoint.pieces import Overlap, Piece, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
@@ -50,8 +51,8 @@ def find(
         raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
 
     def read(path: str) -> list[Stored]:
-        most_bytes = HEADER_BYTES_PER_TENSOR * (1 + most_tensors)
-        return read_pieces(storage, path, sizes[path], group, most_bytes)[0]
+        crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
+        return read_pieces(storage, path, sizes[path], group, most_tensors, crc32)
 
     found: dict[str, list[Stored]] = {}
     with ThreadPoolExecutor(_THREADS) as pool:

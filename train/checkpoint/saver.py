@@ -5,21 +5,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 
-from loader.errors import RunError, first_line
+from loader.errors import RunError, UsageError, first_line
 from loader.storage import Storage
+from train.checkpoint.checksums import crc32, metadata_of
 from train.checkpoint.files import data_of, header, in_order, sharding
-from train.checkpoint.folder import folder_of, latest, prune, sweep
+from train.checkpoint.folder import latest, prune, sweep
+from train.checkpoint.names import STATE, folder_of, part
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of, writers
 from train.checkpoint.reading import load_, shapes_of
-from train.checkpoint.state import STATE, CheckpointState, part, read_state
+from train.checkpoint.state import CheckpointState, read_state
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World
 
 _LATE_S = 60.0
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -77,22 +81,48 @@ class Checkpoints:
         """The state of the newest checkpoint, the same on every rank; a collective.
 
         Raises:
-            RunError: a rank does not see it, or it is damaged.
+            RunError: a rank does not see it, or it is damaged; then on every rank.
         """
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
         found = torch.tensor([step], dtype=torch.int64, device=self._world.device)
         self._world.sum_([found])
-        return read_state(self._storage, folder_of(int(found))) if int(found) else None
+        if not int(found):
+            return None
+        return self._together(lambda: read_state(self._storage, folder_of(int(found))))
 
     def load_(self, state: CheckpointState) -> None:
         """Copies the tensors of a checkpoint into those of this run.
 
         Raises:
-            RunError: it is damaged.
+            RunError: it is damaged, as far as this rank or another one reads it.
             UsageError: it does not fit the tensors of this run.
         """
-        for group, targets in self._groups.items():
-            load_(self._storage, folder_of(state.step), state, group, targets, self._shapes[group])
+
+        def load() -> None:
+            for group, targets in self._groups.items():
+                load_(self._storage, folder_of(state.step), state, group, targets, self._shapes[group])
+
+        if not state.checked and self._world.rank == 0:
+            _log.warning(
+                "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",
+                self.uri(state.step),
+            )
+        self._together(load)
+
+    def _together(self, act: Callable[[], T]) -> T:
+        """Do something that may fail on one rank alone: then all of them end, in words; a collective."""
+        failure, result = None, None
+        try:
+            result = act()
+        except (RunError, UsageError) as error:
+            failure = error
+        said = self._world.gather_text("" if failure is None else str(failure))
+        if failure is not None:
+            raise failure
+        for rank, text in enumerate(said):
+            if text:
+                raise RunError(f"rank {rank}: {text}")
+        return cast(T, result)
 
     def uri(self, step: int) -> str:
         """Where the checkpoint of a step lies."""
@@ -111,7 +141,8 @@ class Checkpoints:
         self._land()
         state = state.model_copy(update={"groups": list(self._groups), "writers": self._world.size})
         copied = self._stage()
-        self._flight = _Flight(state, lambda: self._write(state, copied))
+        headers: dict[str, str] = {}
+        self._flight = _Flight(state, headers, lambda: headers.update(self._write(state, copied)))
         if last or not self._config.background:
             self._land()
         if last and self._failed_before:
@@ -122,7 +153,7 @@ class Checkpoints:
         return self._flight.notes() if self._flight else Notes()
 
     def heed(self, total: Notes) -> None:
-        """Goes on with the checkpoint in flight as far as all ranks are; a collective where one failed.
+        """Goes on with the checkpoint in flight as far as all ranks are; a collective where one failed or all are done.
 
         Args:
             total: the sum of the `notes` of all ranks.
@@ -140,6 +171,9 @@ class Checkpoints:
             if flight.publishing:
                 self._flight, self._failed_before = None, False
             else:
+                said = self._world.gather_text(json.dumps(flight.headers))
+                headers = {path: crc for text in said for path, crc in json.loads(text).items()}
+                flight.state = flight.state.model_copy(update={"headers": headers})
                 first = self._world.rank == 0
                 flight.publish(self._publish if first else lambda _: None)
 
@@ -173,14 +207,19 @@ class Checkpoints:
         event.record()
         return event.synchronize
 
-    def _write(self, state: CheckpointState, copied: Callable[[], None]) -> None:
+    def _write(self, state: CheckpointState, copied: Callable[[], None]) -> dict[str, str]:
+        """Write this rank's parts; the checksum of each header by path."""
         copied()
+        headers = {}
         for group, pieces in self._mine.items():
-            path = f"{folder_of(state.step)}/{part(group, self._world.rank, self._world.size)}"
-            head = header(pieces, sharding(pieces))
+            path = part(group, self._world.rank, self._world.size)
+            staged = {piece.name: self._staged[piece] for piece in pieces}
+            head = header(pieces, sharding(pieces) | metadata_of(staged))
+            headers[path] = crc32(head)
             size = len(head) + sum(piece.bytes for piece in pieces)
-            data = data_of([self._staged[piece] for piece in pieces])
-            self._storage.write_chunks(path, (head, *data), size)
+            data = data_of(list(staged.values()))
+            self._storage.write_chunks(f"{folder_of(state.step)}/{path}", (head, *data), size)
+        return headers
 
     def _publish(self, state: CheckpointState) -> None:
         self._await_parts(state)
@@ -217,10 +256,16 @@ class Checkpoints:
 
 
 class _Flight:
-    """A checkpoint on its way: first its parts are written, then it is made visible."""
+    """A checkpoint on its way: first its parts are written, then it is made visible.
 
-    def __init__(self, state: CheckpointState, write: Callable[[], None]) -> None:
-        self.state = state
+    Args:
+        state: of the checkpoint.
+        headers: checksums of the headers of this rank's parts, filled by ``write``.
+        write: writes these parts.
+    """
+
+    def __init__(self, state: CheckpointState, headers: Mapping[str, str], write: Callable[[], None]) -> None:
+        self.state, self.headers = state, headers
         self.publishing = False
         self._begin(write)
 

@@ -1,16 +1,20 @@
 """What a checkpoint knows besides its tensors."""
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from loader.dataset.strict_json import SEAL, digest, parse, unseal
 from loader.errors import RunError
 from loader.storage import Storage
+from train.checkpoint.damage import damaged
+from train.checkpoint.names import STATE, part
 
-FORMAT_VERSION = 2
-_READ_VERSIONS = (1, 2)
-MAX_STATE_BYTES = 1 << 20
-STATE = "state.json"
+FORMAT_VERSION = 3
+_READ_VERSIONS = (1, 2, 3)
+_CHECKSUMS_SINCE = 3
+MAX_STATE_BYTES = 16 << 20
 
 
 class CheckpointState(BaseModel, frozen=True, extra="forbid"):
@@ -23,6 +27,14 @@ class CheckpointState(BaseModel, frozen=True, extra="forbid"):
     # Version 1 had one file for each of these two groups, written by rank 0.
     groups: list[str] = Field(["model", "optimizer"], max_length=16, description="of named tensors")
     writers: PositiveInt = Field(1, le=1 << 16, description="ranks that wrote a part of each group")
+    headers: dict[str, str] = Field(
+        {}, description="CRC-32 of the header of each part, by path; it holds those of the part's tensors"
+    )
+
+    @property
+    def checked(self) -> bool:
+        """Whether the bytes of its parts can be checked; those of earlier formats cannot."""
+        return self.format_version >= _CHECKSUMS_SINCE
 
     def parts(self, group: str) -> list[str]:
         """The files of a group, relative to the checkpoint's folder."""
@@ -30,23 +42,24 @@ class CheckpointState(BaseModel, frozen=True, extra="forbid"):
             return [f"{group}.safetensors"]
         return [part(group, rank, self.writers) for rank in range(self.writers)]
 
+    @property
+    def all_parts(self) -> list[str]:
+        """The files of all groups."""
+        return [path for group in self.groups for path in self.parts(group)]
+
     def encoded(self) -> bytes:
         """As it is stored.
 
         Raises:
             RunError: it has grown too large to be read again.
         """
-        data = self.model_dump_json(indent=1).encode()
+        body = json.loads(self.model_dump_json())
+        data = json.dumps({**body, SEAL: digest(body)}, indent=1).encode()
         if len(data) > MAX_STATE_BYTES:
             raise RunError(
                 f"the state of step {self.step} takes {len(data)} bytes, more than {MAX_STATE_BYTES}"
             )
         return data
-
-
-def part(group: str, rank: int, writers: int) -> str:
-    """The file of a group that one of so many ranks writes, relative to the checkpoint's folder."""
-    return f"{group}/{rank:05d}-of-{writers:05d}.safetensors"
 
 
 def read_state(storage: Storage, folder: str) -> CheckpointState:
@@ -61,18 +74,23 @@ def read_state(storage: Storage, folder: str) -> CheckpointState:
         data = storage.read(path, 0, MAX_STATE_BYTES + 1)
         if len(data) > MAX_STATE_BYTES:
             raise RunError(f"{uri} is larger than {MAX_STATE_BYTES} bytes: not a state of ours")
-        state = CheckpointState.model_validate_json(data)
+        body = parse(data)
+        if not isinstance(body, dict):
+            raise ValueError("it is no JSON object")
+        sealed = unseal(body)
+        version = body.get("format_version", FORMAT_VERSION)
+        if version not in _READ_VERSIONS:
+            raise RunError(
+                f"{uri} has format version {version}, this program reads"
+                f" {', '.join(map(str, _READ_VERSIONS))}; resume with the program that wrote it"
+            )
+        state = CheckpointState.model_validate(body)
+        if state.checked and (not sealed or set(state.headers) != set(state.all_parts)):
+            raise ValueError("it has lost its checksums")
     except FileNotFoundError as error:
         raise RunError(
             f"{uri} cannot be seen from here; all ranks must reach the same checkpoints"
         ) from error
-    except ValidationError as error:
-        raise RunError(
-            f"{uri} is damaged; remove {storage.uri(folder)} to go on from the checkpoint before"
-        ) from error
-    if state.format_version not in _READ_VERSIONS:
-        raise RunError(
-            f"{uri} has format version {state.format_version}, this program reads"
-            f" {' and '.join(map(str, _READ_VERSIONS))}; resume with the program that wrote it"
-        )
+    except (ValidationError, ValueError) as error:
+        raise damaged(storage, path, error) from error
     return state

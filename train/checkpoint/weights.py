@@ -1,5 +1,6 @@
 """The weights of a checkpoint alone, for whoever does not go on with its run."""
 
+import logging
 from typing import Literal, NamedTuple
 
 from loader.errors import UsageError
@@ -8,6 +9,8 @@ from train.checkpoint.folder import located
 from train.checkpoint.pieces import Tensors, piece_of
 from train.checkpoint.reading import load_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
+
+_log = logging.getLogger(__name__)
 
 Group = Literal["ema", "model"]
 """The average of the weights over the steps, or the weights behind the last one."""
@@ -66,6 +69,11 @@ def weights_of(
     """
     storage, folder = located(named, config)
     state = read_state(storage, folder)
+    if not state.checked:
+        _log.warning(
+            "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",
+            storage.uri(folder),
+        )
     if group is None:
         group = "ema" if "ema" in state.groups else "model"
     if group not in state.groups:

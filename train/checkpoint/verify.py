@@ -1,0 +1,103 @@
+"""Proof that a checkpoint is whole: every byte of every part, against the checksums that were written with them."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from loader.errors import RunError
+from loader.storage import Storage
+from train.checkpoint.files import Stored, read_pieces, read_rows
+from train.checkpoint.names import STATE
+from train.checkpoint.pieces import uncovered
+from train.checkpoint.state import read_state
+
+_MOST_TENSORS = 1 << 16
+_AT_ONCE = 64 << 20  # bytes of one read
+_THREADS = 4
+
+
+class Verified(NamedTuple):
+    """What a verification of one checkpoint saw.
+
+    Attributes:
+        folder: of the checkpoint.
+        bytes: of its parts.
+        checked: whether it has checksums; without them only its form is proven.
+        problems: one sentence each, naming the file; empty when all is well.
+    """
+
+    folder: str
+    bytes: int
+    checked: bool
+    problems: tuple[str, ...]
+
+
+def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lambda _: None) -> Verified:
+    """Read every byte of a checkpoint.
+
+    Args:
+        storage: of the checkpoints.
+        folder: of the checkpoint.
+        progress: called with the path of each part before it is read.
+    """
+    try:
+        state = read_state(storage, folder)
+    except RunError as error:
+        return Verified(folder, 0, True, (str(error),))
+    sizes = {found.path: found.size for found in storage.list(f"{folder}/")}
+    known = {f"{folder}/{path}" for path in (STATE, *state.all_parts)}
+    problems = [
+        f"{storage.uri(path)} belongs to no part of the checkpoint; remove it"
+        for path in sizes
+        if path not in known
+    ]
+    for group in state.groups:
+        stored: list[Stored] = []
+        for part in state.parts(group):
+            path = f"{folder}/{part}"
+            progress(storage.uri(path))
+            if path not in sizes:
+                problems.append(f"{storage.uri(path)} is missing, or is no file")
+                continue
+            try:
+                crc32 = state.headers[part] if state.checked else None
+                stored += read_pieces(storage, path, sizes[path], group, _MOST_TENSORS, crc32)
+            except RunError as error:
+                problems.append(str(error))
+        problems += _data(storage, stored)
+        if not problems:
+            problems += _gaps(storage, folder, group, stored)
+    return Verified(
+        folder, sum(sizes[path] for path in sizes if path in known), state.checked, tuple(problems)
+    )
+
+
+def _data(storage: Storage, stored: list[Stored]) -> list[str]:
+    """Check the blocks of all tensors; the first fault of each file."""
+
+    def read(one: Stored) -> str | None:
+        rows = one.piece.sizes[0] if one.piece.sizes else 1
+        step = max(1, _AT_ONCE // max(1, one.piece.bytes // max(1, rows)))
+        try:
+            for begin in range(0, rows, step):
+                read_rows(storage, one, begin, min(begin + step, rows))
+        except RunError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        said = list(pool.map(read, stored))
+    first = {one.path: text for one, text in reversed(list(zip(stored, said, strict=True))) if text}
+    return [first[path] for path in sorted(first)]
+
+
+def _gaps(storage: Storage, folder: str, group: str, stored: list[Stored]) -> Iterator[str]:
+    """Tensors whose pieces do not make them whole."""
+    by_name: dict[str, list[Stored]] = {}
+    for one in stored:
+        by_name.setdefault(one.piece.name, []).append(one)
+    for name, parts in by_name.items():
+        shape = parts[0].piece.shape
+        pieces = [one.piece for one in parts]
+        if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
+            yield f"{storage.uri(folder)}: the pieces of {name} in {group} do not make it whole"
