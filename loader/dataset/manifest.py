@@ -20,6 +20,9 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
+Size = Annotated[int, Field(ge=0, lt=2**62)]
+"""Bytes, or a count, as columns of int64 can hold them."""
+
 _SHARD = re.compile(r"shards/\d{6,18}(-[0-9a-f]{1,64})?\.tar")
 
 
@@ -30,9 +33,9 @@ class ShardEntry(BaseModel, frozen=True, extra="forbid"):
     """
 
     path: str
-    size: NonNegativeInt
+    size: Size
     sha256: Sha256
-    samples: NonNegativeInt
+    samples: Size
     qualified: bool = Field(default=False, exclude_if=lambda qualified: not qualified)
 
     @property
@@ -45,18 +48,18 @@ class FileEntry(BaseModel, frozen=True, extra="forbid"):
     """One other file of the dataset."""
 
     path: str
-    size: NonNegativeInt
+    size: Size
     sha256: Sha256
 
 
 class Totals(BaseModel, frozen=True, extra="forbid"):
     """Sums a person asks for first; ``accounting`` counts rows per state."""
 
-    samples: NonNegativeInt
-    sources: NonNegativeInt
+    samples: Size
+    sources: Size
     duration_s: float = Field(ge=0, allow_inf_nan=False)
-    clip_bytes: NonNegativeInt
-    accounting: dict[str, NonNegativeInt]
+    clip_bytes: Size
+    accounting: dict[str, Size]
 
 
 class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
@@ -78,7 +81,7 @@ class Removal(BaseModel, frozen=True, extra="forbid"):
     key: str | None = None
     date: str
     reason: str
-    samples: NonNegativeInt
+    samples: Size
     span: RemovedSpan | None = None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from loader.dataset.manifest import MANIFEST, MAX_MANIFEST_BYTES
 from loader.errors import RunError, UsageError
+from loader.named_file import read_named
 from loader.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(_read(path), None)
+        key = load_pem_private_key(read_named(path, _MAX_KEY_BYTES, f"the key {path}"), None)
     except (ValueError, TypeError) as error:
         raise _no_key(path, "private", "openssl genpkey -algorithm ed25519") from error
     if not isinstance(key, Ed25519PrivateKey):
@@ -51,7 +52,7 @@ def public_key(path: Path) -> "Ed25519PublicKey":
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        key = load_pem_public_key(_read(path))
+        key = load_pem_public_key(read_named(path, _MAX_KEY_BYTES, f"the key {path}"))
     except ValueError as error:
         raise _no_key(path, "public", "openssl pkey -pubout") from error
     if not isinstance(key, Ed25519PublicKey):
@@ -98,16 +99,6 @@ def problems(storage: Storage, key: "Ed25519PublicKey") -> Iterator[str]:
 def _check_library() -> None:
     if importlib.util.find_spec("cryptography") is None:
         raise UsageError("signatures need a library: pip install 'reelweave[sign]'")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            raise UsageError(f"there is no key {path}")
-        with path.open("rb") as file:
-            return file.read(_MAX_KEY_BYTES)
-    except OSError as error:
-        raise UsageError(f"cannot read the key {path}: {error.strerror}") from error
 
 
 def _no_key(path: Path, kind: str, how: str) -> UsageError:

@@ -66,6 +66,7 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "negative revision": (lambda body: body.update(revision=-1), "revision"),
     "another revision": (lambda body: body.update(revision=3), r"lists no index\.000003\.parquet"),
     "negative size": (lambda body: body["shards"][0].update(size=-1), r"shards\.0\.size"),
+    "a huge size": (lambda body: body["shards"][0].update(size=10**30), r"shards\.0\.size"),
     "no digest": (lambda body: body["files"][0].update(sha256="x"), "sha256"),
     "samples by shard": (lambda body: body["shards"][0].update(samples=99), "in its shards"),
     "samples in all": (lambda body: body["totals"].update(samples=99), "99 samples"),
