@@ -5,6 +5,7 @@ spans once the whole source is known; a clip that turned out otherwise is cut in
 to the same bytes.
 """
 
+import math
 import tempfile
 from array import array
 from collections import deque
@@ -74,7 +75,10 @@ class Ahead:
         self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
         self._stated, self._time_base, self._config = found.rate, float(time_base), config
         self._rate: Fraction | None = None  # of the clips
-        self._most = int(config.cut.ahead_mb * 10**6 / _frame_bytes(found))
+        budget = config.cut.ahead_mb * 10**6
+        self._finishes_first = (foresight.lag + _TURN) * _decoded_bytes(found) > budget
+        frame_bytes = _finished_bytes(found) if self._finishes_first else _decoded_bytes(found)
+        self._most = int(budget / frame_bytes)
         self._counted = found.container == "avi"  # stores no times: frames lie on the grid, most of the time
         self._collector = Collector(found.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
@@ -107,7 +111,11 @@ class Ahead:
             self.close()
             return
         self._times_s.append(shown_s)
-        self._window.append(frame)
+        try:
+            self._window.append(self._pictures.finish(frame) if self._finishes_first else frame)
+        except (av.error.FFmpegError, ValueError):
+            self.close()  # the second pass says why
+            return
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
         while len(self._window) >= self._foresight.lag + _TURN:
             end = self._passed + _TURN
@@ -206,7 +214,7 @@ class Ahead:
                 return
         self._shown.append(self._slots - before)
         try:
-            picture = self._pictures.finish(frame)
+            picture = frame if self._finishes_first else self._pictures.finish(frame)
             self._encoder.show(picture, self._slots - before)
             since_s, held_s = (
                 self._times_s[number] - first_s,
@@ -268,11 +276,19 @@ def foresee(
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None
     foresight = Foresight(detector, samples, config, float(found.rate))
-    return foresight if (foresight.lag + _TURN) * _frame_bytes(found) <= cut.ahead_mb * 10**6 else None
+    least = min(_decoded_bytes(found), _finished_bytes(found))
+    return foresight if (foresight.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
 
 
-def _frame_bytes(found: Probe) -> float:
-    """Bytes of a frame in the window."""
+def _finished_bytes(found: Probe) -> float:
+    """Bytes of a frame in the window that was finished before it waits; its vectors do not outlast that."""
+    if found.codec in VECTOR_CODECS:
+        return math.inf
+    return found.width * found.height * max(1.0, float(found.pixel_aspect or 1)) * 1.5
+
+
+def _decoded_bytes(found: Probe) -> float:
+    """Bytes of a frame in the window as it was decoded."""
     bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
     vectors = _VECTOR_BYTES if found.codec in VECTOR_CODECS else 0
     return found.width * found.height * (bits / 8 + vectors)

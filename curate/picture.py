@@ -59,10 +59,14 @@ class Finisher:
     def __init__(self, target: Geometry) -> None:
         self._target = target
         self._deepened, self._shaped = _Chain(), _Chain()
+        self._turn, self._rotation = Turn(), 0
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """The finished picture of one decoded frame; time stamps are left to the caller."""
-        turn = turn_of(frame)
+        # A frame whose side data was looked at is freed by nothing but the garbage collector.
+        if frame.key_frame or frame.rotation != self._rotation:
+            self._turn, self._rotation = turn_of(frame), frame.rotation
+        turn = self._turn
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             deep = self._deepened(frame, _to_mapped_format(frame))
             mapped = tone_mapper(int(frame.color_trc))(deep)

@@ -57,9 +57,10 @@ def flow(grey: Floats) -> Flow:
         if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
             down = right = 0
         a, b = _windows(before, after, tops, lefts, window, down, right)
-        moved = _shift(a, b, part)
-        moved[a.std(axis=(1, 2)) < _MIN_CONTRAST] = 0
-        moved *= _changed(a, b)[:, None]
+        changed = _changed(a, b) * (a.std(axis=(1, 2)) >= _MIN_CONTRAST)
+        moved = np.zeros((len(places), 2))
+        if (told := changed > 0).any():
+            moved[told] = _shift(a[told], b[told], part) * changed[told, None]
         moved = moved[:, ::-1] + np.array([right, down], np.float64)
         rest = moved - camera_motion(places, moved, share)
         motion.append(float(np.hypot(*moved.T).mean()))

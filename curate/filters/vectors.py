@@ -65,9 +65,11 @@ class MotionMeter:
         """Takes the next frame of the span, from a decoder that exports motion vectors.
 
         Args:
-            frame: as decoded.
+            frame: as decoded; of codecs without vectors it may be any.
             since_s: when it is shown, seconds after the span's start.
         """
+        if self._codec not in VECTOR_CODECS:
+            return
         kind, found = frame.pict_type, None
         if kind == PictureType.B:
             self._since_reference += 1
@@ -85,7 +87,7 @@ class MotionMeter:
         values = np.array(self._values, np.float32).reshape(-1, 2)
         known = bool(np.isfinite(values).any())
         # One P picture may well be coded without any reference, or follow a reference outside the span.
-        missing = self._codec in VECTOR_CODECS and self._predicted > 2 and not known
+        missing = self._predicted > 2 and not known
         self._begin()
         if not known:
             return Motion(None, None, missing)

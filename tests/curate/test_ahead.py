@@ -128,6 +128,16 @@ def test_memory_bounds_the_window(tmp_path: Path) -> None:
     assert not any(ready(path, config(1)))
 
 
+def test_deep_pictures_wait_finished_where_decoded_ones_are_too_many(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", (60, 70), codec="ffv1", pix_fmt="yuv420p10le")
+    # H.264 waits with its motion vectors.
+    vectors = write_video(tmp_path / "b.mkv", (60, 70), pix_fmt="yuv420p10le")
+    room = config(4)
+    assert all(ready(path, room))
+    assert not any(ready(vectors, room))
+    assert curated(path, room, tmp_path / "once") == curated(path, config(0), tmp_path / "twice")
+
+
 def test_a_full_temporary_disk_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_video(tmp_path / "a.mp4", (60, 70))
     whole = curated(path, config(512), tmp_path / "whole")
