@@ -20,6 +20,8 @@ JUMP_S = 60.0
 _AROUND, _LEAST = 8, 4
 """Frames on each side of a break that must lie wholly apart, and how few there may be of a clock that starts anew."""
 
+_REORDERED = 16  # frames by which H.264 and HEVC may move a picture
+
 Ticks = NDArray[np.int64]
 
 
@@ -56,7 +58,7 @@ def repaired(
     stated: Ticks = np.array([tick for tick in pts if tick is not None], np.int64)
     gaps = np.diff(stated)
     held = np.zeros(len(stated)) if durations is None else np.array(durations, np.float64)[known]
-    jumps = (gaps > JUMP_S / seconds_per_tick) & (held[:-1] < gaps / 2)
+    jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(known) == len(pts) and (gaps > 0).all() and not jumps.any():
         return Clock(stated.astype(np.float64), np.zeros(len(stated)))
     usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
@@ -78,6 +80,18 @@ def repaired(
     return Clock(
         ticks, shifts + moved[before], tuple(int(known[place]) for place in places), next(back, None)
     )
+
+
+def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np.bool_]:
+    """Return which gaps between frames are longer than ``longest`` without a frame near by that says so.
+
+    Where pictures are reordered, MP4 states the durations in the order of decoding.
+    """
+    jumps = np.zeros(len(gaps), bool)
+    for place in np.flatnonzero(gaps > longest).tolist():
+        stated = held[max(0, place - _REORDERED) : place + _REORDERED + 1].max()
+        jumps[place] = stated < gaps[place] / 2
+    return jumps
 
 
 def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:

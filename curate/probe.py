@@ -37,7 +37,7 @@ class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
         " billion (10,000 frames of 1080p), fail",
     )
     max_fill: float = Field(
-        200.0,
+        100.0,
         ge=1,
         description="frames of clips for each frame of a source whose pictures are held; sources that need more, and"
         " more than 1,000, fail",

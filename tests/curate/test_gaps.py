@@ -58,10 +58,16 @@ def test_what_is_written_keeps_the_limits_whatever_the_time_stamps() -> None:
     assert kept > 500
 
 
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_long_hole_is_a_gap_of_its_own_and_costs_no_frames(suffix: str, tmp_path: Path) -> None:
-    times_s = [number / 25 + (59.0 if number >= 60 else 0.0) for number in range(120)]
-    path = write_video(tmp_path / f"a.{suffix}", (120,), times_s=times_s, audio=True)
+@pytest.mark.parametrize(
+    ("suffix", "hole_s", "reordered"),
+    [("mp4", 59.0, 0), ("mkv", 59.0, 2), ("mp4", 18000.0, 0), ("mp4", 18000.0, 3)],
+)
+def test_a_long_hole_is_a_gap_of_its_own_and_costs_no_frames(
+    suffix: str, hole_s: float, reordered: int, tmp_path: Path
+) -> None:
+    times_s = [number / 25 + (hole_s if number >= 60 else 0.0) for number in range(120)]
+    options = {"bf": str(reordered)}
+    path = write_video(tmp_path / f"a.{suffix}", (120,), times_s=times_s, audio=True, options=options)
     found = records_of(path, tmp_path / "out")
     assert [(one.state, one.stage) for one, _ in found] == [
         ("kept", "cut"),
@@ -69,8 +75,11 @@ def test_a_long_hole_is_a_gap_of_its_own_and_costs_no_frames(suffix: str, tmp_pa
         ("kept", "cut"),
     ]
     gap = found[1][0]
-    assert (gap.start_s, gap.end_s) == (pytest.approx(2.36, abs=0.001), pytest.approx(61.4, abs=0.001))
-    assert gap.score == pytest.approx(59.04, abs=0.001)
+    assert (gap.start_s, gap.end_s) == (
+        pytest.approx(2.36, abs=0.001),
+        pytest.approx(hole_s + 2.4, abs=0.001),
+    )
+    assert gap.score == pytest.approx(hole_s + 0.04, abs=0.001)
     assert read_numbers(found[0][1]) == list(range(59))
     assert read_numbers(found[2][1]) == list(range(60, 120))
     assert_covered([one for one, _ in found])
