@@ -33,13 +33,11 @@ class Clock:
         ticks: float64 [frames], strictly rising.
         shifts: float64 [frames]: how much later each one is than the source says.
         breaks: Frames at which the clock jumps or starts anew.
-        back: The first of them that steps back, or None.
     """
 
     ticks: NDArray[np.float64]
     shifts: NDArray[np.float64]
     breaks: tuple[int, ...] = ()
-    back: int | None = None
 
 
 def repaired(
@@ -76,10 +74,7 @@ def repaired(
     moved = np.zeros(len(pts))
     moved[known] = joined - stated
     before = np.maximum.accumulate(np.where(np.isin(np.arange(len(pts)), known), np.arange(len(pts)), 0))
-    back = (int(known[place]) for place in places if stated[place] <= stated[place - 1])
-    return Clock(
-        ticks, shifts + moved[before], tuple(int(known[place]) for place in places), next(back, None)
-    )
+    return Clock(ticks, shifts + moved[before], tuple(int(known[place]) for place in places))
 
 
 def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np.bool_]:

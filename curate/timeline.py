@@ -51,7 +51,6 @@ class Timeline:
         shifts_s: float64 [frames + 1]: how much later ``times_s`` is than the source's own clock, where that was
             repaired; None: nowhere.
         breaks: frames at which the source's clock jumps or starts anew; no clip goes across one.
-        back: the first of them that steps back, or None.
     """
 
     times_s: NDArray[np.float64]
@@ -61,7 +60,6 @@ class Timeline:
     deinterlace: bool = False
     shifts_s: NDArray[np.float64] | None = None
     breaks: tuple[int, ...] = ()
-    back: int | None = None
 
     @property
     def frames(self) -> int:
@@ -235,7 +233,7 @@ def timeline(
     if not clock.shifts.any():
         return Timeline(times_s, rate, constant, damage, deinterlace)
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
-    return Timeline(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks, clock.back)
+    return Timeline(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks)
 
 
 def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:

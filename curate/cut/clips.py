@@ -21,7 +21,7 @@ from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
 from curate.cut.clip import Clip, CutError, Encoded, FailedClip, Observe
 from curate.cut.config import CutConfig
 from curate.cut.copy import Unit, copy, copyable, form_of, units_of
-from curate.cut.feed import Feed, choose_sound
+from curate.cut.feed import Feed, StepBack, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import verify
 from curate.picture import Finisher, Geometry
@@ -88,6 +88,22 @@ def cut(
                 yield clip
 
 
+def _steps_back(timeline: Timeline) -> dict[int, StepBack]:
+    """Where the clock of a source starts anew, by frame."""
+    if timeline.shifts_s is None:
+        return {}
+    own_s = timeline.times_s - timeline.shifts_s
+    later_s = np.diff(timeline.shifts_s)
+    return {
+        frame: StepBack(
+            Fraction(own_s[frame - 1] - own_s[frame]).limit_denominator(10**6),
+            Fraction(later_s[frame - 1]).limit_denominator(10**6),
+        )
+        for frame in timeline.breaks
+        if own_s[frame] <= own_s[frame - 1]
+    }
+
+
 class _Pass:
     """The state of one pass: which frame comes next, and what was read besides."""
 
@@ -104,7 +120,9 @@ class _Pass:
         self._stream, self._timeline, self._size, self._config = stream, timeline, size, config
         self._pictures, self._observe = pictures, observe
         self._sound = choose_sound(container) if config.audio == "keep" else None
-        self._feed = Feed(container, stream, self._sound, keep_video=config.mode != "encode")
+        self._steps = _steps_back(timeline)
+        steps = list(self._steps.values())
+        self._feed = Feed(container, stream, self._sound, keep_video=config.mode != "encode", steps=steps)
         # All a decoder asks of a container is its packets.
         decoder = Decoder(cast(InputContainer, self._feed), stream, deinterlace=timeline.deinterlace)
         frames = decoder.frames()
@@ -117,6 +135,8 @@ class _Pass:
         self._form = form_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
         own_s = timeline.times_s if timeline.shifts_s is None else timeline.times_s - timeline.shifts_s
+        for frame, step in self._steps.items():
+            own_s[frame:] += float(step.later_s)
         self._ticks = np.rint(own_s / float(self._time_base)).astype(np.int64) + (begin or 0)
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
@@ -142,11 +162,14 @@ class _Pass:
             deque(self._shown(span), maxlen=0)  # a later span is to be decoded
         if picture is None:
             frames, picture = self._encoded(span, max_bytes)
-        back = self._timeline.back
-        if back is not None and span.last > back and self._sound is not None:
-            sound = Sound(fault="the source's clock steps back before it")
-        else:
-            sound = self._sound_of(start_s, frames / self._timeline.rate)
+        sound = self._sound_of(start_s, frames / self._timeline.rate)
+        if (
+            sum(frame <= span.first for frame in self._steps) > self._feed.sound_steps
+            and self._sound is not None
+        ):
+            sound = Sound(
+                fault="the clock of its pictures steps back before it, and that of its sound does not"
+            )
         return self._assembled(span, mode, picture, frames, sound)
 
     def _copied(self, span: Span) -> bytes | None:

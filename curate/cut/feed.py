@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import av
@@ -11,11 +13,42 @@ from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Disposition
+from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
 _MAX_AHEAD_BYTES = 1 << 28
 _MAX_SOUND_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class StepBack:
+    """A place where the clock of a source starts anew, in all its streams.
+
+    Attributes:
+        back_s: By how much it steps back in the pictures.
+        later_s: What is added to times behind it, so that clocks rise.
+    """
+
+    back_s: Fraction
+    later_s: Fraction
+
+
+class _Clock:
+    """The rising clock of one stream, in its own ticks; packets come in the order of the file."""
+
+    def __init__(self, stream: Stream | None, steps: Sequence[StepBack]) -> None:
+        tick_s = stream.time_base if stream is not None and stream.time_base else Fraction(1, 1000)
+        self._steps = [(int(step.back_s / tick_s), round(step.later_s / tick_s)) for step in steps]
+        self._last = -(1 << 63)
+        self._later = 0
+        self.steps = 0  # that were met
+
+    def rising(self, ticks: int) -> int:
+        if self.steps < len(self._steps) and self._last - ticks > self._steps[self.steps][0] // 2:
+            self._later += self._steps[self.steps][1]
+            self.steps += 1
+        self._last = ticks
+        return ticks + self._later
 
 
 class Feed:
@@ -29,6 +62,7 @@ class Feed:
         video: its picture stream.
         sound: its sound stream, or None when that is not wanted.
         keep_video: whether picture packets are kept for copying.
+        steps: Where the clock of the source starts anew; times of packets that are kept rise over them.
 
     Attributes:
         video: kept picture packets with their place in the file's order.
@@ -38,7 +72,13 @@ class Feed:
     """
 
     def __init__(
-        self, container: InputContainer, video: VideoStream, sound: AudioStream | None, *, keep_video: bool
+        self,
+        container: InputContainer,
+        video: VideoStream,
+        sound: AudioStream | None,
+        *,
+        keep_video: bool,
+        steps: Sequence[StepBack] = (),
     ) -> None:
         streams = [video] if sound is None else [video, sound]
         self._packets: Iterator[Packet[Any]] = container.demux(*streams)
@@ -49,6 +89,7 @@ class Feed:
         self._fault: av.error.FFmpegError | OSError | None = None
         self._video_from = self._sound_from = -(1 << 63)
         self._video_dts = self._sound_pts = -(1 << 63)
+        self._video_clock, self._sound_clock = _Clock(video, steps), _Clock(sound, steps)
         self.video: list[tuple[int, Packet[VideoStream]]] = []
         self.sound: list[Packet[AudioStream]] = []
         self.overflow = self.ended = False
@@ -78,6 +119,11 @@ class Feed:
         self.sound = [packet for packet in self.sound if _end(packet) >= sound_pts]
         self._sound_bytes = sum(packet.size for packet in self.sound)
         self.overflow = False
+
+    @property
+    def sound_steps(self) -> int:
+        """How many of the steps back the sound read up to now has made."""
+        return self._sound_clock.steps
 
     def read_video(self, until_pts: int) -> None:
         """Reads ahead until every picture before this time has been read."""
@@ -110,7 +156,7 @@ class Feed:
 
     def _take_video(self, packet: Packet[VideoStream]) -> None:
         if packet.dts is not None:
-            self._video_dts = packet.dts
+            self._video_dts = self._video_clock.rising(packet.dts)
         self._read += 1
         if self._waiting is not None:
             self._waiting.append(packet)
@@ -120,7 +166,10 @@ class Feed:
             self._video_bytes += packet.size
 
     def _take_sound(self, packet: Packet[AudioStream]) -> None:
-        if packet.pts is None or _end(packet) < self._sound_from or self.overflow:
+        if packet.pts is None:
+            return
+        packet.pts = self._sound_clock.rising(packet.pts)
+        if _end(packet) < self._sound_from or self.overflow:
             return
         self._sound_pts = max(self._sound_pts, packet.pts)
         self.sound.append(packet)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loader.decode import decode
-from tests.cutting import curated
+from tests.cutting import curated, sound
 from tests.filter_footage import encode
 from tests.media import numbered_frame, read_numbers, with_display_matrix, write_video
 
@@ -21,8 +21,20 @@ def test_recordings_joined_without_care_are_cut_where_their_clock_starts_anew(tm
     assert (first.state, second.state) == ("kept", "kept")
     assert (first.end_s, second.start_s, second.end_s) == (2.0, 2.0, 3.6)
     assert (read_numbers(clip), read_numbers(later)) == (list(range(50)), list(range(40)))
-    assert first.audio == "aac"
-    assert second.audio == "none (the source's clock steps back before it)"
+    (_, alone), *_ = curated(other, tmp_path / "alone", spans={"min_clip_s": 1.0})
+    heard, expected = (sound(data)[0] for data in (later, alone))
+    assert first.audio == second.audio == "copy:aac"
+    assert heard.shape == expected.shape
+    assert np.abs(heard - expected).max() < 0.02
+
+
+def test_sound_whose_clock_does_not_start_anew_is_given_to_nobody(tmp_path: Path) -> None:
+    joined = tmp_path / "joined.ts"
+    parts = [write_video(tmp_path / f"{audio}.ts", (50,), audio=audio) for audio in (True, False)]
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    (first, _), (second, _) = curated(joined, tmp_path / "out", spans={"min_clip_s": 1.0})
+    assert first.audio == "copy:aac"
+    assert second.audio.startswith("none (the clock of its pictures steps back")
 
 
 def test_a_clip_says_of_its_own_frames_how_many_repeat(tmp_path: Path) -> None:
