@@ -234,8 +234,7 @@ FILMS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "one tick a second": ("mp4", timescale(1)),
     "4,294,967,295 ticks a second": ("mp4", timescale(2**32 - 1)),
     "no ticks a second": ("mp4", timescale(0)),
-    "900 sounds": ("mkv", tracks(900)),
-    "3,000 sounds": ("mkv", tracks(3000)),
+    "990 sounds": ("mkv", tracks(990)),  # FFmpeg opens no file of more than 1,000 streams
     "100,000 subtitles": ("mkv", subtitles),
     "64 channels of 192 kHz, ten minutes": ("mkv", loud),
     "20 MB of titles": ("mkv", tags),
