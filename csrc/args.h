@@ -1,5 +1,5 @@
 // The argument blocks of the kernels: one struct by value is a kernel's only argument. Plain C++, for the host too;
-// train/kernels/launch.py and launch_qk.py have them as ctypes.
+// train/kernels/cuda/launch.py and launch_qk.py have them as ctypes.
 #pragma once
 
 typedef long long i64;

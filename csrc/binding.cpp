@@ -1,5 +1,5 @@
 // The operators over the kernels, for torch's stable ABI: allocates, fills the argument blocks, launches. The twin of
-// train/kernels/host.py, in C++ for the sake of the host's time; binding_qk.cpp has queries and keys. Schemas are those of
+// train/kernels/cuda/host.py, in C++ for the sake of the host's time; binding_qk.cpp has queries and keys. Schemas are those of
 // the references in train/kernels without the numerics, which are fp32 always.
 #include <array>
 #include <string>

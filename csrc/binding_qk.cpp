@@ -1,4 +1,4 @@
-// qk_norm over the kernels: the twin of train/kernels/host_qk.py. What the kernels do not take gets an empty list, and
+// qk_norm over the kernels: the twin of train/kernels/cuda/host_qk.py. What the kernels do not take gets an empty list, and
 // whoever called asks the reference.
 #include <string>
 

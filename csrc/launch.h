@@ -1,4 +1,4 @@
-// How the kernels are launched: names, geometry, decisions. train/kernels/launch.py says why; this is its twin, and a
+// How the kernels are launched: names, geometry, decisions. train/kernels/cuda/launch.py says why; this is its twin, and a
 // test compares the two. Plain C++ without torch or CUDA.
 #pragma once
 #include <cstdint>

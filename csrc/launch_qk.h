@@ -1,4 +1,4 @@
-// How the kernels of qk_norm.cu are launched: the twin of train/kernels/launch_qk.py, as launch.h is of launch.py.
+// How the kernels of qk_norm.cu are launched: the twin of train/kernels/cuda/launch_qk.py, as launch.h is of launch.py.
 #pragma once
 #include "launch.h"
 

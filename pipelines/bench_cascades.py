@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
-from train.cascade.profile import profile
-from train.cascade.profiled import MeasuredCascade, profile_csv
+from train.cascade.costs.profile import profile
+from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
 from train.distributed.world import join
 
 

@@ -100,7 +100,7 @@ def bench_kernels(
     if providers is None:
         providers = {one.name: one.load() for one in PROVIDERS[:-1] if one.missing() is None}
         if "nvrtc" in providers:
-            from train.kernels.nvrtc_provider import D_TILE
+            from train.kernels.cuda.nvrtc_provider import D_TILE
 
             providers["D-tile"] = D_TILE
     torch.manual_seed(0)

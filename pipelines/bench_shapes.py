@@ -14,8 +14,8 @@ from loader.memory_fit import fit_memory
 from pipelines.files import write_whole
 from pipelines.train_config import TrainRunConfig
 from train.distributed.world import join
-from train.rehearsal import rehearse
-from train.shapes import MeasuredShape, Shape, measure, shapes
+from train.memory.dry_run import rehearse
+from train.memory.shapes import MeasuredShape, Shape, measure, shapes
 
 GIB = 2**30
 
@@ -45,7 +45,7 @@ class PredictedShape(NamedTuple):
 
 
 def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
-    """What each shape will take of a GPU's memory (`train.rehearsal`); neither dataset nor GPU is needed.
+    """What each shape will take of a GPU's memory (`train.memory.dry_run`); neither dataset nor GPU is needed.
 
     Args:
         config: of the run.

@@ -16,7 +16,7 @@ from pipelines.config import resolve
 from pipelines.console import print_json, stderr, stdout, table
 
 if TYPE_CHECKING:
-    from train.trainer import TrainResult
+    from train.loop.trainer import TrainResult
 
 CONFIG = Path(__file__).parent / "configs" / "demo.yaml"
 

@@ -10,7 +10,7 @@ from pipelines.console import print_json, stdout, table
 from pipelines.files import read_text, write_whole
 
 if TYPE_CHECKING:
-    from train.cascade.fit import Fitted
+    from train.cascade.costs.fit import Fitted
 
 
 def add_arguments(parser: Any) -> None:
@@ -65,17 +65,17 @@ def _fitted(options: argparse.Namespace) -> "Fitted":
 
     from loader.buckets import Bucket
     from pipelines.train_config import TrainRunConfig
-    from train.cascade.costs import Links
-    from train.cascade.fit import Fitted, fit_costs
-    from train.cascade.profiled import read_profile
-    from train.cascade.run_sizes import sizes_of, with_rehearsed_peaks
-    from train.shapes import Shape
+    from train.cascade.costs.cost_model import Links
+    from train.cascade.costs.fit import Fitted, fit_costs
+    from train.cascade.costs.profile_csv import read_profile
+    from train.cascade.costs.run_sizes import sizes_of, with_rehearsed_peaks
+    from train.memory.shapes import Shape
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
     config = resolve(TrainRunConfig, options.config, options.set)
     notes = []
     if not np.isfinite(profile.peak_gib).any():
-        notes.append("no peaks were measured: memory is that of a rehearsal (train.rehearsal)")
+        notes.append("no peaks were measured: memory is that of a rehearsal (train.memory.dry_run)")
         profile = with_rehearsed_peaks(profile, config.train)
     first = Shape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets

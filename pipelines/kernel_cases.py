@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
 from train.kernels.kernel_set import Kernels
-from train.kernels.rotary import rotate
+from train.kernels.reference.rotary import rotate
 from train.kernels.traffic import PairSize, Size
 
 EPS = 1e-6

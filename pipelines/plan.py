@@ -93,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
         raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
     baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
 
-    from train.cascade.bound import lower_bound
-    from train.cascade.exact import tightened
-    from train.cascade.plan import WORTH, kept
+    from train.cascade.planners.exact import tightened
+    from train.cascade.planners.plan import WORTH, kept
+    from train.cascade.scheduling.bound import lower_bound
 
     best = min(made, key=lambda name: made[name].makespan_s)
     schedules = made[best].schedules
@@ -160,8 +160,8 @@ class _Planned(NamedTuple):
 
 def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
     """None where the planner cannot plan one of the steps."""
-    from train.cascade.cases import arachne
-    from train.cascade.planners import PLANNERS
+    from train.cascade.paper.cases import arachne
+    from train.cascade.planners.by_name import PLANNERS
 
     planner = PLANNERS[name]
     planner(arachne(), seed)  # compiled code is loaded at its first call
@@ -187,7 +187,7 @@ def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
 def _print(
     title: str, bound_s: float, made: dict[str, _Planned], baseline: _Planned | None, chosen: str
 ) -> None:
-    from train.cascade.simulate import gain
+    from train.cascade.paper.simulate import gain
 
     rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
     for name, one in made.items():

@@ -14,8 +14,8 @@ from pipelines.files import write_whole
 from pipelines.plan_problems import Posed
 
 if TYPE_CHECKING:
+    from train.cascade.placement.topology import Topology
     from train.cascade.schedule import Schedule
-    from train.cascade.topology import Topology
 
 _PICTURES = (".json", ".svg", ".html")
 _WILDEST = 2.0  # standard deviation of a logarithm; above it a mean says nothing
@@ -66,7 +66,7 @@ def topology_of(named: str) -> "Topology":
     Raises:
         UsageError: there is neither, or the file is wrong.
     """
-    from train.cascade.topology import PRESETS, Topology
+    from train.cascade.placement.topology import PRESETS, Topology
 
     if named in PRESETS:
         return PRESETS[named]
@@ -83,7 +83,7 @@ def with_room(topology: "Topology", named: str, gpus: int) -> "Topology":
     Raises:
         UsageError: it has too few.
     """
-    from train.cascade.topology import PRESETS
+    from train.cascade.placement.topology import PRESETS
 
     if named in PRESETS:
         try:
@@ -129,7 +129,7 @@ class OnPaper(NamedTuple):
 
     def figures(self, schedules: "Sequence[Schedule]") -> Figures:
         """Of the plans or of the executions."""
-        from train.cascade.simulate import flops_cv
+        from train.cascade.paper.simulate import flops_cv
 
         total_s = sum(one.makespan_s for one in schedules)
         spread = [flops_cv(*pair) for pair in zip(schedules, self.posed.operations, strict=True)]
@@ -167,9 +167,9 @@ def on_paper(
     """
     import numpy as np
 
-    from train.cascade.communication import communication
-    from train.cascade.mapper import place
-    from train.cascade.simulate import Noise, execute
+    from train.cascade.paper.simulate import Noise, execute
+    from train.cascade.placement.communication import communication
+    from train.cascade.placement.mapper import place
 
     planned = [place(one, topology) for one in schedules] if topology else list(schedules)
     executed = []
@@ -188,7 +188,7 @@ def draw(options: argparse.Namespace, shown: OnPaper) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    from train.cascade import timeline
+    from train.cascade.paper import timeline
 
     file, step, size = options.timeline, options.step, shown.gpus_per_node
     panels = [timeline.Panel("planned", shown.planned[step])]

@@ -13,10 +13,10 @@ from pipelines.files import read_text
 
 if TYPE_CHECKING:
     from loader.arrays import Floats
-    from train.cascade.communication import Traffic
-    from train.cascade.costs import CostModel, Links, Samples
+    from train.cascade.costs.cost_model import CostModel, Links, Samples
+    from train.cascade.paper.trace import Trace
+    from train.cascade.placement.communication import Traffic
     from train.cascade.problem import Problem
-    from train.cascade.trace import Trace
 
 _Step = TypeVar("_Step")
 
@@ -47,7 +47,7 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
     Raises:
         UsageError: an option or a file is wrong; names the step that cannot run.
     """
-    from train.cascade.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
+    from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
     if options.case:
         for name in ("costs", "cost_table", "degrees"):
@@ -57,7 +57,7 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
         costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
         return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), f"--case {options.case}")
     from loader.tokens import COMPRESSIONS
-    from train.cascade.trace import read_trace
+    from train.cascade.paper.trace import read_trace
 
     trace = read_trace(options.trace)
     degrees = _degrees(options.degrees) if options.degrees else None
@@ -85,8 +85,8 @@ def _counted(
     name: str,
 ) -> Posed:
     """Return the problems of a cost model."""
-    from train.cascade.communication import Traffic
-    from train.cascade.trace import arithmetic
+    from train.cascade.paper.trace import arithmetic
+    from train.cascade.placement.communication import Traffic
 
     return Posed(
         _each(steps, lambda samples: costs.problem(samples, gpus, degrees, memory_bytes), name),
@@ -102,9 +102,9 @@ def _looked_up(
     """Return the problems of an explicit table, in whose times all communication is."""
     import numpy as np
 
-    from train.cascade.communication import Traffic
-    from train.cascade.cost_table import read_cost_table
-    from train.cascade.costs import Links
+    from train.cascade.costs.cost_model import Links
+    from train.cascade.paper.cost_table import read_cost_table
+    from train.cascade.placement.communication import Traffic
 
     if options.costs:
         raise UsageError("--costs and --cost-table are two ways of telling costs: give one of them")
@@ -135,7 +135,7 @@ def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: 
 
 
 def _cost_model(file: Path) -> "CostModel":
-    from train.cascade.costs import CostModel
+    from train.cascade.costs.cost_model import CostModel
 
     try:
         return finite(CostModel.model_validate_json(read_text(file, "--costs")))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from loader.stream import VideoStream
     from loader.stream_config import StreamConfig
     from pipelines.train_config import TrainRunConfig
-    from train.held_out import HeldOut
-    from train.models.stored import Stored
-    from train.trainer import TrainResult
+    from train.loop.held_out import HeldOut
+    from train.loop.trainer import TrainResult
+    from train.models.encoders.stored import Stored
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
     """Prints what a run came to, on rank 0; the status that its program ends with."""
-    from train.interrupt import EXIT_STOPPED
+    from train.loop.interrupt import EXIT_STOPPED
 
     status = EXIT_STOPPED if result.stopped else 0
     if int(os.environ.get("RANK", "0")) > 0:
@@ -61,9 +61,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.stream import VideoStream
     from train.distributed.alone import alone
     from train.distributed.world import join
-    from train.interrupt import interrupts
+    from train.loop.interrupt import interrupts
+    from train.loop.trainer import Trainer
     from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
-    from train.trainer import Trainer
 
     # A signal must not end a rank that is about to say which other one was lost.
     with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
@@ -99,7 +99,7 @@ def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":
 def _held_out(
     config: "TrainRunConfig", open_stream: "Callable[[str, StreamConfig], VideoStream]"
 ) -> "HeldOut | None":
-    from train.held_out import HeldOut
+    from train.loop.held_out import HeldOut
 
     if config.held_out is None:
         return None

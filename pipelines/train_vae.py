@@ -13,7 +13,7 @@ from pipelines.train import finish, held_out_batches
 if TYPE_CHECKING:
     from loader.stream_config import StreamConfig
     from pipelines.train_vae_config import VaeRunConfig
-    from train.trainer import TrainResult
+    from train.loop.trainer import TrainResult
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     from loader.stream import VideoStream
     from train.distributed.alone import alone
     from train.distributed.world import join
-    from train.interrupt import interrupts
+    from train.loop.interrupt import interrupts
     from train.vae.look import Look
     from train.vae.trainer import VaeTrainer
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
 from train.models.bundle import Bundle
-from train.models.diffusers_shared import DiffusersDenoiser
 from train.models.lora import adapter_weights, merge
+from train.models.published.shared import DiffusersDenoiser
 from train.sampling.trained import Trained
 
 LORA_FILE = "pytorch_lora_weights.safetensors"

@@ -20,16 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.bench.planners import heading, percent, prepared, row
-from train.cascade.bound import lower_bound
-from train.cascade.check import violations
-from train.cascade.cost_table import CostTable, read_cost_table
-from train.cascade.exact import tightened
-from train.cascade.plan import plan
-from train.cascade.planners import PLANNERS
+from train.cascade.paper.cost_table import CostTable, read_cost_table
+from train.cascade.paper.simulate import Noise, execute
+from train.cascade.paper.trace import Shape
+from train.cascade.planners.by_name import PLANNERS
+from train.cascade.planners.exact import tightened
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute
-from train.cascade.trace import Shape
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
 
 OTHERS = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep")
 RECORDED = ("recorded", "divided")

@@ -21,15 +21,15 @@ import torch
 from tests.bench import cascade_bookkeeping
 from tests.train.cascade.execution.plans import Sample, TinyWork
 from tests.train.ranks import Ranks
-from train.cascade.cases import at_720p
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.work import Part
-from train.cascade.plan import plan
+from train.cascade.paper.cases import at_720p
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.distributed.world import join
-from train.timings import StepClock
+from train.measure.timings import StepClock
 
 
 class Nothing(TinyWork):

@@ -13,18 +13,18 @@ import numpy as np
 
 from loader.arrays import Floats
 from loader.errors import RunError
-from train.cascade.cases import DEGREES, drawn_at_720p
-from train.cascade.correction import corrected, correction
-from train.cascade.mapper import by_number, place
-from train.cascade.measured import Window, measurements
-from train.cascade.passes import Lines
-from train.cascade.plan import plan
+from train.cascade.online.correction import corrected, correction
+from train.cascade.online.measured import Window, measurements
+from train.cascade.online.replan import around, slowed, without
+from train.cascade.paper.cases import DEGREES, drawn_at_720p
+from train.cascade.paper.simulate import Noise, execute
+from train.cascade.placement.mapper import by_number, place
+from train.cascade.placement.slack import least_slack_first
+from train.cascade.placement.topology import PRESETS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
-from train.cascade.replan import around, slowed, without
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute
-from train.cascade.slack import least_slack_first
-from train.cascade.topology import PRESETS
+from train.cascade.scheduling.passes import Lines
 from train.config.cascade import CorrectionConfig
 
 CASES = ((4, 16), (16, 64), (64, 256), (16, 16), (64, 64))

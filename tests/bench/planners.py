@@ -12,13 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.train.cascade.problems import random_problem
-from train.cascade.bound import lower_bound
-from train.cascade.cases import arachne, drawn_at_720p
-from train.cascade.check import violations
-from train.cascade.plan import plan
-from train.cascade.planners import PLANNERS
+from train.cascade.baselines.cp_sat import referee
+from train.cascade.paper.cases import arachne, drawn_at_720p
+from train.cascade.planners.by_name import PLANNERS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
-from train.cascade.referee import referee
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
 
 CASES = ((4, 16), (16, 64), (64, 256), (256, 1024), (16, 16), (64, 64), (256, 256))
 BASELINES = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")

@@ -15,21 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.cascade import timeline
-from train.cascade.cases import DEGREES, HUNYUAN_720P, arachne
-from train.cascade.costs import CostModel, Samples
-from train.cascade.flexsp import flexsp
-from train.cascade.genetic import genetic
-from train.cascade.levels import NEITHER, Priorities
-from train.cascade.mapper import place
-from train.cascade.plan import plan
+from train.cascade.baselines.flexsp import flexsp
+from train.cascade.baselines.genetic import genetic
+from train.cascade.costs.cost_model import CostModel, Samples
+from train.cascade.paper import timeline
+from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne
+from train.cascade.paper.simulate import Noise, execute, gain
+from train.cascade.paper.timeline import Panel
+from train.cascade.paper.trace import Cluster, Mapper, Planner, Summary, replay
+from train.cascade.placement.levels import NEITHER, Priorities
+from train.cascade.placement.mapper import place
+from train.cascade.placement.topology import PRESETS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute, gain
-from train.cascade.static import best_static, static
-from train.cascade.timeline import Panel
-from train.cascade.topology import PRESETS
-from train.cascade.trace import Cluster, Mapper, Planner, Summary, replay
+from train.cascade.scheduling.static import best_static, static
 
 KOALA = ((13, 0.0), (53, 0.108), (81, 0.469), (105, 0.704), (129, 1.0))
 """Frames and the share of the samples that have no more: what section V-C says of Koala, straight lines between."""

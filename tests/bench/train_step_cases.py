@@ -18,9 +18,9 @@ from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.config.tokenizer import PatchTransformConfig
 from train.distributed.world import World
+from train.memory.dry_run import rehearse
+from train.memory.shapes import Shape, step_s
 from train.parallel.layout import lay_out
-from train.rehearsal import rehearse
-from train.shapes import Shape, step_s
 
 GIB = 2**30
 LATENT = PatchTransformConfig(frames=4, height=2, width=2)
@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
     @property
     def predicted(self) -> bool:
-        """Whether memory is what `train.rehearsal` says: of operators that make nothing inside, uncompiled."""
+        """Whether memory is what `train.memory.dry_run` says: of operators that make nothing inside, uncompiled."""
         return not self.compile and self.operators != "eager"
 
 

@@ -17,7 +17,7 @@ from train.checkpoint import Checkpoints, CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.config.optimizer import EmaConfig
 from train.distributed.world import World
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
 
 MODEL = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(), "n": torch.tensor([7])}
 EMA = {name: tensor + 1 for name, tensor in MODEL.items()}

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli import main
-from train.cascade.bound import lower_bound
-from train.cascade.cases import HUNYUAN_720P, arachne, case
-from train.cascade.check import violations
-from train.cascade.mapper import placed_cost
+from train.cascade.paper.cases import HUNYUAN_720P, arachne, case
+from train.cascade.placement.mapper import placed_cost
+from train.cascade.placement.topology import PRESETS
 from train.cascade.schedule import Schedule
-from train.cascade.topology import PRESETS
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
 
 
 @pytest.fixture

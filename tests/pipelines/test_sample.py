@@ -13,7 +13,7 @@ from pipelines.cli import main
 from pipelines.mp4 import encode_mp4
 from tests.train.clips import ClipStream, tiny_config
 from train.config.optimizer import EmaConfig
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

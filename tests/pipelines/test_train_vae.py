@@ -13,7 +13,7 @@ from tests.media import write_video
 from tests.train.clips import tiny_config
 from tests.train.vae.tiny import publish
 from train.config.tokenizer import DiffusersVAEConfig
-from train.models.diffusers_vae import DiffusersVAE
+from train.models.published.vae import DiffusersVAE
 
 
 @pytest.fixture(autouse=True)

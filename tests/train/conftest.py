@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.train.emulated import CSRC, EmulatedLauncher, build
-from train.kernels.build import TORCH_TARGET
+from train.kernels.cuda.build import TORCH_TARGET
 
 
 @contextmanager

@@ -26,12 +26,12 @@ from train.models.build import build_denoiser
 from train.models.denoiser import Denoiser
 from train.models.lora import adapt
 from train.parallel.activations import checkpoint_block
-from train.parallel.context import ContextParallel
-from train.parallel.denoise import OfParts
-from train.parallel.parts import part_of
-from train.parallel.slices import Slices
-from train.parallel.traffic import AttentionSize, slices_bytes
-from train.squared_errors import Question, of_whole
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.denoise import OfParts
+from train.parallel.context.parts import part_of
+from train.parallel.context.slices import Slices
+from train.parallel.context.traffic import AttentionSize, slices_bytes
+from train.step.squared_errors import Question, of_whole
 
 TINY = {"hidden": 24, "heads": 4, "layers": 2}
 MODELS = {

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.train.comparison import relative
-from train.models.attend import Dense
-from train.models.segments import Segments
-from train.parallel.context import ContextParallel
-from train.parallel.cut import Cut
-from train.parallel.exchange import gather
-from train.parallel.ring import Ring
-from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.parallel.ulysses import Ulysses
+from train.models.attention.attend import Dense
+from train.models.attention.segments import Segments
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.cut import Cut
+from train.parallel.context.exchange import gather
+from train.parallel.context.ring import Ring
+from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from train.parallel.context.ulysses import Ulysses
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 12, 8

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.kernels import launch
-from train.kernels.launch import (
+from train.kernels.cuda import launch
+from train.kernels.cuda.launch import (
     AffineArgs,
     BackwardArgs,
     Dtype,
@@ -66,7 +66,7 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class EmulatedLauncher:
-    """The processor in place of a GPU, for `train.kernels.host`; `libraries` by the stem of their source."""
+    """The processor in place of a GPU, for `train.kernels.cuda.host`; `libraries` by the stem of their source."""
 
     libraries: dict[str, ctypes.CDLL]
     blocks: int = 5

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tests.train.emulated import NAME, pointer, run
-from train.kernels import launch, launch_qk
-from train.kernels.launch_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
+from train.kernels.cuda import launch, launch_qk
+from train.kernels.cuda.launch_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from train.config.model import DiTConfig
 from train.config.optimizer import Fp8Config, ScheduleConfig
 from train.config.parallel import ParallelConfig
 from train.distributed.world import join
+from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
-from train.trainer import Trainer
 
 MODEL = DiTConfig(hidden=64, heads=4, layers=2)
 

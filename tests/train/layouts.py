@@ -15,9 +15,9 @@ from train.config.optimizer import EmaConfig
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import join
-from train.held_out import HeldOut
+from train.loop.held_out import HeldOut
+from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
-from train.trainer import Trainer
 
 STEPS = 4
 SAMPLES = 8

@@ -9,8 +9,8 @@ import peft  # noqa: F401
 from tests.train.clips import ClipStream
 from train.config.run import TrainConfig
 from train.distributed.world import join
+from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
-from train.trainer import Trainer
 
 
 def train_all(folder: str) -> None:

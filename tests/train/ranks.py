@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PRELOADED = (
-    "train.trainer",
+    "train.loop.trainer",
     "loader.stream",
     "train.cascade.training.cascades",
     "torch._dynamo",

@@ -19,10 +19,10 @@ from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import join
-from train.losses import Losses, losses
+from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.parallel.layout import lay_out
-from train.timings import StepClock
+from train.step.losses import Losses, losses
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
 MODELS: dict[str, ModelConfig] = {

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
-from train.breakdown import LossRows, Part, break_down
 from train.distributed.world import World
-from train.held_out import HeldOut
-from train.losses import losses
+from train.logs.breakdown import LossRows, Part, break_down
+from train.loop.held_out import HeldOut
+from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
-from train.trainer import Trainer
+from train.step.losses import losses
 
 ALONE = World(0, 1, torch.device("cpu"))
 

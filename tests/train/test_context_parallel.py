@@ -8,8 +8,8 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.context_ranks import MESHES, cases, compute
-from train.parallel.cut import Cut
-from train.parallel.ulysses import Ulysses
+from train.parallel.context.cut import Cut
+from train.parallel.context.ulysses import Ulysses
 
 TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from loader.errors import RunError
-from train.kernels import gates
-from train.kernels.gates import Cubin
+from train.kernels.cuda import gates
+from train.kernels.cuda.gates import Cubin
 
 CSRC = Path(__file__).parents[2] / "csrc"
 TABLE = CSRC / "registers.json"
@@ -60,7 +60,9 @@ def test_the_registers_are_those_of_the_committed_table(cubins: Sequence[Cubin])
     if gates.nvcc_release() != RELEASE:
         pytest.skip(f"the table is of nvcc {RELEASE}, this is {gates.nvcc_release()}")
     committed = json.loads(TABLE.read_text())
-    assert gates.register_table(cubins) == committed, "python -m train.kernels.gates writes the table anew"
+    assert gates.register_table(cubins) == committed, (
+        "python -m train.kernels.cuda.gates writes the table anew"
+    )
 
 
 def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Sequence[Cubin]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.train.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build
-from train.kernels.launch import Dtype
+from train.kernels.cuda.launch import Dtype
 
 # Half a unit in the last place of the type, and room for fp32 sums.
 ROUNDING: dict[Dtype, float] = {"f32": 2e-6, "bf16": 2**-8, "f16": 2**-11}

@@ -12,8 +12,8 @@ from tests.train.emulated_qk import EmulatedPair, Pair
 from tests.train.kernel_cases import leaves
 from tests.train.qk_cases import case, defined
 from tests.train.test_csrc_math import ROUNDING, close
-from train.kernels import launch_qk
-from train.kernels.launch import Dtype
+from train.kernels.cuda import launch_qk
+from train.kernels.cuda.launch import Dtype
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from train.parallel.context import ContextParallel
-from train.parallel.cut import Cut
-from train.parallel.ring import rectangles
-from train.parallel.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.cut import Cut
+from train.parallel.context.ring import rectangles
+from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
 
 
 @pytest.mark.parametrize(("tokens", "ranks"), [(23, 4), (24, 4), (3, 4), (0, 2), (7, 1), (144_001, 16)])

@@ -10,15 +10,15 @@ from loader.errors import UsageError
 from tests.train.clips import tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.apart import Apart
+from train.models.attention.apart import Apart
+from train.models.attention.joint import Joint
+from train.models.attention.positions import rotary_angles
+from train.models.attention.segments import Segments
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.dit import NOT_PACKED, through
-from train.models.joint import Joint
 from train.models.mmdit import JointBlock
 from train.models.modulation import ZeroLinear
-from train.models.positions import rotary_angles
-from train.models.segments import Segments
 
 SHAPE = {"hidden": 32, "heads": 2, "layers": 2}
 KINDS = {

@@ -16,12 +16,12 @@ from train.config.model import DiffusersConfig
 from train.config.objective import DDPMConfig, EDMConfig
 from train.config.optimizer import EmaConfig
 from train.export import export
+from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.objectives.ddpm import DDPM
 from train.parallel.activations import checkpoint_block
 from train.sampling.trained import load_trained
-from train.trainer import Trainer
 
 ALL = pytest.mark.parametrize("variant", SPECIAL)
 ONE_EACH = pytest.mark.parametrize("variant", ["wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos"])

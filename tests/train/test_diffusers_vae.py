@@ -12,11 +12,11 @@ from tests.train.clips import ClipStream
 from tests.train.published import drawn, run_config
 from train.config.run import TrainConfig
 from train.config.tokenizer import DiffusersVAEConfig
+from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
-from train.models.diffusers_vae import DiffusersVAE
+from train.models.published.vae import DiffusersVAE
 from train.sampling.config import SampleConfig
 from train.sampling.generate import generate
-from train.trainer import Trainer
 
 BLOCKS = (8, 8, 8, 8)
 FAMILIES = {

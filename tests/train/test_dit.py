@@ -3,10 +3,10 @@ import torch
 
 from loader.errors import UsageError
 from train.config.model import DiTConfig
-from train.kernels.rotary import rotate
+from train.kernels.reference.rotary import rotate
+from train.models.attention.patches import cut, join
+from train.models.attention.positions import rotary_angles
 from train.models.dit import DiT
-from train.models.patches import cut, join
-from train.models.positions import rotary_angles
 
 CONFIG = DiTConfig(hidden=32, heads=2, layers=2, patch=(1, 2, 2))
 

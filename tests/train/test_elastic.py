@@ -16,7 +16,7 @@ from tests.train import worlds
 from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics, newest, tensors
 from train.checkpoint import latest
-from train.interrupt import EXIT_STOPPED
+from train.loop.interrupt import EXIT_STOPPED
 
 STEPS = 12
 

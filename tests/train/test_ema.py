@@ -12,8 +12,8 @@ from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import stored, tensors
 from train.config.optimizer import EmaConfig
-from train.ema import Ema, decay
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
+from train.step.ema import Ema, decay
 
 CONFIG = EmaConfig(decay=0.8)
 

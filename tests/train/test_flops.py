@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.presets import PRESETS
-from train.flops import utilisation
+from train.measure.flops import utilisation
 from train.models.build import build_denoiser
 
 WIDTH = {"hidden": 256, "heads": 4, "layers": 2}

@@ -16,11 +16,11 @@ from train.config.lora import LoraConfig
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.optimizer import Fp8Config
 from train.config.run import TrainConfig
+from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.lora import adapt
 from train.parallel.fp8 import check, convert
-from train.trainer import Trainer
 
 STEPS = 30
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")

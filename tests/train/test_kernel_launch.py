@@ -1,7 +1,7 @@
 import pytest
 
-from train.kernels import launch
-from train.kernels.launch import Dtype
+from train.kernels.cuda import launch
+from train.kernels.cuda.launch import Dtype
 
 A100_SHARED = 163 << 10
 

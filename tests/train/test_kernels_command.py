@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from train.kernels import library
 from train.kernels.__main__ import main
+from train.kernels.cuda import library
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 # Answers as nvcc does, and writes 13 bytes as the library; or fails, where there is a file `broken` beside it.

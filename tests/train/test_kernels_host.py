@@ -7,10 +7,11 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.emulated import EmulatedLauncher
-from train.kernels import check, check_qk, host
-from train.kernels.accuracy import BF16, F16, F32
-from train.kernels.check import Case
-from train.kernels.check_qk import PairCase
+from train.kernels.checks import check, check_qk
+from train.kernels.checks.accuracy import BF16, F16, F32
+from train.kernels.checks.check import Case
+from train.kernels.checks.check_qk import PairCase
+from train.kernels.cuda import host
 from train.kernels.reference import qk_norm
 
 CPU = torch.device("cpu")

@@ -13,8 +13,9 @@ import torch
 
 from loader.errors import RunError, UsageError
 from tests.train.emulated import CSRC, EmulatedLauncher
-from train.kernels import build, check, check_qk, host, launch, launch_qk, library
-from train.kernels.gates import nvcc
+from train.kernels.checks import check, check_qk
+from train.kernels.cuda import build, host, launch, launch_qk, library
+from train.kernels.cuda.gates import nvcc
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -275,7 +276,7 @@ REEL_REGISTERS(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float, 8, 2
 LOADED = """
 import ctypes, sys, torch
 from loader.errors import RunError
-from train.kernels import library
+from train.kernels.cuda import library
 try:
     library.loaded(sys.argv[1])
 except RunError as error:  # there is no GPU; but its own CUDA runtime answers

@@ -9,11 +9,12 @@ import torch
 
 from loader.errors import RunError
 from tests.train.emulated import cuda_headers
-from train.kernels import check, host, nvrtc
-from train.kernels.accuracy import BF16, F32
-from train.kernels.check import Case
-from train.kernels.check_qk import PairCase
-from train.kernels.driver import Driver
+from train.kernels.checks import check
+from train.kernels.checks.accuracy import BF16, F32
+from train.kernels.checks.check import Case
+from train.kernels.checks.check_qk import PairCase
+from train.kernels.cuda import host, nvrtc
+from train.kernels.cuda.driver import Driver
 
 CPU = torch.device("cpu")
 STREAM = 0x700000001234

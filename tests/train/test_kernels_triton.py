@@ -19,7 +19,7 @@ import torch
 from tests.train.kernel_cases import FORMS, case
 from tests.train.test_kernels_ops import both, worst
 from train.kernels.providers import kernels_for
-from train.kernels.triton_provider import KERNELS
+from train.kernels.by_triton.provider import KERNELS
 
 found = {}
 for form in FORMS:
@@ -73,7 +73,8 @@ def test_kernels_compile_without_a_gpu(capability, every):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from train.kernels import triton_kernels, triton_qk_kernels
+    from train.kernels.by_triton import kernels as triton_kernels
+    from train.kernels.by_triton import qk_kernels as triton_qk_kernels
 
     for module, blocks in (
         (triton_kernels, {"BLOCK": 2048}),

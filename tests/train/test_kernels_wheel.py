@@ -24,7 +24,7 @@ def test_the_wheel_has_the_sources_of_the_kernels(tmp_path):
     (path,) = wheels.glob("*-none-any.whl")
     with zipfile.ZipFile(path) as wheel:
         inside = {
-            name: wheel.read(name) for name in wheel.namelist() if name.startswith("train/kernels/csrc/")
+            name: wheel.read(name) for name in wheel.namelist() if name.startswith("train/kernels/cuda/csrc/")
         }
     sources = [path for path in (ROOT / "csrc").iterdir() if path.suffix in (".cu", ".cuh", ".h", ".cpp")]
-    assert inside == {f"train/kernels/csrc/{path.name}": path.read_bytes() for path in sources}
+    assert inside == {f"train/kernels/cuda/csrc/{path.name}": path.read_bytes() for path in sources}

@@ -10,9 +10,9 @@ from tests.train.saved import newest
 from train.config.log import LogConfig
 from train.config.model import MMDiTConfig, STDiTConfig
 from train.config.objective import FlowConfig
+from train.loop.trainer import Trainer
+from train.measure.peak_flops import measured_flops_per_s
 from train.models.bundle import Bundle
-from train.peak import measured_flops_per_s
-from train.trainer import Trainer
 
 TINY = {"hidden": 48, "heads": 2, "layers": 2}
 

@@ -17,9 +17,9 @@ from pipelines.cli import main
 from pipelines.train_config import HeldOutConfig
 from tests.train.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips
 from train.latents.given import stored
-from train.log import LOSSES
+from train.logs.log import LOSSES
 from train.models.bundle import Bundle
-from train.models.stored import StoredLatents
+from train.models.encoders.stored import StoredLatents
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,7 +23,7 @@ from tests.train.test_diffusers_vae import FAMILIES, publish
 from train.config.run import TrainConfig
 from train.config.tokenizer import DiffusersVAEConfig
 from train.models.bundle import Bundle
-from train.models.stored import StoredLatents, StoredText
+from train.models.encoders.stored import StoredLatents, StoredText
 
 SMALL = {"max_shard_mb": 0.1}
 

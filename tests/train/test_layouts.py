@@ -13,7 +13,7 @@ from tests.train.layouts import CASES, Case, run_case, run_cases
 from train.checkpoint.export import export
 from train.checkpoint.folder import located
 from train.checkpoint.state import read_state
-from train.optimizer import STATE
+from train.step.optimizer import STATE
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import pytest
 
 from loader.batch import BadSample
 from train.config.log import LogConfig
-from train.log import MetricLog
-from train.metrics import StepMetrics, Summary
-from train.records import BAD_SAMPLES, METRICS, read_metrics
-from train.step_times import StepTimes
+from train.logs.log import MetricLog
+from train.logs.metrics import StepMetrics, Summary
+from train.logs.records import BAD_SAMPLES, METRICS, read_metrics
+from train.measure.step_times import StepTimes
 
 
 def step(number: int, loss: float | None = 1.0) -> StepMetrics:

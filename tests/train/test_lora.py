@@ -18,9 +18,9 @@ from train.config.model import MMDiTConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.run import TrainConfig
 from train.export import LORA_FILE, export
+from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.sampling.trained import load_trained
-from train.trainer import Trainer
 
 LORA = {"rank": 4, "alpha": 8.0}
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from train.config.model import DiTConfig
-from train.memory import kept_by_operators
+from train.memory.dit_memory import kept_by_operators
 from train.models.dit import DiT
 
 CONFIG = DiTConfig(hidden=48, heads=2, layers=3)

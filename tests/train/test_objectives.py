@@ -16,10 +16,10 @@ from train.config.objective import (
     RootShift,
 )
 from train.config.run import TrainConfig
-from train.losses import losses
 from train.models.bundle import Bundle
 from train.objectives.build import build_objective
 from train.objectives.level import pose, quantile, solve
+from train.step.losses import losses
 
 OBJECTIVES = {
     "flow": FlowConfig(),

@@ -16,11 +16,11 @@ from tests.train.clips import clip, tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
 from train.config.model import DiTConfig
 from train.config.objective import DDPMConfig, EDMConfig, FlowConfig, RootShift
-from train.losses import losses
+from train.models.attention.packed import BLOCK, BlockDiagonal
+from train.models.attention.segments import Segments
 from train.models.bundle import Bundle
 from train.models.dit import DiT
-from train.models.packed_attention import BLOCK, BlockDiagonal
-from train.models.segments import Segments
+from train.step.losses import losses
 
 CPU = torch.device("cpu")
 PACKS = {

@@ -4,7 +4,7 @@ import pytest
 
 from tests.train import stages
 from tests.train.ranks import Ranks
-from train.parallel.stage import places
+from train.parallel.pipeline.stage import places
 
 
 def well(ranks: Ranks, function, size: int, *arguments) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from train.parallel.pipeline_order import Schedule, Turn, turns
+from train.parallel.pipeline.order import Schedule, Turn, turns
 
 SIZES = [(P, M) for P in (1, 2, 3, 4, 7) for M in (1, 2, 3, 4, 5, 8, 16)]
 SCHEDULES = get_args(Schedule)

@@ -10,11 +10,11 @@ from tests.train.published_ranks import train_all
 from tests.train.saved import losses
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
+from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.models.dit import Pack
 from train.parallel.layout import lay_out
 from train.sampling.trained import load_trained
-from train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

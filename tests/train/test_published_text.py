@@ -7,7 +7,7 @@ import torch
 from loader.errors import UsageError
 from tests.train.published import publish_text
 from train.config.text import TransformersTextConfig
-from train.models.text import TransformersTextEncoder
+from train.models.encoders.text import TransformersTextEncoder
 
 CAPTIONS = ["a cat jumps over the dog", "the dog", "a"]
 

@@ -17,8 +17,8 @@ from pipelines.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
-from train.records import LOSSES, read_metrics
-from train.trainer import Trainer
+from train.logs.records import LOSSES, read_metrics
+from train.loop.trainer import Trainer
 
 WAYS = {
     "step": {"microbatches": 3},

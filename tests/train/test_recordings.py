@@ -11,7 +11,7 @@ from tests.train.clips import ClipStream, tiny_config
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig
 from train.config.run import TrainConfig
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
 
 
 def config(total_steps: int = 6, **log) -> TrainConfig:

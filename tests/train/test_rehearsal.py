@@ -19,11 +19,11 @@ from train.config.optimizer import EmaConfig, Fp8Config
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.losses import losses
+from train.memory.dry_run import Footprint, rehearse
+from train.memory.shapes import Shape, noise
 from train.parallel.layout import lay_out
-from train.rehearsal import Footprint, rehearse
-from train.shapes import Shape, noise
-from train.step import StepLosses
+from train.step.losses import losses
+from train.step.step_losses import StepLosses
 
 SIZES = {"hidden": 64, "heads": 4, "layers": 2}
 KINDS = {

@@ -2,7 +2,7 @@ import torch
 
 from loader.difference import first_difference
 from tests.train.clips import tiny_config
-from train.resume import difference, seed_step
+from train.loop.resume import difference, seed_step
 
 
 def test_the_first_differing_key_is_named():

@@ -12,7 +12,7 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import losses
 from train.config.log import LogConfig, WandbConfig
 from train.config.run import TrainConfig
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
 
 
 def config(total_steps: int) -> TrainConfig:

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from train.config.optimizer import OptimizerConfig, ScheduleConfig
-from train.schedule import learning_rate
+from train.step.learning_rate import learning_rate
 
 OPTIMIZER = OptimizerConfig(lr=0.5)
 

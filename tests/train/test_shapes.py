@@ -9,7 +9,7 @@ from loader.measured import read_measured
 from pipelines.cli import main
 from tests.train.clips import tiny_config
 from train.distributed.world import World, join
-from train.shapes import measure, shapes
+from train.memory.shapes import measure, shapes
 
 CONFIG = tiny_config()
 BUCKETS = BucketConfig(
@@ -58,7 +58,7 @@ def test_a_shape_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("train.shapes.losses", full)
+    monkeypatch.setattr("train.memory.shapes.losses", full)
     with pytest.raises(
         Exception, match=r"B = 1 of .* does not fit the GPU: lower stream\.buckets\.memory_tokens"
     ):

@@ -9,9 +9,9 @@ from loader.buckets import Bucket
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, clip, tiny_config
 from train.distributed.world import World
-from train.losses import losses
 from train.models.bundle import Bundle
-from train.step import StepLosses
+from train.step.losses import losses
+from train.step.step_losses import StepLosses
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -10,9 +10,9 @@ from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import metrics
 from train.distributed.world import World
-from train.step_times import SHOWN, RankTimes, StepTimes
-from train.timings import PARTS
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
+from train.measure.step_times import SHOWN, RankTimes, StepTimes
+from train.measure.timings import PARTS
 
 
 def test_who_waited_for_whom_follows_from_sums_over_the_ranks():

@@ -4,7 +4,7 @@ import torch
 from loader.errors import UsageError
 from tests.train import published
 from train.config.text import HashedTextConfig, TransformersTextConfig
-from train.models.text import HashedTextEncoder, TransformersTextEncoder
+from train.models.encoders.text import HashedTextEncoder, TransformersTextEncoder
 
 CAPTIONS = ["A cat jumps over the dog", "", "a dog"]
 

@@ -11,10 +11,10 @@ from loader.cost_fit import Timings
 from loader.recalibrate import RecalibrateConfig, Recalibration
 from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
-from train import trainer
 from train.distributed.world import join
-from train.timings import StepClock
-from train.trainer import Trainer
+from train.loop import trainer
+from train.loop.trainer import Trainer
+from train.measure.timings import StepClock
 
 
 class CostedStream(ClipStream):

@@ -3,7 +3,7 @@ import torch
 
 from loader.errors import UsageError
 from train.config.tokenizer import PatchTransformConfig
-from train.models.tokenizer import PatchTransform
+from train.models.encoders.tokenizer import PatchTransform
 
 
 def tokenizer(frames: int = 4, height: int = 8, width: int = 4) -> PatchTransform:

@@ -11,8 +11,8 @@ from tests.train import worlds
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import relative_errors
 from tests.train.saved import losses, metrics, newest, tensors
+from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
-from train.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)

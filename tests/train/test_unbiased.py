@@ -30,8 +30,8 @@ from loader.position import Position
 from tests.train.clips import clip, tiny_config
 from train.config.model import DiTConfig
 from train.config.tokenizer import PatchTransformConfig
-from train.losses import losses
 from train.models.bundle import Bundle
+from train.step.losses import losses
 
 SAMPLES = {
     Bucket(1, 8, 8): 40,

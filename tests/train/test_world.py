@@ -5,7 +5,7 @@ import torch
 
 from loader.errors import UsageError
 from train.distributed.world import join
-from train.peak import peak_flops_per_s
+from train.measure.peak_flops import peak_flops_per_s
 
 
 def member() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from tests.train.clips import ClipStream, tiny_config
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
 
 if __name__ == "__main__":
     out, steps = sys.argv[1:]

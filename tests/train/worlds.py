@@ -22,9 +22,9 @@ from loader.stream_config import StreamConfig
 from tests.train.clips import ClipStream, tiny_config
 from train.config.log import ProfileConfig
 from train.distributed.world import join
-from train.interrupt import EXIT_STOPPED
-from train.timings import StepClock
-from train.trainer import Trainer
+from train.loop.interrupt import EXIT_STOPPED
+from train.loop.trainer import Trainer
+from train.measure.timings import StepClock
 
 SEND = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
 

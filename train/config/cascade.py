@@ -32,8 +32,8 @@ class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
     )
     costs: Path | None = Field(
         None,
-        description="measured costs, JSON of train.cascade.costs.CostModel; null: the modules' operations at a nominal"
-        " rate, and no memory",
+        description="measured costs, JSON of `train.cascade.costs.cost_model`; null: operations at a nominal rate,"
+        " no memory",
     )
     memory_gib: float | None = Field(
         None,
@@ -43,7 +43,7 @@ class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
     topology: str | None = Field(
         None,
         description="of the cluster: dgx-h100, dgx-h200, pcie, single, or a file, JSON of"
-        " train.cascade.topology.Topology; null: one node, and GPUs as the planner counts them",
+        " train.cascade.placement.topology.Topology; null: one node, and GPUs as the planner counts them",
     )
     handoff_mib: float | None = Field(
         None, gt=0, description="bytes of a rank for handoffs at once, in MiB; null: what the plan needs"

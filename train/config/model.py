@@ -60,7 +60,7 @@ ModelConfig = DiTConfig | STDiTConfig | MMDiTConfig
 
 
 class DiffusersConfig(BaseModel, frozen=True, extra="forbid"):
-    """A published transformer of diffusers, to be trained further (`train.models.diffusers_shared`)."""
+    """A published transformer of diffusers, to be trained further (`train.models.published.shared`)."""
 
     kind: Literal["diffusers"] = "diffusers"
     name: str = Field(

@@ -24,7 +24,7 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class EmaConfig(BaseModel, frozen=True, extra="forbid"):
-    """An average of the weights over the steps, for sampling (`train.ema`)."""
+    """An average of the weights over the steps, for sampling (`train.step.ema`)."""
 
     decay: float = Field(
         0.9999,

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
-    """The fixed space-time patch transform (`train.models.tokenizer`)."""
+    """The fixed space-time patch transform (`train.models.encoders.tokenizer`)."""
 
     kind: Literal["patch"] = "patch"
     frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
@@ -15,7 +15,7 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class DiffusersVAEConfig(BaseModel, frozen=True, extra="forbid"):
-    """A published VAE of diffusers, frozen (`train.models.diffusers_vae`)."""
+    """A published VAE of diffusers, frozen (`train.models.published.vae`)."""
 
     kind: Literal["diffusers"] = "diffusers"
     name: str = Field(

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from loader.errors import RunError, UsageError
-from train.kernels import check, check_qk, library
-from train.kernels.build import DEFAULT, build
+from train.kernels.checks import check, check_qk
+from train.kernels.cuda import library
+from train.kernels.cuda.build import DEFAULT, build
+from train.kernels.cuda.sources import cache_folder
 from train.kernels.providers import PROVIDERS, VARIABLE, chosen
-from train.kernels.sources import cache_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
-from train.kernels.norm import Numerics, empty_like, empty_statistics
 from train.kernels.providers import kernels_for, traced, without_autocast
+from train.kernels.reference.norm import Numerics, empty_like, empty_statistics
 from train.kernels.rows import check
 from train.kernels.traffic import Size
 

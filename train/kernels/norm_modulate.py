@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import torch
 
-from train.kernels.norm import Numerics, empty_like, empty_statistics
 from train.kernels.providers import kernels_for, traced, without_autocast
+from train.kernels.reference.norm import Numerics, empty_like, empty_statistics
 from train.kernels.rows import check
 from train.kernels.traffic import Size
 

@@ -114,31 +114,31 @@ def _triton_lacks() -> str | None:
 
 
 def _triton() -> Kernels:
-    from train.kernels.triton_provider import KERNELS
+    from train.kernels.by_triton.provider import KERNELS
 
     return KERNELS
 
 
 def _library_lacks() -> str | None:
-    from train.kernels import library
+    from train.kernels.cuda import library
 
     return library.lacks()
 
 
 def _library() -> Kernels:
-    from train.kernels import library
+    from train.kernels.cuda import library
 
     return library.load()
 
 
 def _nvrtc_lacks() -> str | None:
-    from train.kernels import nvrtc, sources
+    from train.kernels.cuda import nvrtc, sources
 
     return sources.lacks() or nvrtc.lacks()
 
 
 def _nvrtc() -> Kernels:
-    from train.kernels.nvrtc_provider import KERNELS
+    from train.kernels.cuda.nvrtc_provider import KERNELS
 
     return KERNELS
 

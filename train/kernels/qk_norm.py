@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
-from train.kernels.norm import Numerics, empty_like
 from train.kernels.providers import kernels_for, traced, without_autocast
-from train.kernels.rotary import check_rotation
+from train.kernels.reference.norm import Numerics, empty_like
+from train.kernels.reference.rotary import check_rotation
 from train.kernels.rows import accumulator
 from train.kernels.traffic import PairSize
 

@@ -14,7 +14,7 @@ from loader.errors import RunError, UsageError
 from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
 from train.models.build import build_tokenizer
-from train.models.text import build_text_encoder
+from train.models.encoders.text import build_text_encoder
 
 
 class UnusableError(Exception):

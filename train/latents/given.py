@@ -9,7 +9,7 @@ from loader.difference import first_difference
 from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.latents.identity import text_identity, tokenizer_identity
-from train.models.stored import Stored
+from train.models.encoders.stored import Stored
 
 
 def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> Stored:

@@ -8,7 +8,7 @@ from typing import Any
 from train.config.run import TrainConfig
 from train.config.text import PublishedTextConfig, TransformersTextConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
-from train.models.diffusers_folder import description, part_folder
+from train.models.published.folder import description, part_folder
 
 _PLACE = {"name", "subfolder", "tokenizer_subfolder"}
 _TOKENIZER_FILES = (".json", ".model", ".txt")

@@ -10,8 +10,8 @@ import torch
 
 from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
 from train.kernels.norm_modulate import layer_norm_modulate
+from train.models.attention.segments import Segments
 from train.models.precision import numerics_on
-from train.models.segments import Segments
 
 EPS = 1e-6
 

@@ -10,17 +10,17 @@ from loader.errors import UsageError
 from train.config.model import DiffusersConfig, DiTConfig, ModelConfig, STDiTConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from train.models.denoiser import Denoiser
-from train.models.diffusers_cogvideox import CogVideoX
-from train.models.diffusers_cosmos import Cosmos
-from train.models.diffusers_folder import description, part_folder
-from train.models.diffusers_hunyuan import HunyuanVideo
-from train.models.diffusers_shared import DiffusersDenoiser
-from train.models.diffusers_vae import DiffusersVAE
-from train.models.diffusers_wan import Wan
 from train.models.dit import DiT
+from train.models.encoders.tokenizer import PatchTransform, Tokenizer
 from train.models.mmdit import MMDiT
+from train.models.published.cogvideox import CogVideoX
+from train.models.published.cosmos import Cosmos
+from train.models.published.folder import description, part_folder
+from train.models.published.hunyuan import HunyuanVideo
+from train.models.published.shared import DiffusersDenoiser
+from train.models.published.vae import DiffusersVAE
+from train.models.published.wan import Wan
 from train.models.st_dit import STDiT
-from train.models.tokenizer import PatchTransform, Tokenizer
 
 
 def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:

@@ -15,10 +15,10 @@ from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
+from train.models.encoders.stored import Stored, StoredLatents, StoredText
+from train.models.encoders.text import TextEncoder, build_text_encoder
+from train.models.encoders.tokenizer import Tokenizer
 from train.models.lora import adapt
-from train.models.stored import Stored, StoredLatents, StoredText
-from train.models.text import TextEncoder, build_text_encoder
-from train.models.tokenizer import Tokenizer
 from train.objectives.build import build_objective
 
 

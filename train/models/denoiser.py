@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.flops import Flops
-from train.models.patches import Patch
+from train.measure.flops import Flops
+from train.models.attention.patches import Patch
 
 
 class Work(NamedTuple):

@@ -15,18 +15,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from train.config.model import ModelConfig
-from train.flops import TIME_WIDTH, Flops, sample_flops
 from train.kernels.qk_norm import qk_norm
+from train.measure.flops import TIME_WIDTH, Flops, sample_flops
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attend import Attend
+from train.models.attention.attend import Attend
+from train.models.attention.joint import Joint
+from train.models.attention.packed import BlockDiagonal
+from train.models.attention.patches import Patch, cut, join
+from train.models.attention.positions import rotary_angles, time_features
+from train.models.attention.segments import Segments
 from train.models.denoiser import Denoiser
-from train.models.joint import Joint
 from train.models.modulation import ZeroLinear, modulation
-from train.models.packed_attention import BlockDiagonal
-from train.models.patches import Patch, cut, join
-from train.models.positions import rotary_angles, time_features
 from train.models.precision import numerics_on
-from train.models.segments import Segments
 
 EPS = 1e-6
 

@@ -11,7 +11,7 @@ from torch import nn
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
 from train.models.denoiser import Denoiser
-from train.models.diffusers_shared import DiffusersDenoiser
+from train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
 

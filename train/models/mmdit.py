@@ -12,11 +12,11 @@ from torch import nn
 
 from train.config.model import MMDiTConfig
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
+from train.models.attention.joint import Joint
+from train.models.attention.segments import Segments
 from train.models.dit import EPS, Attention, DiT, Pack, Rotation
-from train.models.joint import Joint
 from train.models.modulation import modulation
 from train.models.precision import at_least_float32
-from train.models.segments import Segments
 
 
 class Source(nn.Module):

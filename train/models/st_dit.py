@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from train.config.model import STDiTConfig
-from train.models.apart import Apart
-from train.models.attend import Attend
+from train.models.attention.apart import Apart
+from train.models.attention.attend import Attend
 from train.models.dit import NOT_PACKED, Attention, Branches, DiT, Pack, Rotation, through
 from train.models.modulation import modulation
 

@@ -11,11 +11,11 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import Source
 from train.parallel.activations import checkpoint_block, compile_block
+from train.parallel.context.parts import cuttable
 from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
-from train.parallel.parts import cuttable
-from train.parallel.stage import check_stages, make_stage
+from train.parallel.pipeline.stage import check_stages, make_stage
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 

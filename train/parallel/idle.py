@@ -5,7 +5,7 @@ import torch
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.mesh import CONTEXT, Ranks
-from train.squared_errors import Question, SquaredErrors
+from train.step.squared_errors import Question, SquaredErrors
 
 
 def idle(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:

@@ -8,15 +8,15 @@ from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.models.bundle import Bundle
-from train.models.stored import Stored
-from train.models.tokenizer import LatentSizes
-from train.parallel import pieces
+from train.models.encoders.stored import Stored
+from train.models.encoders.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.fp8 import check
-from train.parallel.fully_sharded import FullySharded
+from train.parallel.layouts import pieces
+from train.parallel.layouts.fully_sharded import FullySharded
+from train.parallel.layouts.optimizer_sharded import OptimizerSharded
+from train.parallel.layouts.replicated import Replicated
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
-from train.parallel.optimizer_sharded import OptimizerSharded
-from train.parallel.replicated import Replicated
 
 Layout = Replicated
 """What the trainer knows of a layout."""

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from loader.errors import UsageError
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
-from train.parallel.context import ContextParallel
+from train.parallel.context.context import ContextParallel
 from train.parallel.neighbours import Neighbours
 
 DATA = ("dp_replicate", "dp_shard")

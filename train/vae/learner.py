@@ -7,7 +7,7 @@ from torch import nn
 
 from train.config.optimizer import OptimizerConfig
 from train.distributed.world import World
-from train.optimizer import build_optimizer, state_tensors
+from train.step.optimizer import build_optimizer, state_tensors
 
 
 class Learner:

@@ -9,8 +9,8 @@ from torch import nn
 
 from loader.errors import UsageError, first_line
 from train.config.vae import VaeModelConfig
-from train.models.diffusers_folder import read_json
-from train.models.diffusers_vae import compression_of, load_vae
+from train.models.published.folder import read_json
+from train.models.published.vae import compression_of, load_vae
 from train.vae.extension import Initialisation, checked, initialise_, origin
 
 

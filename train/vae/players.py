@@ -7,10 +7,10 @@ import torch
 from loader.batch import Microbatch
 from train.config.vae import VaeTrainConfig
 from train.distributed.world import World
+from train.measure.timings import StepClock
 from train.models.denoiser import Work
-from train.schedule import learning_rate
-from train.step import StepLosses
-from train.timings import StepClock
+from train.step.learning_rate import learning_rate
+from train.step.step_losses import StepLosses
 from train.vae.adversary import Adversary
 from train.vae.learner import Learner
 from train.vae.network import VideoVae
@@ -21,7 +21,7 @@ from train.vae.tally import Tally
 
 @dataclass(frozen=True, eq=False)
 class VaeLosses:
-    """What B clips came to (`train.step.SampleLosses`).
+    """What B clips came to (`train.step.step_losses.SampleLosses`).
 
     Attributes:
         each: weighted sum of the terms, [B].

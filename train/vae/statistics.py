@@ -3,7 +3,7 @@
 import torch
 
 from train.config.optimizer import EmaConfig
-from train.ema import decay
+from train.step.ema import decay
 from train.vae.objective import Reconstruction
 from train.vae.tally import Tally
 

@@ -10,22 +10,22 @@ import torch
 from loader.batch import Microbatch
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, open_storage
-from train.batches import Stream, batches_of_step
 from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.saver import Notes
 from train.config.vae import VaeTrainConfig
 from train.distributed.world import World, join
-from train.ema import Ema
-from train.interrupt import Interrupt, interrupts
-from train.log import MetricLog
-from train.metrics import StepMetrics
-from train.recordings import Recordings
-from train.resume import resume, seed_step
-from train.scalars import open_scalars
-from train.step import StepLosses
-from train.step_times import RankTimes
-from train.timings import StepClock
-from train.trainer import TrainResult
+from train.logs.log import MetricLog
+from train.logs.metrics import StepMetrics
+from train.logs.scalars import open_scalars
+from train.loop.interrupt import Interrupt, interrupts
+from train.loop.resume import resume, seed_step
+from train.loop.trainer import TrainResult
+from train.measure.recordings import Recordings
+from train.measure.step_times import RankTimes
+from train.measure.timings import StepClock
+from train.step.batches import Stream, batches_of_step
+from train.step.ema import Ema
+from train.step.step_losses import StepLosses
 from train.vae.look import Look
 from train.vae.players import Players
 from train.vae.tally import Tally
@@ -64,7 +64,7 @@ class VaeTrainer:
         self.checkpoints = checkpoints or open_storage(out / "checkpoints")
 
     def run(self) -> TrainResult:
-        """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.interrupt.SIGNALS`.
+        """Trains up to ``schedule.total_steps``, or until any rank gets one of `train.loop.interrupt.SIGNALS`.
 
         Raises:
             UsageError: the VAE or a term cannot be had, clips do not fit it, or the checkpoint in ``out`` belongs to

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from loader.buckets import BucketConfig
 from tests.train.clips import tiny_config
-from train.cascade.profile import profile
-from train.cascade.profiled import profile_csv
+from train.cascade.costs.profile import profile
+from train.cascade.costs.profile_csv import profile_csv
 from train.distributed.world import join
 
 CONFIG = tiny_config()

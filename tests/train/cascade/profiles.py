@@ -3,12 +3,12 @@
 import numpy as np
 
 from loader.arrays import Floats
-from train.cascade.costs import DiTCost, Links, TextCost
+from train.cascade.costs.cost_model import DiTCost, Links, TextCost
+from train.cascade.costs.profile_csv import Profile
+from train.cascade.costs.run_sizes import RunSizes
+from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds
 from train.cascade.problem import Module
-from train.cascade.profiled import Profile
-from train.cascade.run_sizes import RunSizes
-from train.cascade.vae_cost import FittedVAECost, UnitSeconds
-from train.models.tile_grid import TileGrid
+from train.models.encoders.tile_grid import TileGrid
 
 LINKS = Links(gpus_per_node=8, node_bytes_per_s=200e9, network_bytes_per_s=30e9, balanced=True)
 DIT = DiTCost(

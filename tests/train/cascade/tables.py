@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from train.cascade.cost_table import read_cost_table
+from train.cascade.paper.cost_table import read_cost_table
+from train.cascade.paper.trace import Shape
 from train.cascade.problem import Problem
-from train.cascade.trace import Shape
 
 _DEGREES = (1, 2, 4, 6, 8)
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.arachne_plans import cases, every, play, read_tables, summary
 from tests.train.cascade.tables import ODD
-from train.cascade.planners import PLANNERS
+from train.cascade.planners.by_name import PLANNERS
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from train.cascade.cases import arachne
-from train.cascade.communication import Traffic, communication, exchange_s
+from train.cascade.paper.cases import arachne
+from train.cascade.placement.communication import Traffic, communication, exchange_s
+from train.cascade.placement.topology import PRESETS, Topology
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.topology import PRESETS, Topology
 
 DGX = PRESETS["dgx-h100"].holding(32)
 VAE, DIT = Cascade(0, Module.VAE), Cascade(0, Module.DIT)
@@ -57,8 +57,8 @@ def test_handoffs():
 
 
 def test_traffic_of_the_case_study():
-    from train.cascade.cases import HUNYUAN_720P
-    from train.cascade.costs import Samples
+    from train.cascade.costs.cost_model import Samples
+    from train.cascade.paper.cases import HUNYUAN_720P
 
     samples = Samples(np.array([1, 2]), np.array([13, 37]), np.array([14_400, 36_000]))
     traffic = Traffic.of(HUNYUAN_720P, samples)

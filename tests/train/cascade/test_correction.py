@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from train.cascade.cases import drawn_at_720p
-from train.cascade.correction import Correction, corrected, correction
-from train.cascade.measured import Measurement, Window, measurements
-from train.cascade.plan import plan
+from train.cascade.online.correction import Correction, corrected, correction
+from train.cascade.online.measured import Measurement, Window, measurements
+from train.cascade.paper.cases import drawn_at_720p
+from train.cascade.paper.simulate import Noise, execute
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute
-from train.cascade.static import static
+from train.cascade.scheduling.static import static
 from train.config.cascade import CorrectionConfig
 
 CONFIG = CorrectionConfig()

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from loader.errors import UsageError
-from train.cascade.check import violations
-from train.cascade.cost_table import read_cost_table
-from train.cascade.plan import plan
+from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
+from train.cascade.paper.cost_table import read_cost_table
+from train.cascade.paper.trace import Shape
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
-from train.cascade.profiled import MeasuredCascade, profile_csv
-from train.cascade.trace import Shape
+from train.cascade.scheduling.check import violations
 
 SMALL = """module,batch,frames,degree,seconds,kind
 vae,1,13,1,4,measured

@@ -5,14 +5,14 @@ import pytest
 
 from tests.train.cascade.problems import random_problem
 from tests.train.cascade.tables import drawn_from_a_table
-from train.cascade.bound import lower_bound
-from train.cascade.check import violations
-from train.cascade.exact import exact, tightened
-from train.cascade.plan import plan
-from train.cascade.planners import PLANNERS
+from train.cascade.planners.by_name import PLANNERS
+from train.cascade.planners.exact import exact, tightened
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
-from train.cascade.serial import MODULES, Scratch, Shape, lay
-from train.cascade.static import best_static
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
+from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
+from train.cascade.scheduling.static import best_static
 
 OTHERS = [name for name in PLANNERS if name not in ("ours", "cp-sat")]
 

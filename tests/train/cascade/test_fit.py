@@ -8,10 +8,10 @@ import pytest
 from loader.errors import UsageError
 from loader.tokens import COMPRESSIONS
 from tests.train.cascade.profiles import DIT, GRID, LINKS, SHAPES, SIZES, TEXT, VAE, efficiency, profile
-from train.cascade.costs import CostModel, Links
-from train.cascade.fit import Fitted, fit_costs
+from train.cascade.costs.cost_model import CostModel, Links
+from train.cascade.costs.fit import Fitted, fit_costs
+from train.cascade.costs.vae_cost import UnitSeconds
 from train.cascade.problem import Module
-from train.cascade.vae_cost import UnitSeconds
 
 GIB = 2**30
 

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.placements import best_cost, cost, drawn
-from train.cascade.cases import DEGREES, arachne
-from train.cascade.check import violations
-from train.cascade.levels import BOTH, NEITHER, Priorities
-from train.cascade.mapper import by_number, place, placed_cost
-from train.cascade.plan import plan
+from train.cascade.paper.cases import DEGREES, arachne
+from train.cascade.placement.levels import BOTH, NEITHER, Priorities
+from train.cascade.placement.mapper import by_number, place, placed_cost
+from train.cascade.placement.sites import even_shares
+from train.cascade.placement.swaps import Board
+from train.cascade.placement.topology import PRESETS, Topology
+from train.cascade.planners.plan import plan
 from train.cascade.schedule import Schedule
-from train.cascade.sites import even_shares
-from train.cascade.swaps import Board
-from train.cascade.topology import PRESETS, Topology
+from train.cascade.scheduling.check import violations
 
 SMALL = Topology(
     nodes=2,

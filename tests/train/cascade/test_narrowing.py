@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.problems import random_problem
-from train.cascade.cases import arachne
-from train.cascade.narrowing import narrowed, tried
-from train.cascade.plan import plan
+from train.cascade.paper.cases import arachne
+from train.cascade.planners.narrowing import narrowed, tried
+from train.cascade.planners.plan import plan
+from train.cascade.planners.starts import degrees
 from train.cascade.problem import Module, Problem
-from train.cascade.starts import degrees
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.placements import drawn
-from train.cascade.cases import DEGREES
-from train.cascade.passes import Lines
+from train.cascade.paper.cases import DEGREES
+from train.cascade.paper.simulate import Noise, execute, needs
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute, needs
+from train.cascade.scheduling.passes import Lines
 
 
 def case(seed: int) -> tuple[Schedule, np.ndarray]:

@@ -5,16 +5,16 @@ import pytest
 
 from loader.errors import UsageError
 from tests.train.cascade.problems import random_problem
-from train.cascade.annealing import anneal
-from train.cascade.bound import lower_bound
-from train.cascade.cases import arachne, at_720p, drawn_at_720p
-from train.cascade.cells import in_cells
-from train.cascade.check import violations
-from train.cascade.plan import WORTH, plan
+from train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from train.cascade.planners.annealing import anneal
+from train.cascade.planners.cells import in_cells
+from train.cascade.planners.plan import WORTH, plan
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
-from train.cascade.serial import lay
-from train.cascade.static import best_static, static
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
+from train.cascade.scheduling.serial import lay
+from train.cascade.scheduling.static import best_static, static
 
 
 def test_the_case_study_of_arachne():

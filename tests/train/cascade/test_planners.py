@@ -2,16 +2,16 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.problems import random_problem
-from train.cascade.bound import lower_bound
-from train.cascade.cases import arachne, at_720p, drawn_at_720p
-from train.cascade.check import violations
-from train.cascade.flexsp import flexsp
-from train.cascade.genetic import GeneticConfig, genetic
-from train.cascade.plan import plan
-from train.cascade.planners import PLANNERS
+from train.cascade.baselines.cp_sat import referee
+from train.cascade.baselines.flexsp import flexsp
+from train.cascade.baselines.genetic import GeneticConfig, genetic
+from train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from train.cascade.planners.by_name import PLANNERS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
-from train.cascade.referee import referee
-from train.cascade.static import best_static
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.check import violations
+from train.cascade.scheduling.static import best_static
 
 FAST = [name for name in PLANNERS if name != "cp-sat"]
 

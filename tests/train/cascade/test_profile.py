@@ -12,13 +12,13 @@ from loader.errors import UsageError
 from pipelines.cli import main
 from tests.train.cascade.profile_ranks import BUCKETS, CONFIG, measure
 from tests.train.ranks import Ranks
-from train.cascade.costs import CostModel
+from train.cascade.costs.cost_model import CostModel
+from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv, read_profile
+from train.cascade.costs.run_sizes import sizes_of
 from train.cascade.problem import Module
-from train.cascade.profiled import MeasuredCascade, profile_csv, read_profile
-from train.cascade.run_sizes import sizes_of
 from train.config.parallel import ParallelConfig
-from train.rehearsal import rehearse
-from train.shapes import shapes
+from train.memory.dry_run import rehearse
+from train.memory.shapes import shapes
 
 ROWS = [
     MeasuredCascade("text", 1, 5, 16, 24, 57, 1, 0.001, None),

@@ -3,17 +3,17 @@ import pytest
 
 from loader.errors import UsageError
 from tests.train.cascade.problems import random_problem
-from train.cascade.cases import arachne, drawn_at_720p
-from train.cascade.check import violations
-from train.cascade.mapper import place, placed_cost
-from train.cascade.passes import Lines
-from train.cascade.plan import plan
+from train.cascade.online.replan import around, exchanges, slowed, without
+from train.cascade.paper.cases import arachne, drawn_at_720p
+from train.cascade.paper.simulate import Noise, execute
+from train.cascade.placement.mapper import place, placed_cost
+from train.cascade.placement.topology import PRESETS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
-from train.cascade.replan import around, exchanges, slowed, without
 from train.cascade.schedule import Schedule
-from train.cascade.simulate import Noise, execute
-from train.cascade.static import best_static
-from train.cascade.topology import PRESETS
+from train.cascade.scheduling.check import violations
+from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.static import best_static
 
 OTHERS = [gpu for gpu in range(16) if gpu != 3]
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.problems import random_problem
-from train.cascade.check import violations
-from train.cascade.named import Timed, named
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
-from train.cascade.serial import MEAN, MODULES, Scratch, Shape, lay
+from train.cascade.scheduling.check import violations
+from train.cascade.scheduling.named import Timed, named
+from train.cascade.scheduling.serial import MEAN, MODULES, Scratch, Shape, lay
 
 GPUS = 16
 

@@ -3,13 +3,13 @@ import pytest
 
 from loader.errors import RunError
 from tests.train.cascade.placements import drawn
-from train.cascade.cases import DEGREES, arachne
-from train.cascade.communication import Communication, Handoff
-from train.cascade.plan import plan
+from train.cascade.paper.cases import DEGREES, arachne
+from train.cascade.paper.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
+from train.cascade.placement.communication import Communication, Handoff
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
-from train.cascade.static import static
+from train.cascade.scheduling.static import static
 
 
 def random_schedule(seed: int) -> Schedule:

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from tests.train.cascade.placements import drawn
-from train.cascade.cases import DEGREES, arachne
-from train.cascade.passes import Lines
-from train.cascade.plan import plan
+from train.cascade.paper.cases import DEGREES, arachne
+from train.cascade.paper.simulate import execute, needs
+from train.cascade.placement.slack import least_slack_first, slack_s
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.simulate import execute, needs
-from train.cascade.slack import least_slack_first, slack_s
+from train.cascade.scheduling.passes import Lines
 
 
 def test_slack_of_a_schedule_of_three():

@@ -3,8 +3,8 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError
 from pipelines.config import resolve
-from train.cascade.levels import Levels, handoff_hops, levels
-from train.cascade.topology import PRESETS, Topology
+from train.cascade.placement.levels import Levels, handoff_hops, levels
+from train.cascade.placement.topology import PRESETS, Topology
 
 DGX = PRESETS["dgx-h100"].holding(16)
 ALONE = (0,) * 4

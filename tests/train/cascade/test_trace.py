@@ -6,15 +6,15 @@ import pytest
 from loader.errors import UsageError
 from loader.tokens import COMPRESSIONS
 from loader.workloads import WORKLOADS
-from train.cascade.cases import DEGREES, HUNYUAN_720P
-from train.cascade.levels import NEITHER
-from train.cascade.mapper import place
-from train.cascade.plan import plan
+from train.cascade.paper.cases import DEGREES, HUNYUAN_720P
+from train.cascade.paper.simulate import Noise
+from train.cascade.paper.trace import Cluster, Summary, arithmetic, read_trace, replay, samples_of
+from train.cascade.placement.levels import NEITHER
+from train.cascade.placement.mapper import place
+from train.cascade.placement.topology import PRESETS
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
-from train.cascade.simulate import Noise
-from train.cascade.static import best_static, static
-from train.cascade.topology import PRESETS
-from train.cascade.trace import Cluster, Summary, arithmetic, read_trace, replay, samples_of
+from train.cascade.scheduling.static import best_static, static
 
 HUNYUAN = COMPRESSIONS["hunyuanvideo"]
 

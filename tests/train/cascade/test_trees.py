@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 from sklearn.ensemble import GradientBoostingRegressor
 
-from train.cascade import boosting
-from train.cascade.boosting import boosted
-from train.cascade.trees import BoostedTrees, Tree
+from train.cascade.costs import boosting
+from train.cascade.costs.boosting import boosted
+from train.cascade.costs.trees import BoostedTrees, Tree
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pydantic import TypeAdapter
 
 from loader.errors import UsageError
 from tests.train.cascade.profiles import GRID, VAE
-from train.cascade.cases import HUNYUAN_720P
-from train.cascade.costs import CostModel, Links, Samples
+from train.cascade.costs.cost_model import CostModel, Links, Samples
+from train.cascade.costs.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
+from train.cascade.paper.cases import HUNYUAN_720P
 from train.cascade.problem import Module
-from train.cascade.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
-from train.models.tile_grid import TileGrid
+from train.models.encoders.tile_grid import TileGrid
 
 ONE = np.array([1])
 DEGREES = np.array([1, 2, 3, 4, 8, 16])

@@ -16,7 +16,7 @@ from train.cascade.execution.step import Report, Step
 from train.cascade.execution.work import Work
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
-from train.timings import StepClock
+from train.measure.timings import StepClock
 
 
 class Executor:

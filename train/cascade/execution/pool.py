@@ -13,7 +13,7 @@ import torch.distributed as dist
 from train.cascade.problem import Module
 from train.cascade.schedule import Run
 from train.distributed.world import World
-from train.parallel.context import ContextParallel
+from train.parallel.context.context import ContextParallel
 
 Group = tuple[int, ...]
 

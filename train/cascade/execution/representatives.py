@@ -20,7 +20,7 @@ from train.cascade.execution.work import Work
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
-from train.parallel.context import ContextParallel
+from train.parallel.context.context import ContextParallel
 
 _MOST_TRIES = 100_000
 

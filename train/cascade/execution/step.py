@@ -16,7 +16,7 @@ from train.cascade.execution.work import Work
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
 from train.distributed.world import World
-from train.timings import Moment, StepClock, moment
+from train.measure.timings import Moment, StepClock, moment
 
 
 class Executed(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from train.cascade.problem import Cascade, Module
-from train.parallel.context import ContextParallel
+from train.parallel.context.context import ContextParallel
 
 
 class Part(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from train.cascade.correction import Correction
-from train.cascade.plan import Plan
+from train.cascade.online.correction import Correction
+from train.cascade.planners.plan import Plan
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.training.problem_of import Shape

@@ -11,14 +11,13 @@ from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from loader.finite import finite
 from loader.named_file import read_named
-from train.batches import Foreseeing
-from train.cascade.correction import Correction
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, Whole
 from train.cascade.execution.step import Executed
 from train.cascade.execution.work import Part
-from train.cascade.topology import PRESETS, Topology
+from train.cascade.online.correction import Correction
+from train.cascade.placement.topology import PRESETS, Topology
 from train.cascade.training.ahead import Ahead, Planned
 from train.cascade.training.clip_costs import Counted, read_costs
 from train.cascade.training.manifest import exchange
@@ -29,13 +28,14 @@ from train.cascade.training.timelines import FOLDER, Timeline, all_runs
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.distributed.world import World
-from train.losses import Losses
+from train.measure.timings import StepClock
 from train.models.bundle import Bundle
-from train.models.diffusers_wan import Wan
 from train.models.dit import DiT
-from train.parallel.parts import cuttable
-from train.parallel.pipeline import Weigh
-from train.timings import StepClock
+from train.models.published.wan import Wan
+from train.parallel.context.parts import cuttable
+from train.parallel.pipeline.pipeline import Weigh
+from train.step.batches import Foreseeing
+from train.step.losses import Losses
 
 _MOST_TOPOLOGY_BYTES = 1 << 20
 _SEEDS = 2**31  # of a search; a run's may be negative

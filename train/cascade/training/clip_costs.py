@@ -15,13 +15,13 @@ from loader.arrays import Floats, Places
 from loader.errors import UsageError
 from loader.finite import finite
 from loader.named_file import read_named
-from train.cascade.costs import CostModel, Links
+from train.cascade.costs.cost_model import CostModel, Links
+from train.cascade.costs.vae_cost import FittedVAECost
 from train.cascade.problem import Module
 from train.cascade.training.problem_of import Clip
-from train.cascade.vae_cost import FittedVAECost
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
-from train.models.tokenizer import COLOURS
+from train.models.encoders.tokenizer import COLOURS
 
 MAX_COSTS_BYTES = 64 << 20
 

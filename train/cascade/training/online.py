@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from train.cascade.correction import Correction, corrected, correction
-from train.cascade.mapper import by_number, place
-from train.cascade.measured import Window, measurements
-from train.cascade.plan import plan
+from train.cascade.online.correction import Correction, corrected, correction
+from train.cascade.online.measured import Window, measurements
+from train.cascade.online.replan import around
+from train.cascade.placement.mapper import by_number, place
+from train.cascade.placement.topology import Topology
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Problem
-from train.cascade.replan import around
 from train.cascade.schedule import Schedule
-from train.cascade.topology import Topology
 from train.cascade.training.ahead import Planned
 from train.cascade.training.timelines import RankRun
 from train.config.cascade import CorrectionConfig

@@ -11,15 +11,15 @@ from train.cascade.problem import Cascade, Module
 from train.cascade.training.manifest import Entry, clips_of
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
-from train.losses import Given, Losses, captions_of, losses_of, padded, stored_text
+from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.objectives.draw import draw_dropped
-from train.parallel.context import ContextParallel
-from train.parallel.denoise import OfParts
-from train.parallel.pipeline import Weigh
-from train.squared_errors import of_whole
-from train.step import StepLosses
-from train.timings import StepClock
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.denoise import OfParts
+from train.parallel.pipeline.pipeline import Weigh
+from train.step.losses import Given, Losses, captions_of, losses_of, padded, stored_text
+from train.step.squared_errors import of_whole
+from train.step.step_losses import StepLosses
 
 
 class StepWork:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train.cascade.execution.step import Executed
-from train.cascade.plan import Plan
+from train.cascade.paper.timeline import Panel, page, trace
+from train.cascade.planners.plan import Plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Schedule
-from train.cascade.timeline import Panel, page, trace
 from train.distributed.world import World
 
 FOLDER = "timeline"

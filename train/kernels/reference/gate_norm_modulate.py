@@ -4,8 +4,8 @@ from typing import cast
 
 import torch
 
-from train.kernels.modulated import modulated, modulated_backward
-from train.kernels.norm import Norm, Numerics
+from train.kernels.reference.modulated import modulated, modulated_backward
+from train.kernels.reference.norm import Norm, Numerics
 from train.kernels.rows import accumulator, collect, cut, spread
 
 

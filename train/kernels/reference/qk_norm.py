@@ -2,7 +2,7 @@
 
 import torch
 
-from train.kernels.rotary import rotate
+from train.kernels.reference.rotary import rotate
 from train.kernels.rows import accumulator
 
 

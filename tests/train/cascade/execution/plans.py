@@ -19,11 +19,11 @@ from train.cascade.schedule import Run, Schedule
 from train.config.model import DiTConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
+from train.measure.timings import StepClock
 from train.models.bundle import Bundle
-from train.parallel.context import ContextParallel
-from train.parallel.denoise import OfParts
-from train.squared_errors import Question, of_whole
-from train.timings import StepClock
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.denoise import OfParts
+from train.step.squared_errors import Question, of_whole
 
 WORDS, WIDTH = 5, 16
 """Of a caption's context."""

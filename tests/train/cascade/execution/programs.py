@@ -19,9 +19,9 @@ from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.distributed.world import join
-from train.live_memory import LiveMemory
-from train.parallel.context import ContextParallel
-from train.timings import StepClock
+from train.measure.timings import StepClock
+from train.memory.live_memory import LiveMemory
+from train.parallel.context.context import ContextParallel
 
 
 def check_plans(first: int, count: int, name: str, limit_bytes: int | None = None) -> None:

@@ -15,9 +15,9 @@ from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.layouts import SAMPLES, SPLITS
 from train.config.run import TrainConfig
 from train.distributed.world import join
-from train.models.text import build_text_encoder
-from train.models.tokenizer import PatchTransform
-from train.trainer import Trainer
+from train.loop.trainer import Trainer
+from train.models.encoders.text import build_text_encoder
+from train.models.encoders.tokenizer import PatchTransform
 
 STEPS = 5
 DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from train.cascade.cases import drawn_at_720p
-from train.cascade.correction import Correction
+from train.cascade.online.correction import Correction
+from train.cascade.paper.cases import drawn_at_720p
+from train.cascade.paper.simulate import Noise, execute
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.simulate import Noise, execute
 from train.cascade.training.online import Online, computed
 from train.cascade.training.timelines import RankRun
 from train.config.cascade import CorrectionConfig

@@ -9,13 +9,13 @@ import torch
 from loader.buckets import Bucket
 from loader.errors import UsageError
 from tests.train.clips import tiny_config
-from train.cascade.check import violations
-from train.cascade.costs import CostModel, DiTCost, TextCost
-from train.cascade.plan import plan
+from train.cascade.costs.cost_model import CostModel, DiTCost, TextCost
+from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, VAECost
+from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
+from train.cascade.scheduling.check import violations
 from train.cascade.training.clip_costs import Counted, Measured, read_costs
 from train.cascade.training.problem_of import Clip, Shape, problem_of
-from train.cascade.vae_cost import FittedVAECost, UnitSeconds, VAECost
 from train.config.cascade import CascadeConfig
 from train.models.bundle import Bundle
 

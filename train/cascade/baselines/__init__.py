@@ -1,0 +1,1 @@
+"""Planners of others to compare with: FlexSP, Arachne's genetic algorithm, CP-SAT."""

@@ -1,0 +1,106 @@
+"""The referee: Arachne's MILP (Eqs. 1-7) as a constraint program, solved by OR-tools' CP-SAT with a bound of its own.
+
+A cascade is one optional interval for each degree, of which exactly one is there (Eqs. 2, 5; degrees that do not fit
+are left out, Eq. 6); a DiT starts when its modules have ended (4); a cumulative constraint keeps the GPUs (7), which as
+published is not linear, since the set of what runs at a time depends on the variables; and the makespan is to be least
+(1, 3).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.errors import RunError
+from train.cascade.problem import Cascade, Module, Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.named import Timed, named
+
+_TICKS = 1_000_000  # of the hint's makespan; durations are rounded up to whole ones
+
+
+class Verdict(NamedTuple):
+    """What the solver knows.
+
+    Attributes:
+        schedule: the best that it found; the hint itself when it found none better.
+        bound_s: no schedule is shorter: proven.
+        optimal: whether the schedule is the best there is, within a millionth for each cascade.
+    """
+
+    schedule: Schedule
+    bound_s: float
+    optimal: bool
+
+
+def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int = 0) -> Verdict:
+    """Looks for a shorter schedule than one that is given.
+
+    Args:
+        problem: what is to be planned.
+        hint: a valid schedule to begin with.
+        limit_s: seconds of the processor's time in units of the solver's own count, the same on every machine.
+        seed: of the search.
+    """
+    from ortools.sat.python import cp_model
+
+    tick_s = hint.makespan_s / _TICKS
+    # Rounding up can make the hint longer by a tick for each cascade of its longest chain.
+    horizon = _TICKS + len(hint.runs)
+    model = cp_model.CpModel()
+    makespan = model.new_int_var(math.floor(lower_bound(problem) / tick_s), horizon, "makespan")
+    starts, ends, intervals, widths, work = {}, {}, [], [], []
+    chosen: dict[Cascade, dict[int, Any]] = {}
+    for cascade in problem.cascades():
+        starts[cascade] = model.new_int_var(0, horizon, "start")
+        ends[cascade] = model.new_int_var(0, horizon, "end")
+        model.add(ends[cascade] <= makespan)
+        chosen[cascade] = {}
+        for k in np.flatnonzero(problem.possible_SMK[cascade]).tolist():
+            ticks = math.ceil(problem.times_SMK[*cascade, k] / tick_s)
+            if ticks > horizon:
+                continue
+            here = model.new_bool_var("here")
+            width = int(problem.degrees_K[k])
+            intervals.append(
+                model.new_optional_interval_var(starts[cascade], ticks, ends[cascade], here, "run")
+            )
+            widths.append(width)
+            work.append(here * (ticks * width))
+            chosen[cascade][k] = here
+        model.add_exactly_one(chosen[cascade].values())
+    for cascade in problem.cascades():
+        if cascade.module is not Module.DIT:
+            model.add(starts[Cascade(cascade.sample, Module.DIT)] >= ends[cascade])
+    model.add_cumulative(intervals, widths, problem.gpus)
+    model.add(sum(work) <= problem.gpus * makespan)
+    for run in hint.runs:
+        model.add_hint(starts[run.cascade], round(run.start_s / tick_s))
+        for k, here in chosen[run.cascade].items():
+            model.add_hint(here, int(problem.degrees_K[k]) == len(run.gpus))
+    model.minimize(makespan)
+
+    solver = cp_model.CpSolver()
+    # One worker and a deterministic limit: the same verdict each time.
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = limit_s
+    solver.parameters.random_seed = seed
+    status = solver.solve(model)
+    if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
+        raise RunError(
+            f"the constraint program is {solver.status_name(status)}: the hint is no valid schedule"
+        )
+    # Any schedule has a rounded one that is longer by a tick for each cascade, at most.
+    bound_s = max((solver.best_objective_bound - len(hint.runs)) * tick_s, lower_bound(problem))
+    if status == cp_model.UNKNOWN:
+        return Verdict(hint, bound_s, False)
+    timed = (
+        Timed(solver.value(starts[cascade]) * tick_s, cascade, k)
+        for cascade, heres in chosen.items()
+        for k, here in heres.items()
+        if solver.value(here)
+    )
+    found = Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+    best = min(found, hint, key=lambda schedule: schedule.makespan_s)
+    return Verdict(best, bound_s, status == cp_model.OPTIMAL)

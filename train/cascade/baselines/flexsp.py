@@ -1,0 +1,61 @@
+"""FlexSP's way: rounds in which each sample has a group of its own, wide for long samples and narrow for short ones.
+
+Wang et al., "FlexSP: Accelerating Large Language Model Training via Flexible Sequence Parallelism" (2024): groups of a
+power of two, chosen together such that the slowest is as fast as can be; the next round waits for it. Text encoder and
+VAE run in the group of their DiT.
+"""
+
+import numpy as np
+
+from loader.arrays import Floats, Places
+from train.cascade.problem import Problem
+from train.cascade.schedule import Run, Schedule
+from train.cascade.scheduling.static import chain, chains
+
+
+def flexsp(problem: Problem) -> Schedule | None:
+    """As few rounds as the GPUs allow, of like samples; None where not even a round of one sample is possible."""
+    degrees_J = np.array([int(k) for k in problem.degrees_K if k <= problem.gpus and k & (k - 1) == 0])
+    found = [chains(problem, degree) for degree in degrees_J.tolist()]
+    if not found:
+        return None
+    # A wider group is never slower: it can leave GPUs idle.
+    chain_SJ = np.stack([chain_S for _, chain_S in found], axis=1)
+    longest_first_S = np.argsort(-chain_SJ.min(axis=1), kind="stable")
+    for rounds in range(1, problem.samples + 1):
+        parts = np.array_split(longest_first_S, rounds)
+        widths = [_round(chain_SJ[part], degrees_J, problem.gpus) for part in parts]
+        if all(width is not None for width in widths):
+            break
+    else:
+        return None
+    runs: list[Run] = []
+    start_s = 0.0
+    for part, width in zip(parts, widths, strict=True):
+        assert width is not None
+        first = 0
+        for sample, j in zip(part.tolist(), width.tolist(), strict=True):
+            group = range(first, first + int(degrees_J[j]))
+            runs.extend(chain(problem, sample, found[j][0][sample], start_s, group))
+            first = group.stop
+        start_s += float(chain_SJ[part, width].max())
+    return Schedule.of(runs, problem.gpus)
+
+
+def _round(chain_RJ: Floats, degrees_J: Places, gpus: int) -> Places | None:
+    """Places of the degrees of one round's samples, int64 [R]; None when they have not enough GPUs.
+
+    The least time of the slowest is one of the chains' times, so the bisection over these is exact.
+    """
+    limits = np.unique(chain_RJ[np.isfinite(chain_RJ)])
+    best = None
+    low, high = 0, len(limits)
+    while low < high:
+        middle = (low + high) // 2
+        fits_RJ = chain_RJ <= limits[middle]
+        width_R = np.asarray(fits_RJ.argmax(axis=1))
+        if fits_RJ.any(axis=1).all() and degrees_J[width_R].sum() <= gpus:
+            best, high = width_R, middle
+        else:
+            low = middle + 1
+    return best

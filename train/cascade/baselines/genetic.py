@@ -1,0 +1,77 @@
+"""The planner of Arachne's paper: a genetic algorithm over degrees, judged by a list schedule (Algorithm 1).
+
+The paper tells neither population, generations, rate nor elite; those here are ours. As published it begins with
+random degrees only, which fails on large clusters.
+"""
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from loader.arrays import Floats, Places
+from train.cascade.problem import Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.compiled import compiled
+from train.cascade.scheduling.list_schedule import Choice, Scratch, Tables, critical_path, place, scheduled
+
+
+class GeneticConfig(BaseModel, frozen=True, extra="forbid"):
+    """The hyper-parameters of Algorithm 1."""
+
+    population: int = Field(64, ge=2, description="chromosomes: p")
+    generations: int = Field(60, ge=1, description="G")
+    mutation: float = Field(0.05, ge=0, le=1, description="share of the degrees that are drawn anew: mu")
+    elite: int = Field(4, ge=1, description="best chromosomes that go on unchanged: epsilon")
+
+
+def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConfig()) -> Schedule:  # noqa: B008
+    """The best schedule of all generations.
+
+    A chromosome is the degrees of all cascades; its fitness the makespan when the cascade with the longest path to the
+    end goes first. Parents are the better of two drawn ones; a child has each degree from one of two.
+    """
+    draw = np.random.default_rng(seed)
+    size = config.population
+
+    def random_degrees() -> Places:
+        """Any possible ones, int64 [P, S, M]."""
+        chance_PSMK = draw.random((size, *problem.possible_SMK.shape))
+        degree_PSM = np.where(problem.possible_SMK, chance_PSMK, -1.0).argmax(axis=3)
+        return np.where(problem.has_SM, degree_PSM, -1)
+
+    degree_PSM = random_degrees()
+    best_s, best_SM = np.inf, degree_PSM[0]
+    for _ in range(config.generations):
+        makespan_P = _fitness(problem, degree_PSM)
+        ranked_P = np.argsort(makespan_P, kind="stable")
+        if makespan_P[ranked_P[0]] < best_s:
+            best_s, best_SM = makespan_P[ranked_P[0]], degree_PSM[ranked_P[0]].copy()
+        rivals_2PR = draw.integers(0, size, (2, size, 2))
+        wins_2P1 = makespan_P[rivals_2PR].argmin(axis=2)[..., None]
+        one_P, other_P = np.take_along_axis(rivals_2PR, wins_2P1, axis=2)[..., 0]
+        crossed_PSM = draw.random(degree_PSM.shape) < 0.5
+        child_PSM = np.where(crossed_PSM, degree_PSM[one_P], degree_PSM[other_P])
+        mutated_PSM = draw.random(degree_PSM.shape) < config.mutation
+        child_PSM = np.where(mutated_PSM, random_degrees(), child_PSM)
+        child_PSM[: config.elite] = degree_PSM[ranked_P[: config.elite]]
+        degree_PSM = child_PSM
+    return scheduled(problem, Choice(best_SM, critical_path(problem, best_SM)))
+
+
+def _fitness(problem: Problem, degree_PSM: Places) -> Floats:
+    """Makespans of all chromosomes, float64 [P]."""
+    urgency_PSM = np.stack([critical_path(problem, degree_SM) for degree_SM in degree_PSM])
+    tables = Tables(problem.times_SMK, problem.degrees_K)
+    return _makespans(degree_PSM, urgency_PSM, tables, problem.gpus, Scratch.of(problem))
+
+
+@compiled
+def _makespans(
+    degree_PSM: Places, urgency_PSM: Floats, tables: Tables, gpus: int, scratch: Scratch
+) -> Floats:
+    population, samples = degree_PSM.shape[:2]
+    makespan_P = np.empty(population)
+    members_S = np.arange(samples)
+    for one in range(population):
+        choice = Choice(degree_PSM[one], urgency_PSM[one])
+        makespan_P[one] = place(members_S, samples, choice, tables, gpus, np.inf, scratch)
+    return makespan_P

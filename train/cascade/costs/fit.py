@@ -1,0 +1,120 @@
+"""Costs of a run's cascades from its profile, with the errors of shapes that a fit has not seen."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from loader.arrays import Floats, Places
+from loader.errors import UsageError
+from loader.tokens import Compression
+from train.cascade.costs.cost_model import CostModel, HeldOutError, Links, TextCost
+from train.cascade.costs.fit_dit import fit_dit
+from train.cascade.costs.fit_lines import error_of, held_out, relative_fit
+from train.cascade.costs.fit_vae import fit_vae, vae_seconds
+from train.cascade.costs.profile_csv import Profile
+from train.cascade.costs.run_sizes import RunSizes
+from train.cascade.problem import Module
+
+_LARGEST_MEAN = 0.10
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Costs, and what is to be said about them.
+
+    Attributes:
+        costs: fitted to all rows; ``held_out`` is of fits to three of four shapes.
+        notes: what could not be measured, and what not be trusted, in words.
+    """
+
+    costs: CostModel
+    notes: tuple[str, ...]
+
+
+def fit_costs(
+    profile: Profile,
+    name: str,
+    sizes: RunSizes,
+    links: Links,
+    compression: Compression,
+    text_tokens: int,
+    most: int = 8,
+) -> Fitted:
+    """Fits each module to the rows that it has.
+
+    Args:
+        profile: of the run.
+        name: of its file, for messages.
+        sizes: of the run.
+        links: whose bandwidths stay where none was measured.
+        compression: pixels of a token, for traces that tell shapes.
+        text_tokens: that S counts for a caption.
+        most: GPUs that a VAE may be spread over.
+
+    Raises:
+        UsageError: a module has too few shapes, or no peaks.
+    """
+    of = {module: profile.of(module) for module in Module}
+    for module, rows in of.items():
+        _check(module, rows, name)
+    predicts: dict[Module, Callable[[Profile, Profile], Floats]] = {
+        Module.TEXT: lambda seen, unseen: _text(seen, sizes).seconds(unseen.batch),
+        Module.VAE: lambda seen, unseen: vae_seconds(fit_vae(seen, sizes, most), unseen),
+        Module.DIT: lambda seen, unseen: fit_dit(seen, sizes, links).seconds(unseen),
+    }
+    errors = {
+        module.name.lower(): _judged(
+            of[module], predicts[module], _keys(module, of[module]), f"{name}: the {module.name.lower()}"
+        )
+        for module in Module
+    }
+    dit = fit_dit(of[Module.DIT], sizes, links)
+    costs = CostModel(
+        dit=dit.cost,
+        vae=fit_vae(of[Module.VAE], sizes, most),
+        text=_text(of[Module.TEXT], sizes),
+        links=dit.links,
+        compression=compression,
+        text_tokens=text_tokens,
+        held_out=errors,
+    )
+    doubts = [
+        f"the {which} is off by {error.mean:.0%} with shapes that a fit has not seen: measure more shapes, more"
+        " --rounds, and on devices that do nothing else"
+        for which, error in errors.items()
+        if error.mean > _LARGEST_MEAN
+    ]
+    return Fitted(costs, (*dit.notes, *doubts))
+
+
+def _check(module: Module, rows: Profile, name: str) -> None:
+    which = module.name.lower()
+    if not len(rows.seconds):
+        raise UsageError(f"{name} has no rows of the {which}; make it with `reelweave bench cascades`")
+    if module != Module.DIT and (rows.degree > 1).any():
+        raise UsageError(f"{name}: the {which} is measured on one rank; leave out other degrees")
+    if module != Module.TEXT and not np.isfinite(rows.peak_gib).any():
+        raise UsageError(f"{name}: no row of the {which} has a peak_gib")
+
+
+def _judged(
+    rows: Profile, predict: Callable[[Profile, Profile], Floats], keys_nK: Places, what: str
+) -> HeldOutError:
+    out_n = held_out(keys_nK, what)
+    unseen = rows.where(out_n)
+    return error_of(predict(rows.where(~out_n), unseen), unseen.seconds)
+
+
+def _keys(module: Module, rows: Profile) -> Places:
+    """What is held out together: a video's shape with all B and degrees; captions by microbatch."""
+    shapes = [rows.length, *rows.size_n3.T]
+    return np.stack([rows.batch, *shapes] if module == Module.TEXT else shapes, axis=1)
+
+
+def _text(rows: Profile, sizes: RunSizes) -> TextCost:
+    columns_n2 = np.stack([np.ones_like(rows.seconds), rows.batch.astype(float)], axis=1)
+    fixed_s, sample_s = relative_fit(columns_n2, rows.seconds)
+    peaks = rows.peak_gib[np.isfinite(rows.peak_gib)]
+    beyond = float(peaks.max()) * 2**30 if len(peaks) else 0.0
+    return TextCost(fixed_s=fixed_s, sample_s=sample_s, memory_bytes=sizes.states_bytes + beyond)

@@ -1,0 +1,49 @@
+"""What all fits of cascades' costs share: which rows are held out, errors, and lines."""
+
+import numpy as np
+
+from loader.arrays import Flags, Floats, Places
+from loader.cost_fit import not_negative
+from loader.errors import UsageError
+from train.cascade.costs.cost_model import HeldOutError
+
+LEAST_SHAPES = 5
+_EVERY, _FIRST = 4, 2  # the smallest and the largest of a few are kept
+
+
+def held_out(keys_nK: Places, what: str) -> Flags:
+    """Every fourth shape, with all of its rows, bool [n].
+
+    Args:
+        keys_nK: that tell shapes apart, in the order that they are counted in.
+        what: was measured, for messages.
+
+    Raises:
+        UsageError: there are too few shapes.
+    """
+    distinct, place_n = np.unique(keys_nK, axis=0, return_inverse=True)
+    if len(distinct) < LEAST_SHAPES:
+        raise UsageError(
+            f"{what} has {len(distinct)} shapes, and {LEAST_SHAPES} are needed: one in four is held out to judge the"
+            " fit; give stream.buckets more frames or sizes"
+        )
+    return np.asarray(place_n.reshape(-1) % _EVERY == _FIRST)
+
+
+def error_of(predicted_n: Floats, measured_n: Floats) -> HeldOutError:
+    """Of rows that a fit has not seen."""
+    errors_n = np.abs(predicted_n / measured_n - 1)
+    return HeldOutError(mean=float(errors_n.mean()), max=float(errors_n.max()), rows=len(errors_n))
+
+
+def relative_fit(columns_nC: Floats, values_n: Floats) -> list[float]:
+    """Coefficients, none below 0, whose squared relative errors are least."""
+    return not_negative(columns_nC / values_n[:, None], np.ones_like(values_n))
+
+
+def line_above(sizes_n: Floats, peaks_n: Floats) -> tuple[float, float]:
+    """Start and slope of a line that no peak lies above."""
+    columns_n2 = np.stack([np.ones_like(sizes_n), sizes_n], axis=1)
+    # A cascade may need no memory of its own, of which no share can be told.
+    start, slope = relative_fit(columns_n2, np.maximum(peaks_n, 1.0))
+    return start + max(0.0, float((peaks_n - start - slope * sizes_n).max())), slope

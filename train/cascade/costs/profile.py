@@ -1,0 +1,182 @@
+"""What the cascades of a run take: text encoder, VAE and DiT of every shape, timed apart, the DiT with each degree."""
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from loader.buckets import BucketConfig
+from loader.errors import RunError, UsageError
+from train.cascade.costs.profile_csv import MeasuredCascade
+from train.cascade.problem import Module
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
+from train.measure.timings import Part
+from train.memory.shapes import Shape, noise, shapes
+from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
+from train.parallel.context.denoise import OfParts
+from train.parallel.context.parts import cuttable
+from train.parallel.dit import parallelize
+from train.parallel.layouts.optimizer_sharded import hold_
+from train.parallel.mesh import Mesh, Ranks
+from train.step.losses import losses
+from train.step.squared_errors import Question, SquaredErrors, of_whole
+
+WARM_UP = 1
+
+
+class Meter:
+    """Times the cascades of one microbatch, from when the device begins with one until it has done with it.
+
+    Args:
+        device: that computes.
+        errors: runs the DiT.
+    """
+
+    def __init__(self, device: torch.device, errors: SquaredErrors) -> None:
+        self._device, self._errors = device, errors
+        self._began, self._before = 0.0, 0
+        self.seconds = dict.fromkeys(Module, 0.0)
+        self.peak_bytes = dict.fromkeys(Module, 0)
+
+    @contextmanager
+    def part(self, name: Part) -> Iterator[None]:
+        """Around an encoder, as `train.measure.timings.Timed` has it."""
+        self._begin()
+        yield
+        self._end({"text": Module.TEXT, "vae": Module.VAE}[name])
+
+    def errors(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+        """As `SquaredErrors`; the DiT's cascade begins here."""
+        self._begin()
+        return self._errors(dit, asked)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """And ends here."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        self._end(Module.DIT)
+
+    def _begin(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        self._began = time.perf_counter()
+
+    def _end(self, module: Module) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            self.peak_bytes[module] += torch.cuda.max_memory_allocated(self._device) - self._before
+        self.seconds[module] += time.perf_counter() - self._began
+
+
+def profile(
+    config: TrainConfig, buckets: BucketConfig, world: World, rounds: int = 3
+) -> Iterator[MeasuredCascade]:
+    """Runs every shape, the smallest first; the same rows on every rank.
+
+    Weights and gradients are as ZeRO-1 holds them, whole on each rank. A shape that does not fit a GPU's memory has no
+    row for that degree, as it will have no cascade.
+
+    Args:
+        config: of the run; of its layout, activation checkpointing and compilation count.
+        buckets: of its stream.
+        world: all ranks; groups of k neighbours run the same microbatch at the same time.
+        rounds: that are timed.
+
+    Raises:
+        RunError: no shape fits.
+    """
+    own = config.parallel
+    alone = ParallelConfig(
+        activation_checkpointing=own.activation_checkpointing,
+        activation_memory_budget=own.activation_memory_budget,
+        compile=own.compile,
+    )
+    config = config.model_copy(update={"parallel": alone})
+    bundle = Bundle(config)
+    parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config)
+    bundle.to(world.device)
+    for weight in bundle.trained().values():
+        hold_(weight, config)
+    runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
+    fits = False
+    for shape in shapes(buckets):
+        for degree, errors in runners.items():
+            if degree > shape.length - buckets.max_text_tokens:  # a rank would have no token
+                continue
+            found = _measured(bundle, config, shape, errors, world, rounds)
+            if found is None:
+                continue
+            fits = True
+            for module in Module if degree == 1 else [Module.DIT]:
+                yield _row(module, shape, degree, *found[module])
+    if not fits:
+        raise RunError("no shape fits the GPU, with no degree: start more ranks, or give smaller buckets")
+
+
+def degrees_of(dit: Denoiser, ranks: int) -> list[int]:
+    """Those that so many ranks can be divided into groups of; 1 alone where a model's sequences cannot be cut."""
+    try:
+        cuttable(dit)
+    except UsageError:
+        return [1]
+    return [degree for degree in range(1, ranks + 1) if ranks % degree == 0]
+
+
+def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
+    """Runs groups of so many neighbours: Ulysses as far as heads divide, and a ring of such groups beyond."""
+    if degree == 1:
+        return of_whole
+    ulysses = math.gcd(cuttable(dit).full_heads, degree)
+    mesh = Mesh(dp_replicate=world.size // degree, ring=degree // ulysses, ulysses=ulysses)
+    return OfParts(Ranks(mesh, world).context)
+
+
+def _measured(
+    bundle: Bundle, config: TrainConfig, shape: Shape, errors: SquaredErrors, world: World, rounds: int
+) -> dict[Module, tuple[float, int | None]] | None:
+    """Seconds and peak of each module, the largest of all ranks; None where a rank has too little memory."""
+    meters = []
+    for number in range(WARM_UP + rounds):
+        meter, full = Meter(world.device, errors), 0
+        world.barrier()
+        try:
+            batch = noise(config, shape, 1, number)
+            found = losses(bundle, config, batch, world.device, errors=meter.errors, part=meter.part)
+            meter.backward(found.each.mean())
+        except torch.OutOfMemoryError:
+            full = 1
+        if world.largest(full):
+            return None
+        meters.append(meter)
+    told = {}
+    for module in Module:
+        seconds = statistics.median(meter.seconds[module] for meter in meters[WARM_UP:])
+        peak = max(meter.peak_bytes[module] for meter in meters[WARM_UP:])
+        on_a_gpu = world.device.type == "cuda"
+        told[module] = (
+            world.largest(math.ceil(seconds * 1e9)) / 1e9,
+            world.largest(peak) if on_a_gpu else None,
+        )
+    return told
+
+
+def _row(module: Module, shape: Shape, degree: int, seconds: float, peak: int | None) -> MeasuredCascade:
+    bucket = shape.bucket
+    return MeasuredCascade(
+        module.name.lower(),
+        shape.batch,
+        bucket.frames,
+        bucket.height,
+        bucket.width,
+        shape.length,
+        degree,
+        seconds,
+        None if peak is None else peak / 2**30,
+    )

@@ -1,0 +1,154 @@
+"""What a fit of cascades' costs takes from the run's configuration: bytes, and how its VAE cuts videos."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from loader.buckets import Bucket
+from loader.errors import UsageError
+from train.cascade.costs.profile_csv import Profile
+from train.cascade.problem import Module
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.config.tokenizer import DiffusersVAEConfig
+from train.memory.dry_run import rehearse
+from train.memory.live_memory import LiveMemory
+from train.memory.shapes import Shape
+from train.models.bundle import Bundle
+from train.models.encoders.tile_grid import TileGrid
+from train.models.encoders.tokenizer import Tokenizer
+from train.models.published.wan import Wan
+from train.parallel.context.parts import Cuttable, cuttable
+
+_LATENTS = 3  # handed over, with noise, and as they should come out
+_FAKE = torch.device("cpu")
+_REHEARSED = 4  # shapes: bytes lie on a line, and a rehearsal takes a second
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """Of one GPU, on which all modules lie at all times.
+
+    Attributes:
+        states_bytes: weights of all modules, gradients, and its part of the optimizer's state (ZeRO-1) and averages.
+        handed_token_bytes: of a token's latents, as a DiT takes them over.
+        handed_sample_bytes: of a caption's context, likewise.
+        exchanged_bytes: of a token that change ranks with Ulysses, forward, backward and recomputed; 0 where sequences
+            cannot be cut.
+        grid: how the VAE cuts videos.
+        at_once: whether it encodes all videos of a call together.
+    """
+
+    states_bytes: float
+    handed_token_bytes: float
+    handed_sample_bytes: float
+    exchanged_bytes: float
+    grid: TileGrid | None
+    at_once: bool
+
+
+def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
+    """Known without a GPU.
+
+    Args:
+        config: of the run; weights and gradients are taken to be whole on each GPU, whatever its layout.
+        shape: any of its shapes.
+        gpus: that the optimizer's state is divided over.
+
+    Raises:
+        UsageError: see `train.memory.dry_run.rehearse`.
+    """
+    config = _zero_1(config)
+    bundle = Bundle(config, meta=True)
+    [found] = rehearse(config, [shape], gpus, encoded=True)
+    encoder = config.tokenizer
+    return RunSizes(
+        states_bytes=found.state + _bytes(bundle.tokenizer),
+        handed_token_bytes=_LATENTS * 4.0 * bundle.tokenizer.channels * math.prod(bundle.dit.patch),
+        handed_sample_bytes=4.0 * (config.text.max_text_tokens + 1) * bundle.text.width,
+        exchanged_bytes=_exchanged_bytes(config, bundle),
+        grid=bundle.tokenizer.tile_grid,
+        at_once=not (isinstance(encoder, DiffusersVAEConfig) and (encoder.slicing or encoder.tiling)),
+    )
+
+
+def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
+    """A profile whose peaks are what `train.memory.dry_run` says of some shapes on one rank.
+
+    Args:
+        profile: of the run.
+        config: of the run.
+    """
+    config = _zero_1(config)
+    rows_n5 = np.column_stack([profile.batch * profile.length, profile.batch, profile.size_n3])
+    distinct, place_n = np.unique(rows_n5, axis=0, return_inverse=True)
+    chosen = np.unique(np.linspace(0, len(distinct) - 1, _REHEARSED).round().astype(np.int64))
+    shapes = [
+        Shape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
+    ]
+    peaks = {
+        # One rank alone would hold its weights in float32, and copies of them.
+        Module.DIT: [one.passes - one.state for one in rehearse(config, shapes, ranks=2, encoded=True)],
+        Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
+    }
+    peak_gib = np.full(len(rows_n5), np.nan)
+    for module, of_shapes in peaks.items():
+        of_distinct = np.full(len(distinct), np.nan)
+        of_distinct[chosen] = np.array(of_shapes) / 2**30
+        own_n = (profile.module == module) & (profile.degree == 1)
+        peak_gib[own_n] = of_distinct[place_n.reshape(-1)][own_n]
+    return replace(profile, peak_gib=peak_gib)
+
+
+def _zero_1(config: TrainConfig) -> TrainConfig:
+    """As cascades need it: a rank's layers are whole, as other ranks may be at something else meanwhile."""
+    parallel = ParallelConfig(
+        dp_replicate=1,
+        dp_shard="rest",
+        shard="optimizer",
+        activation_checkpointing=config.parallel.activation_checkpointing,
+        activation_memory_budget=config.parallel.activation_memory_budget,
+        compile=config.parallel.compile,
+    )
+    return config.model_copy(update={"parallel": parallel})
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+
+
+def _exchanged_bytes(config: TrainConfig, bundle: Bundle) -> float:
+    """Queries, keys and values go out in each layer and outputs come back, and gradients of all four."""
+    try:
+        dit = cuttable(bundle.dit)
+    except UsageError:
+        return 0.0
+    passes = 3 if config.parallel.activation_checkpointing == "full" else 2
+    value_bytes = 2 if config.dtype == "bfloat16" else 4
+    return float(4 * passes * len(dit.repeated()) * _width(dit) * value_bytes)
+
+
+def _width(dit: Cuttable) -> int:
+    """Of a token's queries."""
+    if isinstance(dit, Wan):
+        return dit.full_heads * int(dit.model.config.attention_head_dim)
+    return dit.config.hidden
+
+
+def _encoding_peaks(tokenizer: Tokenizer, shapes: Sequence[Shape]) -> list[int]:
+    found = []
+    with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory, torch.no_grad():
+        tokenizer = tokenizer.to_empty(device=_FAKE)
+        for shape in shapes:
+            bucket = shape.bucket
+            before = memory.peak = memory.live
+            tokenizer.encode(
+                torch.empty((shape.batch, 3, bucket.frames, bucket.height, bucket.width), dtype=torch.uint8)
+            )
+            found.append(memory.peak - before)
+    return found

@@ -1,0 +1,1 @@
+"""Corrections of a plan from measured cascades, slow GPUs and lost ones."""

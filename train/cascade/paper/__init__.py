@@ -1,0 +1,1 @@
+"""Plans on paper: traces of steps, cost tables, simulated execution, timelines."""

@@ -1,0 +1,189 @@
+"""Executes a placed schedule on paper: event-driven, with times that are not what was planned."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from loader.arrays import Floats
+from loader.errors import RunError
+from train.cascade.placement.communication import Communication
+from train.cascade.placement.mapper import needs
+from train.cascade.problem import Module
+from train.cascade.schedule import Run, Schedule
+
+
+class Noise(BaseModel, frozen=True, extra="forbid"):
+    """How real times differ from planned ones."""
+
+    sigma: float = Field(0.05, ge=0, description="standard deviation of the logarithm of each cascade's time")
+    slow: dict[int, float] = Field(
+        {}, description="GPUs that take so many times as long; a cascade waits for its slowest"
+    )
+
+    def factors(self, schedule: Schedule, draw: np.random.Generator) -> Floats:
+        """Of each run, float64 [R]; 1 on average where no GPU is slow."""
+        noise_R = draw.lognormal(-(self.sigma**2) / 2, self.sigma, len(schedule.runs))
+        slow_R = [max(self.slow.get(gpu, 1.0) for gpu in run.gpus) for run in schedule.runs]
+        return np.asarray(noise_R * slow_R)
+
+
+Orders = Sequence[Sequence[int]]
+"""Of each GPU, the numbers of its runs in the order in which it runs them."""
+
+
+def orders(schedule: Schedule) -> list[list[int]]:
+    """The one global order, as each GPU sees it."""
+    found: list[list[int]] = [[] for _ in range(schedule.gpus)]
+    for number, run in enumerate(schedule.runs):
+        for gpu in run.gpus:
+            found[gpu].append(number)
+    return found
+
+
+def execute(
+    schedule: Schedule,
+    factors_R: Floats | None = None,
+    places: Communication | None = None,
+    on: Orders | None = None,
+    time_triggered: bool = False,
+) -> Schedule:
+    """What really runs when.
+
+    A cascade starts as soon as all its GPUs have come to it and what it needs has arrived. As long as all GPUs follow
+    one total order this ends: of the cascades that are left, the first in that order is next on each of its GPUs, and
+    what it needs came before it.
+
+    Args:
+        schedule: as planned.
+        factors_R: by which the runs take longer than planned.
+        places: what their places cost.
+        on: the order of each GPU; the schedule's when None.
+        time_triggered: nothing starts before its planned time, as an executor of the timeline itself would have it.
+
+    Returns:
+        The same cascades on the same GPUs, with the times that came out.
+
+    Raises:
+        RunError: the GPUs wait for each other; names a GPU whose order is not the schedule's.
+    """
+    runs, queues = schedule.runs, on if on is not None else orders(schedule)
+    seconds_R = np.array([run.end_s - run.start_s for run in runs])
+    if places:
+        seconds_R = np.maximum(seconds_R + places.lost_R, 0.0)
+    if factors_R is not None:
+        seconds_R = seconds_R * factors_R
+    delay_s = {(one.giver, one.taker): one.seconds for one in places.handoffs} if places else {}
+    givers = needs(runs)
+    takers: list[list[int]] = [[] for _ in runs]
+    for taker, own in enumerate(givers):
+        for giver in own:
+            takers[giver].append(taker)
+    waits = [len(run.gpus) + len(own) for run, own in zip(runs, givers, strict=True)]
+    earliest_s = [run.start_s if time_triggered else 0.0 for run in runs]
+    at = [0] * schedule.gpus
+    done: dict[int, Run] = {}
+    ready: list[int] = []
+
+    def fewer(number: int, from_s: float) -> None:
+        earliest_s[number] = max(earliest_s[number], from_s)
+        waits[number] -= 1
+        if not waits[number]:
+            ready.append(number)
+
+    for queue in queues:
+        if queue:
+            fewer(queue[0], 0.0)
+    while ready:
+        number = ready.pop()
+        start_s = earliest_s[number]
+        end_s = start_s + float(seconds_R[number])
+        done[number] = runs[number]._replace(start_s=start_s, end_s=end_s)
+        for taker in takers[number]:
+            fewer(taker, end_s + delay_s.get((number, taker), 0.0))
+        for gpu in runs[number].gpus:
+            at[gpu] += 1
+            if at[gpu] < len(queues[gpu]):
+                fewer(queues[gpu][at[gpu]], end_s)
+    if len(done) < len(runs):
+        raise RunError(_stuck(schedule, queues, at, givers, done))
+    return Schedule.of(done.values(), schedule.gpus)
+
+
+def busy_s(executed: Schedule) -> Floats:
+    """Seconds that each GPU runs something, float64 [gpus]."""
+    found_G = np.zeros(executed.gpus)
+    for run in executed.runs:
+        found_G[list(run.gpus)] += run.end_s - run.start_s
+    return found_G
+
+
+def flops_cv(executed: Schedule, flops_SM: Floats) -> float:
+    """Coefficient of variation, over the GPUs, of the operations that each does in the iteration (Arachne, Fig. 10).
+
+    Args:
+        executed: the iteration.
+        flops_SM: operations of each cascade, which its GPUs divide evenly, float64 [S, M].
+    """
+    done_G = np.zeros(executed.gpus)
+    for run in executed.runs:
+        done_G[list(run.gpus)] += float(flops_SM[run.cascade]) / len(run.gpus)
+    return float(done_G.std() / done_G.mean()) if done_G.any() else 0.0
+
+
+class Gain(NamedTuple):
+    """Why one execution is shorter than another, in seconds of it; both together are the difference.
+
+    Attributes:
+        less_work_s: GPUs compute and communicate for less time, as with other degrees.
+        less_idle_s: they wait for less time.
+    """
+
+    less_work_s: float
+    less_idle_s: float
+
+
+def gain(makespan_s: float, idle: float, other_s: float, other_idle: float) -> Gain:
+    """Of one execution over another on as many GPUs, or of the means of many.
+
+    Args:
+        makespan_s: of the one.
+        idle: share of its GPUs' time.
+        other_s: makespan of the other.
+        other_idle: share of its GPUs' time.
+    """
+    return Gain(
+        other_s * (1 - other_idle) - makespan_s * (1 - idle), other_s * other_idle - makespan_s * idle
+    )
+
+
+def _stuck(
+    schedule: Schedule,
+    queues: Orders,
+    at: Sequence[int],
+    givers: Sequence[Sequence[int]],
+    done: dict[int, Run],
+) -> str:
+    """Which GPU holds up the rest: one that is out of order."""
+    number = next(number for number in range(len(schedule.runs)) if number not in done)
+    while True:
+        # What holds up a run came before it in the schedule, or its GPU is the one; so this ends.
+        blockers = [giver for giver in givers[number] if giver not in done]
+        for gpu in schedule.runs[number].gpus:
+            if at[gpu] == len(queues[gpu]):
+                return f"GPU {gpu} never runs {_name(schedule, number)}, for which the others wait"
+            head = queues[gpu][at[gpu]]
+            if head > number:
+                return (
+                    f"the order of GPU {gpu} is not that of the others: it runs {_name(schedule, head)} before"
+                    f" {_name(schedule, number)}, and they wait for each other"
+                )
+            if head < number:
+                blockers.append(head)
+        number = min(blockers)
+
+
+def _name(schedule: Schedule, number: int) -> str:
+    sample, module = schedule.runs[number].cascade
+    return f"the {Module(module).name} of sample {sample}"

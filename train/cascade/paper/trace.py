@@ -1,0 +1,258 @@
+"""Many iterations on paper: what a planner makes of the samples of each step, placed and executed with noise."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from loader.arrays import Floats
+from loader.buckets import Bucket
+from loader.errors import UsageError
+from loader.microbatches import Microbatches
+from loader.named_file import read_named
+from loader.tokens import Compression, sequence_length
+from train.cascade.costs.cost_model import CostModel, Samples
+from train.cascade.paper.simulate import Noise, execute, flops_cv
+from train.cascade.placement.communication import Traffic, communication
+from train.cascade.placement.mapper import place
+from train.cascade.placement.topology import Topology
+from train.cascade.problem import Module, Problem
+from train.cascade.schedule import Schedule
+
+MAX_TRACE_BYTES = 64 << 20
+
+
+class Shape(BaseModel, frozen=True, extra="forbid"):
+    """A microbatch of a trace: videos of one shape, or of so many tokens with cached latents."""
+
+    frames: int = Field(0, ge=0, description="of each video")
+    height: int = Field(0, ge=0, description="pixels")
+    width: int = Field(0, ge=0, description="pixels")
+    tokens: int = Field(0, ge=0, description="S of each; 0: what its shape gives")
+    batch: int = Field(1, ge=1, description="videos, B")
+
+    @model_validator(mode="after")
+    def _known(self) -> "Shape":
+        if not self.tokens and not self.frames:
+            raise ValueError("a sample needs frames, height and width, or tokens")
+        return self
+
+
+class Trace(BaseModel, frozen=True, extra="forbid"):
+    """What a cluster trained on, step by step."""
+
+    gpus: int = Field(ge=1, le=65_536, description="that there are")
+    gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
+    steps: tuple[Annotated[tuple[Shape, ...], Field(min_length=1)], ...] = Field(
+        min_length=1, description="microbatches of each iteration"
+    )
+
+    def samples(self, compression: Compression, text_tokens: int = 0) -> list[Samples]:
+        """Of each step.
+
+        Args:
+            compression: pixels per token, for shapes that come without their tokens.
+            text_tokens: that S counts for a caption there.
+
+        Raises:
+            UsageError: a sample has neither tokens nor a size; a cost table may know it by its frames alone.
+        """
+        for number, step in enumerate(self.steps):
+            for sample, one in enumerate(step):
+                if not one.tokens and not (one.height and one.width):
+                    raise UsageError(
+                        f"at step {number}, sample {sample}: a sample needs frames, height and width, or tokens;"
+                        " frames alone are for a --cost-table that has no sizes"
+                    )
+        return [_samples(step, compression, text_tokens) for step in self.steps]
+
+
+def read_trace(file: Path) -> Trace:
+    """A trace in JSON.
+
+    Raises:
+        UsageError: the file cannot be read, or is no trace; names the key that is wrong.
+    """
+    try:
+        return Trace.model_validate_json(read_named(file, MAX_TRACE_BYTES, f"the trace {file}"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = _where(first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{file} is no trace{f', at {where}' if where else ''}: {message}") from error
+
+
+def _where(loc: Sequence[int | str]) -> str:
+    """Of a wrong value: step 0, sample 3, key frames."""
+    step, sample, key = (*loc[1:], None, None, None)[:3]
+    if loc[:1] != ("steps",) or step is None:
+        return f"key {'.'.join(map(str, loc))}" if loc else ""
+    named = [f"step {step}", f"sample {sample}", f"key {key}"]
+    return ", ".join(named[: len(loc) - 1])
+
+
+def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples:
+    """Of a step of a workload (`loader.workloads`) or of a dataset's stream (`loader.epoch`).
+
+    Args:
+        microbatches: of the step, of all ranks.
+        buckets: that they name.
+    """
+    sizes_K3 = np.array([(bucket.frames, bucket.height, bucket.width) for bucket in buckets])
+    frames, height, width = sizes_K3[microbatches.bucket].T
+    return Samples(microbatches.batch, frames, microbatches.length, height, width)
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """What plans are made for.
+
+    Attributes:
+        costs: of the model on these GPUs.
+        topology: of the cluster.
+        gpus: that there are.
+        degrees: that the DiT can have.
+        memory_bytes: of a GPU.
+    """
+
+    costs: CostModel
+    topology: Topology
+    gpus: int
+    degrees: tuple[int, ...]
+    memory_bytes: float
+
+    def problem(self, samples: Samples) -> Problem:
+        """Of an iteration; degrees above the number of GPUs are left out."""
+        degrees = tuple(degree for degree in self.degrees if degree <= self.gpus)
+        return self.costs.problem(samples, self.gpus, degrees, self.memory_bytes)
+
+
+Planner = Callable[[Problem], Schedule]
+Mapper = Callable[[Schedule, Topology], Schedule]
+
+
+class Iteration(NamedTuple):
+    """One step of a trace.
+
+    Attributes:
+        planned_s: makespan of the plan.
+        executed: the runs as they came out.
+        idle: share of the GPUs' time until the last cascade ends.
+        flops_cv: coefficient of variation of the GPUs' operations.
+        plan_ms: of planning, on the processor.
+        place_ms: of placing, likewise.
+    """
+
+    planned_s: float
+    executed: Schedule
+    idle: float
+    flops_cv: float
+    plan_ms: float
+    place_ms: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means over the steps of a trace.
+
+    Attributes:
+        steps: how many.
+        iteration_s: of the executions.
+        planned_s: of the plans.
+        idle: share of all GPU time.
+        flops_cv: of the GPUs' operations in a step.
+        plan_ms: of planning a step, on the processor.
+        place_ms: of placing a step, likewise.
+    """
+
+    steps: int
+    iteration_s: float
+    planned_s: float
+    idle: float
+    flops_cv: float
+    plan_ms: float
+    place_ms: float
+
+    @classmethod
+    def of(cls, iterations: Iterable[Iteration]) -> "Summary":
+        """Of at least one."""
+        every = list(iterations)
+        total_s = sum(one.executed.makespan_s for one in every)
+        return cls(
+            steps=len(every),
+            iteration_s=total_s / len(every),
+            planned_s=float(np.mean([one.planned_s for one in every])),
+            idle=sum(one.idle * one.executed.makespan_s for one in every) / total_s if total_s else 0.0,
+            flops_cv=float(np.mean([one.flops_cv for one in every])),
+            plan_ms=float(np.mean([one.plan_ms for one in every])),
+            place_ms=float(np.mean([one.place_ms for one in every])),
+        )
+
+
+def replay(
+    steps: Iterable[Samples],
+    cluster: Cluster,
+    planner: Planner,
+    mapper: Mapper = place,
+    noise: Noise | None = None,
+    seed: int = 0,
+) -> Iterable[Iteration]:
+    """Plans, places and executes step after step.
+
+    Args:
+        steps: samples of each.
+        cluster: to plan for.
+        planner: any.
+        mapper: any; such as one that leaves GPUs as the planner named them.
+        noise: of the execution; None: times are as planned, but for what places cost.
+        seed: of the noise, which is the same for every planner as far as the order of its cascades is.
+    """
+    for number, samples in enumerate(steps):
+        problem = cluster.problem(samples)
+        began = time.process_time()
+        planned = planner(problem)
+        middle = time.process_time()
+        placed = mapper(planned, cluster.topology)
+        ended = time.process_time()
+        places = communication(
+            placed, cluster.topology, Traffic.of(cluster.costs, samples), cluster.costs.links
+        )
+        draw = np.random.default_rng([seed, number])
+        executed = execute(placed, noise.factors(placed, draw) if noise else None, places)
+        yield Iteration(
+            planned.makespan_s,
+            executed,
+            executed.idle,
+            flops_cv(executed, arithmetic(cluster.costs, samples)),
+            (middle - began) * 1e3,
+            (ended - middle) * 1e3,
+        )
+
+
+def arithmetic(costs: CostModel, samples: Samples) -> Floats:
+    """What cascades compute, in seconds of one GPU and without what they send, float64 [S, M].
+
+    In proportion to their operations, where all modules run at one utilisation.
+    """
+    one = np.array([1])
+    found_SM = np.zeros((len(samples.length), len(Module)))
+    found_SM[:, Module.DIT] = costs.dit.seconds(samples.batch, samples.length, one, costs.links)[:, 0]
+    if costs.vae:
+        seconds_S = costs.vae.seconds(samples.batch, samples.size_S3, one)[:, 0]
+        found_SM[:, Module.VAE] = np.where(np.isfinite(seconds_S), seconds_S, 0.0)
+    if costs.text:
+        found_SM[:, Module.TEXT] = costs.text.seconds(samples.batch)
+    return found_SM
+
+
+def _samples(step: Sequence[Shape], compression: Compression, text_tokens: int) -> Samples:
+    def column(name: str) -> Any:
+        return np.array([getattr(shape, name) for shape in step], np.int64)
+
+    frames, height, width, tokens = map(column, ("frames", "height", "width", "tokens"))
+    own = sequence_length(text_tokens, np.maximum(frames, 1), height, width, compression)
+    return Samples(column("batch"), frames, np.where(tokens > 0, tokens, own), height, width)

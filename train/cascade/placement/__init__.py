@@ -1,0 +1,1 @@
+"""Placement: the GPUs that run each planned cascade."""

@@ -1,0 +1,248 @@
+"""The mapper: which GPUs each cascade of a schedule gets, by what is near to what (Arachne, section IV-C).
+
+The paper ranks places for one cascade and does not say what happens when cascades want the same one. Here a schedule's
+cost is the sum of its cascades' `Levels`, each counted for as many microseconds as the cascade runs, compared level by
+level; and the procedure is greedy in the order of starts, then a search of moves that lower this sum.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+
+import numpy as np
+
+from train.cascade.placement.levels import BOTH, NOTHING, Levels, Priorities, levels
+from train.cascade.placement.sites import Sites
+from train.cascade.placement.swaps import TOGETHER_S, Board
+from train.cascade.placement.topology import Topology
+from train.cascade.problem import Module
+from train.cascade.schedule import Run, Schedule
+
+TRIES = 200
+"""Moves that the search judges, at most; so its time is bounded, and its result the same on every machine."""
+_QUIETEST = 4  # nodes that a move considers besides those where the cascade and its kin are
+
+_AS_IT_IS: Mapping[int, list[int]] = {}
+
+
+def place(
+    schedule: Schedule,
+    topology: Topology,
+    priorities: Priorities = BOTH,
+    tries: int = TRIES,
+    among: Sequence[int] | None = None,
+) -> Schedule:
+    """The same schedule with other GPUs: times and degrees stay. A pure function.
+
+    The cost is never above that of the GPUs that the schedule came with.
+
+    Args:
+        schedule: a valid one.
+        topology: of the cluster; it may have more GPUs than the schedule.
+        priorities: which count. Without those within cascades, GPUs are taken where the sample's others ran, then in
+            the order of their numbers; with `NEITHER` by their numbers alone.
+        tries: of the search.
+        among: GPUs of the topology that it may use, rising, as many as the schedule has, such as those that are not
+            lost; None: the first ones.
+
+    Raises:
+        ValueError: the schedule has more GPUs than the topology, or not as many as it may use.
+    """
+    if schedule.gpus > topology.gpus:
+        raise ValueError(f"a schedule for {schedule.gpus} GPUs on a topology of {topology.gpus}")
+    if among is not None:
+        if len(among) != schedule.gpus:
+            raise ValueError(f"a schedule for {schedule.gpus} GPUs on {len(among)}")
+        schedule = by_number(schedule, among)
+    among = among or range(schedule.gpus)
+    own = [list(run.gpus) for run in schedule.runs]
+    starts = (_greedy(schedule, topology, priorities, among), own)
+    searches = [_Search(schedule, topology, priorities, gpus, among) for gpus in starts]
+    for search in sorted(searches, key=lambda search: search.total):
+        tries = search.run(tries)
+    return _with(schedule, min(searches, key=lambda search: search.total).board.gpus)
+
+
+def by_number(schedule: Schedule, gpus: Sequence[int]) -> Schedule:
+    """The same schedule on GPUs of these numbers, rising, the first for its GPU 0 and so on."""
+    named = _with(schedule, [[gpus[gpu] for gpu in run.gpus] for run in schedule.runs])
+    return Schedule(named.runs, max(gpus) + 1)
+
+
+def placed_cost(
+    schedule: Schedule,
+    topology: Topology,
+    priorities: Priorities = BOTH,
+) -> Levels:
+    """The sum of the cascades' levels, each times the microseconds of the cascade."""
+    own = [run.gpus for run in schedule.runs]
+    return _Search(schedule, topology, priorities, own, range(schedule.gpus)).total
+
+
+def needs(runs: Sequence[Run]) -> list[list[int]]:
+    """Of each run, the numbers of those whose results it needs."""
+    others: dict[int, list[int]] = {}
+    for number, run in enumerate(runs):
+        if run.cascade.module != Module.DIT:
+            others.setdefault(run.cascade.sample, []).append(number)
+    return [others.get(run.cascade.sample, []) if run.cascade.module == Module.DIT else [] for run in runs]
+
+
+def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]) -> Schedule:
+    pairs = zip(schedule.runs, gpus, strict=True)
+    return Schedule(tuple(run._replace(gpus=tuple(sorted(own))) for run, own in pairs), schedule.gpus)
+
+
+def _greedy(
+    schedule: Schedule, topology: Topology, priorities: Priorities, among: Sequence[int]
+) -> list[list[int]]:
+    """The best of the proposed GPUs for each cascade, in the order of starts.
+
+    What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
+    """
+    sites = Sites(topology)
+    open_gpus = topology.by_node(among)
+    running, chosen = list[tuple[float, int]](), list[list[int]]()
+    before = needs(schedule.runs)
+    of_sample: dict[int, list[int]] = {}
+    for number, run in enumerate(schedule.runs):
+        while running and running[0][0] <= run.start_s + TOGETHER_S:
+            for node, own in topology.by_node(chosen[heappop(running)[1]]).items():
+                open_gpus[node] = sorted(open_gpus[node] + own)
+        kin = of_sample.setdefault(run.cascade.sample, [])
+        liked = kin if priorities.inter else []
+        groups = [chosen[other] for other in before[number]]
+        if priorities.intra:
+            found = min(
+                sites.proposals(len(run.gpus), open_gpus, liked),
+                key=lambda gpus: levels(topology, gpus, groups, priorities),
+            )
+        else:
+            size = topology.gpus_per_node
+            every = [node * size + gpu for node in sorted(open_gpus) for gpu in open_gpus[node]]
+            found = sorted(sorted(every, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])
+        for node, own in topology.by_node(found).items():
+            open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in own]
+        chosen.append(found)
+        kin += found
+        heappush(running, (run.end_s, number))
+    return chosen
+
+
+class _Search:
+    """Moves of single cascades that lower the cost, each of which pushes away what is in its way (`Board.move`).
+
+    Attributes:
+        board: the GPUs.
+        total: cost of the schedule.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        topology: Topology,
+        priorities: Priorities,
+        gpus: Sequence[Sequence[int]],
+        among: Sequence[int],
+    ) -> None:
+        self.board = Board(schedule, gpus)
+        self._among = topology.by_node(among)
+        self._topology, self._priorities = topology, priorities
+        self._sites, self._alone = Sites(topology), dict[int, Levels]()
+        self._before = needs(schedule.runs)
+        self._after: list[list[int]] = [[] for _ in schedule.runs]
+        for number, others in enumerate(self._before):
+            for other in others:
+                self._after[other].append(number)
+        self._weight = [round((run.end_s - run.start_s) * 1e6) for run in schedule.runs]
+        self._cost = [self._judged(number) for number in range(len(schedule.runs))]
+        self.total = _sum(self._cost)
+
+    def run(self, tries: int) -> int:
+        """Until nothing helps, or so many moves were judged; how many of them are left."""
+        improved = True
+        while improved:
+            improved = False
+            excess = [self._excess(number) for number in range(len(self._cost))]
+            for number in sorted(range(len(excess)), key=lambda number: excess[number], reverse=True):
+                if self._excess(number) <= NOTHING:
+                    continue
+                for mover, wanted in self._moves(number):
+                    if self._judged(number, {mover: wanted}) >= self._cost[number]:
+                        continue
+                    if tries <= 0:
+                        return 0
+                    tries -= 1
+                    if self._better(mover, wanted):
+                        improved = True
+                        break
+        return tries
+
+    def _excess(self, number: int) -> Levels:
+        """The cost of a cascade above what it would have with all GPUs to itself."""
+        least, weight = self._least(len(self.board.gpus[number])), self._weight[number]
+        pairs = zip(self._cost[number], least, strict=True)
+        return Levels(*(cost - weight * level for cost, level in pairs))
+
+    def _least(self, degree: int) -> Levels:
+        if degree not in self._alone:
+            proposed = self._sites.proposals(degree, self._among, ())
+            self._alone[degree] = min(levels(self._topology, gpus, (), self._priorities) for gpus in proposed)
+        return self._alone[degree]
+
+    def _judged(self, number: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
+        """The cost of a cascade, with other GPUs for some."""
+
+        def of(one: int) -> list[int]:
+            return instead[one] if one in instead else sorted(self.board.gpus[one])
+
+        before = [of(other) for other in self._before[number]]
+        found = levels(self._topology, of(number), before, self._priorities)
+        weight = self._weight[number]
+        return Levels(*[weight * level for level in found])
+
+    def _moves(self, number: int) -> Iterator[tuple[int, list[int]]]:
+        """Of a cascade to better places, and of those before it to its own."""
+        size, most = self._topology.gpus_per_node, len(self.board.on)
+        for mover in (number, *(self._before[number] if self._priorities.inter else [])):
+            own = self.board.gpus[mover]
+            related = set().union(
+                *(self.board.gpus[other] for other in self._before[mover] + self._after[mover])
+            )
+            busy = self.board.busy(mover)
+            around = {gpu // size for gpu in own | related}
+            load_N = np.bincount(np.array([*busy, most - 1]) // size)
+            around.update(np.argsort(load_N, kind="stable")[:_QUIETEST].tolist())
+            near = [node * size + gpu for node in sorted(around) for gpu in self._among.get(node, ())]
+            quiet = [gpu for gpu in near if gpu not in busy]
+            seen = [sorted(own)]
+            for allowed, liked in ((quiet, related), (near, related), (near, own | related)):
+                if len(allowed) < len(own):
+                    continue
+                for wanted in self._sites.proposals(len(own), self._topology.by_node(allowed), liked):
+                    if wanted not in seen:
+                        seen.append(wanted)
+                        yield mover, wanted
+
+    def _better(self, mover: int, wanted: list[int]) -> bool:
+        """Makes a move if it lowers the cost."""
+        done = self.board.move(mover, wanted)
+        moved = {number for _, _, chain in done for number in chain}
+        touched = moved.union(*(self._after[number] for number in moved))
+        now = {number: self._judged(number) for number in touched}
+        change = [
+            new - old
+            for new, old in zip(
+                _sum(now.values()), _sum(self._cost[number] for number in touched), strict=True
+            )
+        ]
+        if tuple(change) >= NOTHING:
+            self.board.undo(done)
+            return False
+        for number, cost in now.items():
+            self._cost[number] = cost
+        self.total = Levels(*(old + by for old, by in zip(self.total, change, strict=True)))
+        return True
+
+
+def _sum(costs: Iterable[Levels]) -> Levels:
+    return Levels(*(sum(column) for column in zip(NOTHING, *costs, strict=True)))

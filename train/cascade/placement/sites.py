@@ -1,0 +1,126 @@
+"""Where a cascade could go: a few sets of GPUs that are worth comparing."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from train.cascade.placement.topology import Topology
+
+_SEEDS = 4  # nodes from which a group over several nodes is grown
+
+
+class Sites:
+    """Proposes GPUs, best kinds first; which of them is best is for `levels` to say."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._closest: dict[tuple[tuple[int, ...], int], list[frozenset[int]]] = {}
+
+    def proposals(
+        self, degree: int, open_gpus: dict[int, list[int]], liked: Collection[int]
+    ) -> Iterator[list[int]]:
+        """Sets of so many GPUs, rising, as far within one node as that is possible.
+
+        Args:
+            degree: how many.
+            open_gpus: that may be taken, as numbers within their nodes, rising, by node.
+            liked: GPUs that are better than others, such as those of the cascades before.
+        """
+        favourites = {node: set(own) for node, own in self._topology.by_node(liked).items()}
+        whole = [(len(own), node) for node, own in open_gpus.items() if len(own) >= degree]
+        groups: Iterable[list[int]]
+        if whole:
+            liked_first = [node for node in favourites if len(open_gpus.get(node, ())) >= degree]
+            groups = [[node] for node in dict.fromkeys((*liked_first, min(whole)[1], *self._brokers(whole)))]
+        else:
+            groups = self._across(degree, open_gpus, favourites)
+        for group in groups:
+            yield self._chosen(degree, {node: open_gpus[node] for node in group}, favourites)
+
+    def _brokers(self, whole: Iterable[tuple[int, int]]) -> list[int]:
+        """Of nodes and their room, the tightest with a broker, where not all have one."""
+        brokers = self._topology.brokers
+        found = min((one for one in whole if brokers is not None and one[1] in brokers), default=None)
+        return [found[1]] if found else []
+
+    def _across(
+        self,
+        degree: int,
+        open_gpus: dict[int, list[int]],
+        favourites: dict[int, set[int]],
+    ) -> Iterator[list[int]]:
+        """Sets of as few nodes as will do, with enough room for an even share each where there are such."""
+        room = {node: len(own) for node, own in open_gpus.items()}
+        fullest = sorted(room, key=lambda node: (-room[node], node))
+        count = held = 0
+        while held < degree:
+            held += room[fullest[count]]
+            count += 1
+        pool = [node for node in fullest if room[node] >= -(-degree // count)]
+        if len(pool) < count:
+            pool = fullest[:count]
+        seeds = [node for node in favourites if node in pool]
+        seeds += sorted(pool, key=lambda node: (room[node], node))
+        share = -(-degree // count)
+        for seed in list(dict.fromkeys(seeds))[:_SEEDS]:
+            group, common = [seed], set(open_gpus[seed])
+            while len(group) < count:
+                nearest = max(
+                    (node for node in pool if node not in group),
+                    key=lambda node: (
+                        min(share, len(common.intersection(open_gpus[node]))),
+                        node in favourites,
+                        -room[node],
+                        -node,
+                    ),
+                )
+                group.append(nearest)
+                common.intersection_update(open_gpus[nearest])
+            yield group
+
+    def _chosen(
+        self, degree: int, open_gpus: dict[int, list[int]], favourites: dict[int, set[int]]
+    ) -> list[int]:
+        """GPUs of these nodes, in even shares, with the same numbers in all of them as far as they are open."""
+        shares = even_shares(degree, {node: len(own) for node, own in open_gpus.items()})
+        aligned: frozenset[int] = frozenset()
+        if len(shares) > 1:
+            common = set.intersection(*(set(own) for own in open_gpus.values()))
+            wanted = min(len(common), min(shares.values()))
+            liked = set().union(*(favourites.get(node, set()) for node in shares))
+            best = self._closest_of(tuple(sorted(common)), wanted)
+            aligned = max(best, key=lambda own: len(own & liked))
+        size, chosen = self._topology.gpus_per_node, []
+        for node, share in shares.items():
+            fond = favourites.get(node, set())
+            ordered = sorted(open_gpus[node], key=lambda gpu: (gpu not in aligned, gpu not in fond, gpu))
+            chosen += [node * size + gpu for gpu in ordered[:share]]
+        return sorted(chosen)
+
+    def _closest_of(self, gpus: tuple[int, ...], count: int) -> list[frozenset[int]]:
+        """Of a node's GPUs, the sets of so many with the least distance to their cards, grown from each."""
+        if (gpus, count) not in self._closest:
+            far = self._topology.cumulative_distance
+            grown: dict[frozenset[int], int] = {}
+            for first in gpus if count else ():
+                own: tuple[int, ...] = (first,)
+                while len(own) < count:
+                    wider = [(*own, gpu) for gpu in gpus if gpu not in own]
+                    own = min(wider, key=lambda wide: (far(tuple(sorted(wide))), wide[-1]))
+                grown[frozenset(own)] = far(tuple(sorted(own)))
+            least = min(grown.values(), default=0)
+            found = [own for own, steps in grown.items() if steps == least]
+            self._closest[gpus, count] = found or [frozenset()]
+        return self._closest[gpus, count]
+
+
+def even_shares(degree: int, room: dict[int, int]) -> dict[int, int]:
+    """How many GPUs each node gives, so that most and fewest differ as little as the room allows.
+
+    Args:
+        degree: GPUs in all.
+        room: of each node; enough in all.
+    """
+    shares, left = {}, degree
+    for place, node in enumerate(sorted(room, key=lambda node: (room[node], node))):
+        shares[node] = min(room[node], left // (len(room) - place))
+        left -= shares[node]
+    return {node: shares[node] for node in sorted(room)}

@@ -1,0 +1,225 @@
+"""Simulated annealing of samples in cells of GPUs: the moves, compiled.
+
+A cell is a block of GPUs with a few samples, whose cascades are laid in an order (`serial`). A move changes one or two
+cells, so judging it takes less than a microsecond; and the energy sum(exp(SHARPNESS * (cost / T - 1))) over the
+cells notices every cell, where the makespan of the whole schedule says nothing of most moves.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.arrays import Flags, Numbers, Places
+from train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
+from train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
+from train.cascade.scheduling.compiled import compiled
+from train.cascade.scheduling.draws import Bits, below, chance
+from train.cascade.scheduling.list_schedule import Tables
+from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
+
+# Here and in the moves: tuned on cases like those of docs/benchmarks/planners.md, drawn with other seeds.
+SHARPNESS = 200.0
+_WITHIN = 0.6  # share of the moves that change one cell
+_DEGREES, _TURN = (
+    0.45,
+    0.15,
+)  # share of those that change degrees, that turn two samples round; others move a cascade
+_ALIKE = 0.9  # share of the moves between cells that exchange samples of like size; with the others one goes
+_LIKE = 6  # places apart by size, at most, of samples of like size
+
+
+class State(NamedTuple):
+    """What moves change.
+
+    Attributes:
+        order_CN: cascades of each cell in the order in which they are laid, each as MODULES * sample + module, also
+            those that a sample lacks, uint32 [C, N].
+        count_C: how many there are, int64 [C].
+        degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
+    """
+
+    order_CN: Numbers
+    count_C: Places
+    degree_SM: Places
+
+
+class Cooling(NamedTuple):
+    """How long and how boldly.
+
+    Attributes:
+        moves: at most.
+        first: temperature at the first move, in units of the logarithm of the energy.
+        last: and at the last one.
+        enough_s: a makespan at which to stop.
+    """
+
+    moves: int
+    first: float
+    last: float
+    enough_s: float
+
+
+@compiled
+def anneal(
+    state: State,
+    tables: Tables,
+    size_C: Places,
+    target_s: float,
+    cooling: Cooling,
+    bits: Bits,
+    scratch: Scratch,
+) -> float:
+    """Changes a state to the best that was found, and returns its makespan.
+
+    Args:
+        state: to begin with.
+        tables: of the problem.
+        size_C: GPUs of each cell; its samples must fit.
+        target_s: T of the energy, such as the lower bound.
+        cooling: how long.
+        bits: the moves' random numbers, which go on from there.
+        scratch: of the problem.
+    """
+    order_CN, count_C, degree_SM = state
+    samples = len(degree_SM)
+    cells, room = order_CN.shape
+    shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
+    for sample in range(samples):
+        for module in range(MODULES):
+            set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
+    by_size_S, rank_S = _ranked(tables)
+    cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(cells), np.empty(cells)
+    for cell in range(cells):
+        for place in range(count_C[cell]):
+            cell_S[order_CN[cell, place] // MODULES] = cell
+        cost_s = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
+        makespan_C[cell], energy_C[cell] = scratch.makespan[0], _energy(cost_s, target_s)
+    best_s = makespan_C.max()
+    best = State(order_CN.copy(), count_C.copy(), degree_SM.copy())
+    differs_C = np.zeros(cells, np.bool_)  # from the best
+    own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
+    log = np.empty((LOG, 3), np.int64)
+    heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
+    for _ in range(cooling.moves):
+        heat *= cools
+        if best_s <= cooling.enough_s:
+            break
+        own, other = below(bits, cells), below(bits, cells)
+        if makespan_C[other] > makespan_C[own]:
+            own = other
+        own_count, its_count = count_C[own], 0
+        if own_count == 0:
+            continue
+        sample = order_CN[own, below(bits, own_count)] // MODULES
+        changed, partner, within = 0, -1, cells == 1 or chance(bits) < _WITHIN
+        if within:
+            kind = chance(bits)
+            copy(order_CN[own], own_count, own_N)
+            if kind < _DEGREES:
+                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own], bits, log)
+                if changed == 0:
+                    continue
+            elif kind < _DEGREES + _TURN:
+                its = own_N[below(bits, own_count)] // MODULES
+                if its == sample:
+                    continue
+                turn(own_N, own_count, sample, its)
+            else:
+                reorder(own_N, own_count, bits)
+        elif chance(bits) < _ALIKE:
+            near = rank_S[sample] + (1 + below(bits, _LIKE)) * (1 if chance(bits) < 0.5 else -1)
+            if near < 0 or near >= samples:
+                continue
+            partner = by_size_S[near]
+            other = cell_S[partner]
+            if other == own:
+                continue
+            its_count = count_C[other]
+            replaced(order_CN[own], own_count, sample, partner, own_N)
+            replaced(order_CN[other], its_count, partner, sample, its_N)
+            changed = exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
+        else:
+            other = below(bits, cells)
+            its_count = count_C[other]
+            if other == own or its_count + MODULES > room:
+                continue
+            own_count = without(order_CN[own], own_count, sample, own_N)
+            its_count = with_one(order_CN[other], its_count, sample, bits, its_N)
+            changed = fit(degree_SM, shape, tables, sample, size_C[other], log)
+        if changed < 0:
+            undo(degree_SM, shape, tables, log, -changed - 1)
+            continue
+
+        allowed = -math.log(chance(bits) + 1e-300) * heat
+        energy = energy_C[own]
+        if not within:
+            energy += energy_C[other]
+        energy = energy * math.exp(allowed) + allowed
+        own_s = lay(own_N, own_count, shape, size_C[own], _cost(energy, target_s), scratch)
+        its_s, own_energy, own_makespan_s = own_s, 0.0, scratch.makespan[0]
+        if own_s < np.inf:
+            own_energy = _energy(own_s, target_s)
+        if not within and own_s < np.inf:
+            limit_s = _cost(energy - own_energy, target_s)
+            its_s = lay(its_N, its_count, shape, size_C[other], limit_s, scratch)
+        if its_s == np.inf:
+            undo(degree_SM, shape, tables, log, changed)
+            continue
+
+        copy(own_N, own_count, order_CN[own])
+        differs_C[own] = True
+        makespan_C[own], count_C[own], energy_C[own] = own_makespan_s, own_count, own_energy
+        if not within:
+            copy(its_N, its_count, order_CN[other])
+            differs_C[other] = True
+            makespan_C[other], count_C[other] = scratch.makespan[0], its_count
+            energy_C[other] = _energy(its_s, target_s)
+            cell_S[sample] = other
+            if partner >= 0:
+                cell_S[partner] = own
+        if own_makespan_s < best_s and makespan_C.max() < best_s - 1e-9:
+            best_s = makespan_C.max()
+            _keep(best, state, differs_C)
+    _keep(state, best, differs_C)
+    return float(best_s)
+
+
+@compiled
+def _keep(best: State, state: State, differs_C: Flags) -> None:
+    """Makes one state another, which differs from it in some cells."""
+    for cell in range(len(differs_C)):
+        if differs_C[cell]:
+            differs_C[cell] = False
+            best.count_C[cell] = state.count_C[cell]
+            for place in range(state.count_C[cell]):
+                cascade = state.order_CN[cell, place]
+                best.order_CN[cell, place] = cascade
+                sample = cascade // MODULES
+                module = cascade - MODULES * sample
+                best.degree_SM[sample, module] = state.degree_SM[sample, module]
+
+
+@compiled
+def _ranked(tables: Tables) -> tuple[Places, Places]:
+    """Samples by the least work of their DiT, and the place of each among them."""
+    samples = len(tables.times_SMK)
+    least_S = np.empty(samples)
+    for sample in range(samples):
+        least_S[sample] = (tables.times_SMK[sample, -1] * tables.degrees_K).min()
+    by_size_S = np.argsort(least_S)
+    rank_S = np.empty(samples, np.int64)
+    for number in range(samples):
+        rank_S[by_size_S[number]] = number
+    return by_size_S, rank_S
+
+
+@compiled
+def _energy(cost_s: float, target_s: float) -> float:
+    return math.exp(min(SHARPNESS * (cost_s / target_s - 1), 600.0))
+
+
+@compiled
+def _cost(energy: float, target_s: float) -> float:
+    """The inverse of `_energy`."""
+    return target_s * (1 + math.log(energy) / SHARPNESS) if energy > 0 else 0.0

@@ -1,0 +1,47 @@
+"""All planners by name, to compare them: functions of a problem and a seed."""
+
+from collections.abc import Callable
+
+from train.cascade.baselines.cp_sat import referee
+from train.cascade.baselines.flexsp import flexsp
+from train.cascade.baselines.genetic import genetic
+from train.cascade.baselines.sweep import sweep
+from train.cascade.planners.plan import plan
+from train.cascade.problem import Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.static import best_static, static
+
+Planner = Callable[[Problem, int], Schedule | None]
+"""None where a planner has no schedule, as a static one whose degree does not suit all samples."""
+
+
+def _random(degree: int) -> Planner:
+    return lambda problem, seed: static(problem, degree, largest_first=False)  # noqa: ARG005
+
+
+def _lpt(problem: Problem, seed: int) -> Schedule | None:  # noqa: ARG001
+    found = best_static(problem)
+    return found[0] if found else None
+
+
+def _ours(problem: Problem, seed: int) -> Schedule:
+    return plan(problem, seed).best
+
+
+def _referee(problem: Problem, seed: int) -> Schedule:
+    return referee(problem, plan(problem, seed).best, seed=seed).schedule
+
+
+PLANNERS: dict[str, Planner] = {
+    "static-sp4": _random(4),
+    "static-sp8": _random(8),
+    "static-sp16": _random(16),
+    "static-lpt": _lpt,
+    "flexsp": lambda problem, seed: flexsp(problem),  # noqa: ARG005
+    "genetic": genetic,
+    "sweep": lambda problem, seed: sweep(problem),  # noqa: ARG005
+    "ours": _ours,
+    "cp-sat": _referee,
+}
+"""``static-spK`` deals samples out in the order in which they come, as training on random buckets does; ``static-lpt``
+is the best static plan of all degrees; ``cp-sat`` begins with ours and takes tens of seconds."""

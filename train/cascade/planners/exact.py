@@ -1,0 +1,270 @@
+"""Exact search for few cascades: branch and bound over the moments at which cascades end; compiled.
+
+In some shortest schedule every cascade starts at 0 or when another one ends, since it could start sooner otherwise. So
+a branch starts a set of cascades with degrees and goes on to the next end. It is cut where no completion can be
+shorter than what is known: where the GPU-seconds spent so far, idle ones included, and the least that is still to
+come do not fit under the limit, or a chain ends too late. Four samples take about 10,000 branches, a millisecond.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.arrays import Floats, Places
+from train.cascade.planners.narrowing import narrowed
+from train.cascade.problem import Cascade, Module, Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.compiled import compiled
+from train.cascade.scheduling.named import Timed, named
+from train.cascade.scheduling.serial import MODULES
+
+_HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches of each
+_MOST = 24  # cascades; with more such searches prove nothing
+_CLOSE = 1e-9  # of a makespan: what is shorter by less is not looked for
+_TOGETHER_S = 1e-9  # what ends so little later ends at once
+
+
+class Searched(NamedTuple):
+    """Result of a search.
+
+    Attributes:
+        schedule: the shortest that was found; None where none is shorter than what was known.
+        complete: no other schedule is shorter: proven.
+        branches: how many were looked at.
+    """
+
+    schedule: Schedule | None
+    complete: bool
+    branches: int
+
+
+def exact(problem: Problem, known_s: float, budget: int) -> Searched:
+    """Look for the shortest schedule that is shorter than a known one.
+
+    Args:
+        problem: what is to be planned.
+        known_s: makespan of the known one.
+        budget: branches to look at, at most.
+    """
+    limit_s = known_s * (1 - _CLOSE)
+    times_SMK = narrowed(problem, limit_s)
+    if times_SMK is None:
+        return Searched(None, True, 0)
+    if not (times_SMK > 0).all():
+        return Searched(None, False, 0)  # what takes no time has no end of its own to branch at
+    times_NK = times_SMK.reshape(-1, len(problem.degrees_K))
+    start_N, k_N = np.zeros(len(times_NK)), np.full(len(times_NK), -1)
+    tables = times_NK, problem.degrees_K, _twins(problem), problem.gpus
+    found_s, branches = _branch(*tables, limit_s, budget, Best(start_N, k_N))
+    complete = branches <= budget
+    if found_s >= limit_s:
+        return Searched(None, complete, branches)
+    timed = (
+        Timed(float(start_N[number]), Cascade(number // MODULES, Module(number % MODULES)), int(k_N[number]))
+        for number in np.flatnonzero(k_N >= 0).tolist()
+    )
+    return Searched(Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus), complete, branches)
+
+
+def tightened(problem: Problem, bound_s: float, known_s: float) -> float:
+    """Return a lower bound of the makespan, by exact searches between a bound and a schedule that find nothing.
+
+    Args:
+        problem: what is to be planned.
+        bound_s: a lower bound.
+        known_s: makespan of a schedule.
+    """
+    if problem.has_SM.sum() > _MOST or known_s <= bound_s:
+        return bound_s
+    searched = exact(problem, known_s, _HALVINGS * _EACH)
+    if searched.complete:
+        return searched.schedule.makespan_s if searched.schedule else known_s
+    too_long_s = known_s
+    for _ in range(_HALVINGS):
+        middle_s = (bound_s + too_long_s) / 2
+        searched = exact(problem, middle_s, _EACH)
+        if searched.complete and not searched.schedule:
+            bound_s = middle_s * (1 - _CLOSE)
+        else:
+            too_long_s = middle_s
+    return bound_s
+
+
+def _twins(problem: Problem) -> Places:
+    """Return for each cascade the one of a like sample that starts before it, or -1, int64 [S * M].
+
+    Only the first module of a sample is ordered: renaming like samples orders one of them, not all.
+    """
+    twin_SM = np.full((problem.samples, MODULES), -1)
+    last_of: dict[bytes, int] = {}
+    for sample, times_MK in enumerate(problem.times_SMK):
+        module = int(problem.has_SM[sample].argmax())
+        before = last_of.get(times_MK.tobytes())
+        if before is not None:
+            twin_SM[sample, module] = MODULES * before + module
+        last_of[times_MK.tobytes()] = sample
+    return twin_SM.ravel()
+
+
+class Best(NamedTuple):
+    """Best schedule so far.
+
+    Attributes:
+        start_N: start of each cascade.
+        k_N: place of its degree; -1 where a sample has no such module.
+    """
+
+    start_N: Floats
+    k_N: Places
+
+
+@compiled
+def _branch(
+    times_NK: Floats,
+    degrees_K: Places,
+    twin_N: Places,
+    gpus: int,
+    limit_s: float,
+    budget: int,
+    best: Best,
+) -> tuple[float, int]:
+    """Return the least makespan below the limit, else the limit, and the number of branches.
+
+    With more branches than the budget the search is not complete.
+    """
+    count, degrees = times_NK.shape
+    least_N = np.empty(count)
+    for number in range(count):
+        least_N[number] = times_NK[number].min()
+    order_P = _ordered(least_N)
+    total = len(order_P)
+    begun_N, chosen_N = np.zeros(count, np.bool_), np.full(count, -1)
+    start_N, end_N = np.zeros(count), np.zeros(count)
+    # Branches from the root to the current one: time, the end before it, GPU-seconds spent until now; free GPUs, those
+    # left free from the end before, cascades that have begun; which one the branch starts, -1 where it goes on to the
+    # next end; the next cascade and degree to try under it; whether the next end has been tried.
+    depths = 2 * total + 2
+    now_s_D, before_s_D, spent_D = np.zeros(depths), np.zeros(depths), np.zeros(depths)
+    free_D, free_before_D, begun_D = _numbers(depths), _numbers(depths), _numbers(depths)
+    cascade_D, place_D, k_D, went_on_D = (
+        _numbers(depths),
+        _numbers(depths),
+        _numbers(depths),
+        _numbers(depths),
+    )
+    before_s_D[0], free_D[0], cascade_D[0], k_D[0] = -1.0, gpus, -1, degrees - 1
+    branches, entered, depth = 0, True, 0
+    while depth >= 0:
+        now_s, left = now_s_D[depth], 0.0
+        if entered:
+            branches += 1
+            if branches > budget:
+                break
+            if begun_D[depth] < total:
+                for dit in range(MODULES - 1, count, MODULES):
+                    if begun_N[dit]:
+                        continue
+                    ready_s = now_s
+                    for number in range(dit - MODULES + 1, dit):
+                        if least_N[number] == np.inf:
+                            continue
+                        if begun_N[number]:
+                            ready_s = max(ready_s, end_N[number])
+                            continue
+                        ready_s = max(ready_s, now_s + least_N[number])
+                        within_s, least = limit_s - now_s - least_N[dit], np.inf
+                        for k in range(degrees):
+                            if times_NK[number, k] < within_s:
+                                least = min(least, times_NK[number, k] * degrees_K[k])
+                        left += least
+                    within_s, least = limit_s - ready_s, np.inf
+                    for k in range(degrees):
+                        if times_NK[dit, k] < within_s:
+                            least = min(least, times_NK[dit, k] * degrees_K[k])
+                    left += least
+                    if left == np.inf:
+                        break
+            else:
+                left = np.inf  # there is nothing to branch at
+                makespan_s = 0.0
+                for number in order_P:
+                    makespan_s = max(makespan_s, end_N[number])
+                if makespan_s < limit_s:
+                    limit_s = makespan_s * (1 - _CLOSE)
+                    for number in range(count):
+                        best.start_N[number], best.k_N[number] = start_N[number], chosen_N[number]
+        cut = spent_D[depth] + left > gpus * limit_s
+        under = depth + 1
+        place, k = total, -1
+        if not cut:
+            place, k, free = place_D[depth], k_D[depth], free_D[depth]
+            before_s, free_before = before_s_D[depth], free_before_D[depth]
+            found = False
+            while place < total:
+                number = order_P[place]
+                if not begun_N[number] and (twin_N[number] < 0 or begun_N[twin_N[number]]):
+                    dit = number - number % MODULES + MODULES - 1
+                    ready_s, after_s = 0.0, least_N[dit]
+                    if number == dit:
+                        after_s = 0.0
+                        for needed in range(dit - MODULES + 1, dit):
+                            if least_N[needed] < np.inf:
+                                ready_s = max(ready_s, end_N[needed] if begun_N[needed] else np.inf)
+                    if ready_s <= now_s + _TOGETHER_S:
+                        # With GPUs that were free all the time it could have started at the end before.
+                        too_few = free_before if ready_s <= before_s + _TOGETHER_S else 0
+                        while k >= 0:
+                            in_time = now_s + times_NK[number, k] + after_s < limit_s
+                            if too_few < degrees_K[k] <= free and in_time:
+                                found = True
+                                break
+                            k -= 1
+                    if found:
+                        break
+                place += 1
+                k = degrees - 1
+            place_D[depth], k_D[depth] = place, k - 1
+        if place < total:
+            number, width = order_P[place], degrees_K[k]
+            seconds = times_NK[number, k]
+            begun_N[number], chosen_N[number] = True, k
+            start_N[number], end_N[number] = now_s, now_s + seconds
+            now_s_D[under], before_s_D[under] = now_s, before_s_D[depth]
+            free_D[under], free_before_D[under] = free_D[depth] - width, free_before_D[depth]
+            spent_D[under] = spent_D[depth] + width * seconds
+            begun_D[under], cascade_D[under], place_D[under] = begun_D[depth] + 1, number, place + 1
+        else:
+            next_s = np.inf
+            if not cut and not went_on_D[depth]:
+                went_on_D[depth] = True
+                for number in range(count):
+                    if begun_N[number] and end_N[number] > now_s + _TOGETHER_S:
+                        next_s = min(next_s, end_N[number])
+            if next_s == np.inf:
+                if cascade_D[depth] >= 0:
+                    begun_N[cascade_D[depth]] = False
+                depth, entered = depth - 1, False
+                continue
+            free = free_D[depth]
+            for number in range(count):
+                if begun_N[number] and now_s + _TOGETHER_S < end_N[number] <= next_s + _TOGETHER_S:
+                    free += degrees_K[chosen_N[number]]
+            now_s_D[under], before_s_D[under] = next_s, now_s
+            free_D[under], free_before_D[under] = free, free_D[depth]
+            spent_D[under] = spent_D[depth] + free_D[depth] * (next_s - now_s)
+            begun_D[under], cascade_D[under], place_D[under] = begun_D[depth], -1, 0
+        k_D[under], went_on_D[under] = degrees - 1, False
+        depth, entered = under, True
+    return limit_s, branches
+
+
+@compiled
+def _ordered(least_N: Floats) -> Places:
+    """Return the cascades that there are, longest first; like ones by their number."""
+    order_P = np.argsort(-least_N, kind="mergesort")
+    return order_P[least_N[order_P] < np.inf]
+
+
+@compiled
+def _numbers(count: int) -> Places:
+    return np.zeros(count, np.int64)

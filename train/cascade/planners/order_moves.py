@@ -1,0 +1,70 @@
+"""Moves of the annealing that change the order in which a cell's cascades are laid; compiled."""
+
+from loader.arrays import Numbers
+from train.cascade.scheduling.compiled import compiled
+from train.cascade.scheduling.draws import Bits, below, chance
+from train.cascade.scheduling.serial import MODULES
+
+
+@compiled
+def copy(order_N: Numbers, count: int, found_N: Numbers) -> None:
+    """An order; a loop, since an assignment of slices costs more than the ten numbers."""
+    for place in range(count):
+        found_N[place] = order_N[place]
+
+
+@compiled
+def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
+    """Takes one cascade out and puts it elsewhere, or exchanges two."""
+    place, other = below(bits, count), below(bits, count - 1)
+    other += other >= place
+    cascade = order_N[place]
+    if chance(bits) < 0.5:
+        order_N[place], order_N[other] = order_N[other], cascade
+        return
+    way = 1 if other > place else -1
+    while place != other:
+        order_N[place] = order_N[place + way]
+        place += way
+    order_N[other] = cascade
+
+
+@compiled
+def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
+    """Puts two samples of a cell in each other's places."""
+    for place in range(count):
+        if order_N[place] // MODULES == sample:
+            order_N[place] += MODULES * (partner - sample)
+        elif order_N[place] // MODULES == partner:
+            order_N[place] += MODULES * (sample - partner)
+
+
+@compiled
+def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
+    """Another sample in the place of one."""
+    for place in range(count):
+        cascade = order_N[place]
+        found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
+
+
+@compiled
+def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
+    """One sample less; how many cascades are left."""
+    found = 0
+    for place in range(count):
+        if order_N[place] // MODULES != sample:
+            found_N[found] = order_N[place]
+            found += 1
+    return found
+
+
+@compiled
+def with_one(order_N: Numbers, count: int, sample: int, bits: Bits, found_N: Numbers) -> int:
+    """One sample more, anywhere; how many cascades there are then."""
+    at = below(bits, count + 1)
+    copy(order_N, at, found_N)
+    for module in range(MODULES):
+        found_N[at + module] = MODULES * sample + module
+    for place in range(at, count):
+        found_N[place + MODULES] = order_N[place]
+    return count + MODULES

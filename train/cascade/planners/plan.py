@@ -1,0 +1,105 @@
+"""The planner that training uses: never worse than the best static plan, and static where little is to be gained."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.errors import RunError
+from train.cascade.baselines.flexsp import flexsp
+from train.cascade.baselines.genetic import genetic
+from train.cascade.baselines.sweep import sweep
+from train.cascade.planners.cells import COLD, HOT, in_cells, smallest_cell
+from train.cascade.planners.exact import exact
+from train.cascade.problem import Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.static import best_static
+
+WORTH = 0.02
+"""A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
+_MOVES, _POWER = 2_200, 0.8  # of the search: so many times the samples to a power
+_CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
+_SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
+_BRANCHES, _CASCADES = 200_000, 10  # of the exact search, and cascades for which it is likely to be complete
+_FEW, _FAR = 8, 0.02  # with few samples and so far above the bound all is tried that there is
+_AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and heat of that
+
+
+class Plan(NamedTuple):
+    """A schedule, and what it is to be compared with.
+
+    Attributes:
+        schedule: the chosen one.
+        searched: the best that the search found; None when it found none.
+        static: the best static one; None when no degree suits all samples.
+        bound_s: no schedule is shorter.
+    """
+
+    schedule: Schedule
+    searched: Schedule | None
+    static: Schedule | None
+    bound_s: float
+
+    @property
+    def best(self) -> Schedule:
+        """The shortest that is known, though it be hardly better than the static one."""
+        found = [one for one in (self.searched, self.static) if one]
+        return min(found, key=lambda one: one.makespan_s)
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan is above the bound, as a share of it."""
+        return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
+
+
+def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
+    """Plans an iteration; a pure function, the same on every rank.
+
+    Args:
+        problem: what is to be planned.
+        seed: of the search.
+        effort: how long it searches, relative to what an iteration can wait for; the time of the search grows in
+            proportion, and twice as long ends closer to the bound, on the whole.
+    """
+    bound_s, static = lower_bound(problem), best_static(problem)
+    few = problem.has_SM.sum() <= _CASCADES
+    searched = sweep(problem) if few and not static else None
+    known_s = min((one.makespan_s for one in (searched, static and static[0]) if one), default=np.inf)
+    if few:
+        found = exact(problem, known_s, int(_BRANCHES * effort))
+        searched = found.schedule or searched
+        known_s = searched.makespan_s if searched else known_s
+        bound_s = known_s if found.complete else bound_s
+    if known_s > bound_s:
+        searched = _in_cells(problem, bound_s, known_s, seed, effort) or searched
+        known_s = searched.makespan_s if searched else known_s
+    if problem.samples <= _FEW and known_s > bound_s * (1 + _FAR):
+        others = [one for one in (flexsp(problem), sweep(problem), genetic(problem, seed), searched) if one]
+        searched = min(others, key=lambda one: one.makespan_s)
+        for moves, searches, phases in _AGAIN:
+            known_s = min(known_s, searched.makespan_s)
+            how = bound_s, known_s, int(moves * effort), searches, seed
+            searched = in_cells(problem, problem.gpus, *how, stacked=False, phases=phases) or searched
+    if static and searched:
+        chosen = kept(searched, static[0])
+    elif searched:
+        chosen = searched
+    elif static:
+        chosen = static[0]
+    else:
+        raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
+    return Plan(chosen, searched, static[0] if static else None, bound_s)
+
+
+def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effort: float) -> Schedule | None:
+    """Search as long as an iteration can wait for."""
+    size = smallest_cell(problem)
+    crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
+    moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
+    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
+    return in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
+
+
+def kept(found: Schedule, static: Schedule) -> Schedule:
+    """The static one, unless the other is worth its handoffs and groups."""
+    return static if static.makespan_s <= (1 + WORTH) * found.makespan_s else found

@@ -1,0 +1,1 @@
+"""Schedules: building blocks that all planners share, and the check of their rules."""

@@ -1,0 +1,57 @@
+"""A time below which no schedule can end."""
+
+import numpy as np
+
+from loader.arrays import Flags, Floats
+from train.cascade.problem import Problem
+from train.cascade.scheduling.compiled import compiled
+
+_STEPS = 40  # halvings of the interval
+
+
+def lower_bound(problem: Problem) -> float:
+    """The least T for which every sample can end in time with degrees whose work fits under T on all GPUs, in seconds.
+
+    A schedule of makespan T has no chain (other modules, then the DiT) longer than T, so its work is at least that of
+    the cheapest degrees whose chains are not; and it has room for T times the GPUs (the dual bound of moldable tasks:
+    Turek, Wolf, Yu, "Approximate algorithms for scheduling parallelizable tasks", 1992).
+    """
+    if not problem.samples:
+        return 0.0
+    return float(_least(problem.times_SMK, problem.work_SMK, problem.has_SM, problem.gpus))
+
+
+@compiled
+def _least(times_SMK: Floats, work_SMK: Floats, has_SM: Flags, gpus: int) -> float:
+    low, high = 0.0, 1.0
+    while _work(times_SMK, work_SMK, has_SM, high).sum() > gpus * high:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if _work(times_SMK, work_SMK, has_SM, middle).sum() <= gpus * middle:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@compiled
+def _work(times_SMK: Floats, work_SMK: Floats, has_SM: Flags, limit_s: float) -> Floats:
+    samples, modules, degrees = times_SMK.shape
+    least_S = np.full(samples, np.inf)
+    last = modules - 1
+    for sample in range(samples):
+        for own in range(degrees):
+            left_s = limit_s - times_SMK[sample, last, own]
+            if left_s < 0:
+                continue
+            work = work_SMK[sample, last, own]
+            for module in range(last):
+                if has_SM[sample, module]:
+                    cheapest = np.inf
+                    for k in range(degrees):
+                        if times_SMK[sample, module, k] <= left_s:
+                            cheapest = min(cheapest, work_SMK[sample, module, k])
+                    work += cheapest
+            least_S[sample] = min(least_S[sample], work)
+    return least_S

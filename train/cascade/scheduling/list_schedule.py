@@ -1,0 +1,181 @@
+"""List scheduling: whenever GPUs are free, the most urgent cascade that can start on them, starts.
+
+A cascade that needs more GPUs than are free lets less urgent ones go first (Graham, "Bounds on multiprocessing timing
+anomalies", 1969, with degrees).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.arrays import Floats, Places
+from train.cascade.problem import Cascade, Module, Problem
+from train.cascade.schedule import Schedule
+from train.cascade.scheduling.compiled import compiled
+from train.cascade.scheduling.named import Timed, named
+
+
+class Tables(NamedTuple):
+    """A problem as compiled code wants it.
+
+    Attributes:
+        times_SMK: of the problem.
+        degrees_K: of the problem.
+    """
+
+    times_SMK: Floats
+    degrees_K: Places
+
+
+class Choice(NamedTuple):
+    """What a list schedule follows from.
+
+    Attributes:
+        degree_SM: place of each cascade's degree in ``problem.degrees_K``, -1 where a sample has none, int64 [S, M].
+        urgency_SM: cascades go in falling order, float64 [S, M].
+    """
+
+    degree_SM: Places
+    urgency_SM: Floats
+
+
+class Scratch(NamedTuple):
+    """Memory that `place` writes to, one line for each cascade that it is given.
+
+    Attributes:
+        order_N: the cascades by urgency, each as 3 * sample + module.
+        start_N: when each of these starts; -1 before.
+        ends_N: of those that run.
+        running_N: places of these in the order.
+        waits_S: of each sample of the problem, the cascades that its DiT still waits for.
+    """
+
+    order_N: Places
+    start_N: Floats
+    ends_N: Floats
+    running_N: Places
+    waits_S: Places
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Scratch":
+        """For all cascades of a problem."""
+        count = problem.samples * len(Module)
+        return cls(
+            np.empty(count, np.int64),
+            np.empty(count),
+            np.empty(count),
+            np.empty(count, np.int64),
+            np.empty(problem.samples, np.int64),
+        )
+
+
+@compiled
+def place(
+    members: Places, count: int, choice: Choice, tables: Tables, gpus: int, limit_s: float, scratch: Scratch
+) -> float:
+    """The makespan of some samples on some GPUs; infinite when it is above a limit.
+
+    Args:
+        members: samples.
+        count: how many of them.
+        choice: degrees, and the order in which cascades go.
+        tables: of the problem.
+        gpus: that there are; as many as the highest degree, at least.
+        limit_s: where to give up.
+        scratch: order and starts are found here afterwards.
+    """
+    order, start, ends, running, waits = scratch
+    total = ordered(members, count, choice, order, waits)
+    start[:total] = -1.0
+    left, active, free, first = total, 0, gpus, 0
+    now, makespan = 0.0, 0.0
+    while left > 0:
+        while start[first] >= 0:
+            first += 1
+        for number in range(first, total):
+            if start[number] >= 0:
+                continue
+            sample, module = order[number] // 3, order[number] % 3
+            if module == 2 and waits[sample] > 0:
+                continue
+            k = choice.degree_SM[sample, module]
+            if tables.degrees_K[k] > free:
+                continue
+            end = now + tables.times_SMK[sample, module, k]
+            if end > limit_s:
+                return np.inf
+            makespan = max(makespan, end)
+            start[number] = now
+            running[active], ends[active] = number, end
+            active += 1
+            left -= 1
+            free -= tables.degrees_K[k]
+            if free == 0:
+                break
+        now = np.inf
+        for place in range(active):
+            now = min(now, ends[place])
+        place = 0
+        while place < active:
+            if ends[place] > now + 1e-9:
+                place += 1
+                continue
+            sample, module = order[running[place]] // 3, order[running[place]] % 3
+            waits[sample] -= 1
+            free += tables.degrees_K[choice.degree_SM[sample, module]]
+            active -= 1
+            running[place], ends[place] = running[active], ends[active]
+    return makespan
+
+
+@compiled
+def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
+    """Sorts the cascades of some samples by urgency and counts what their DiTs wait for; how many there are."""
+    total = 0
+    for number in range(count):
+        sample = members[number]
+        waits_S[sample] = -1
+        for module in range(3):
+            if choice.degree_SM[sample, module] < 0:
+                continue
+            waits_S[sample] += 1
+            urgency = choice.urgency_SM[sample, module]
+            place = total
+            while place > 0 and choice.urgency_SM[order_N[place - 1] // 3, order_N[place - 1] % 3] < urgency:
+                order_N[place] = order_N[place - 1]
+                place -= 1
+            order_N[place] = 3 * sample + module
+            total += 1
+    return total
+
+
+def critical_path(problem: Problem, degree_SM: Places) -> Floats:
+    """Urgency by what a cascade and those after it still take: its own time, and its DiT's, float64 [S, M]."""
+    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
+    time_SM = problem.times_SMK[sample_S1, module_M, degree_SM]
+    path_SM = time_SM + time_SM[:, Module.DIT :]
+    path_SM[:, Module.DIT] = time_SM[:, Module.DIT]
+    return np.asarray(path_SM)
+
+
+def makespan(problem: Problem, choice: Choice, scratch: Scratch) -> float:
+    """Of the list schedule of all samples on all GPUs, in seconds."""
+    tables = Tables(problem.times_SMK, problem.degrees_K)
+    members_S = np.arange(problem.samples)
+    return float(place(members_S, problem.samples, choice, tables, problem.gpus, np.inf, scratch))
+
+
+def scheduled(problem: Problem, choice: Choice) -> Schedule:
+    """The list schedule of all samples on all GPUs."""
+    scratch = Scratch.of(problem)
+    makespan(problem, choice, scratch)
+    timed = (
+        Timed(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
+        for number in range(int((choice.degree_SM >= 0).sum()))
+        for cascade in [_cascade(int(scratch.order_N[number]))]
+    )
+    return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+
+
+def _cascade(number: int) -> Cascade:
+    return Cascade(number // len(Module), Module(number % len(Module)))

@@ -1,0 +1,176 @@
+"""Whether kernels compute what they should on the device at hand: every operator, both ways, against float64."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import torch
+
+from train.kernels.checks import check_qk
+from train.kernels.checks.accuracy import BF16, EPS, F32, TYPES, double, units
+from train.kernels.checks.check_qk import PairCase
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
+from train.kernels.reference import gate_norm_modulate as gated
+from train.kernels.reference import norm_modulate as plain
+
+Form = Literal["sample", "frame", "token", "packed"]
+Layout = Literal["whole", "sliced", "unaligned", "turned"]
+FORMS: tuple[Form, ...] = ("sample", "frame", "token", "packed")
+LAYOUTS: tuple[Layout, ...] = ("whole", "sliced", "unaligned", "turned")
+SHAPES = ((1, 760), (199, 1128), (37, 1536), (1024, 3072), (199, 5120), (37, 8192), (9, 8200), (37, 769))
+"""Tokens of a sample and columns: every class of register kernels, what no vector divides, what no register holds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an operator and of its gradient.
+
+    Attributes:
+        gated: gate_residual_norm_modulate, or else layer_norm_modulate.
+        form: of the modulation.
+        length: tokens of a sample.
+        dim: columns.
+        x: type of the tokens.
+        modulation: type of the modulation.
+        rms: of the norm.
+        affine: with a weight and a bias of the tokens' type.
+        layout: how tokens lie in memory; ``turned`` has no one stride between rows.
+    """
+
+    gated: bool
+    form: Form
+    length: int
+    dim: int
+    x: torch.dtype = BF16
+    modulation: torch.dtype = F32
+    rms: bool = False
+    affine: bool = False
+    layout: Layout = "whole"
+
+    def __str__(self) -> str:
+        name = "gate_residual_norm_modulate" if self.gated else "layer_norm_modulate"
+        types = f"{self.x} by {self.modulation}".replace("torch.", "")
+        flags = "".join([", rms"] * self.rms + [", affine"] * self.affine)
+        return f"{name} of {self.length} x {self.dim} {types}, per {self.form}{flags}, {self.layout}"
+
+
+def cases(shapes: Iterable[tuple[int, int]] = SHAPES) -> Iterator[Case]:
+    """Both operators of tokens, every form and type in every shape; the other choices in turn."""
+    others = list(product((False, True), (False, True), LAYOUTS))
+    for number, (length, dim) in enumerate(shapes):
+        every = product((False, True), FORMS, TYPES)
+        for turn, (is_gated, form, (x, modulation)) in enumerate(every, start=number):
+            # 7 and 16 share no factor: all of the others pass by, each shape in another order.
+            rms, affine, layout = others[(7 * turn + number) % 16]
+            yield Case(is_gated, form, length, dim, x, modulation, rms, affine, layout)
+
+
+def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | PairCase]) -> Iterator[str]:
+    """A sentence for each case that is off by more than its rounding, or differs between two runs."""
+    for case in wanted:
+        with torch.no_grad():
+            off = worst(kernels, device, case)
+        if not off <= 1:
+            yield f"{case}: off by {off:.3g} times what rounding explains"
+
+
+def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> float:
+    """The largest error of outputs and gradients, in units of what rounding explains; inf: two runs differ.
+
+    What the kernels do not serve is computed by ``eager``, as anywhere.
+    """
+    if isinstance(case, PairCase):
+        return check_qk.worst(kernels, device, case)
+    given = _given(case, device)
+    if not kernels.serves(given.residual, "fp32"):
+        kernels = EAGER
+    scale, shift, rest = (
+        given.scale,
+        given.shift,
+        (given.weight, given.bias, given.cu_seqlens, EPS, case.rms, "fp32"),
+    )
+    compared = []
+    backward: Callable[..., Any]
+    reference: Callable[..., Any]
+    upstream: tuple[Any, ...]
+    vectors: tuple[Any, ...]
+    if case.gated:
+        inputs = (given.residual, given.y, given.gate, scale, shift, *rest)
+        h, out, *statistics = kernels.gate_norm_modulate(*inputs)
+        compared.append((h, gated.forward(*double(inputs))[0]))
+        backward, reference = kernels.gate_norm_modulate_backward, gated.backward
+        upstream, vectors = (given.dh, given.dout, h, given.y), (given.gate, scale, *rest)
+    else:
+        h = given.residual
+        out, *statistics = kernels.norm_modulate(h, scale, shift, *rest)
+        backward, reference = kernels.norm_modulate_backward, plain.backward
+        upstream, vectors = (given.dout, h), (scale, *rest)
+    # What follows h is compared for the h that was stored: it is rounded on purpose.
+    exact, *exact_statistics = plain.forward(*double((h, scale, shift, *rest)))
+    compared.append((out, exact))
+    found, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
+    if not all(map(torch.equal, found, again)):
+        return float("inf")
+    compared += zip(found, reference(*double(upstream), *exact_statistics, *double(vectors)), strict=True)
+    return max(units(*pair) for pair in compared)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The tensors of a case."""
+
+    residual: torch.Tensor
+    y: torch.Tensor
+    gate: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    cu_seqlens: torch.Tensor | None
+    dh: torch.Tensor | None
+    dout: torch.Tensor
+
+
+def _given(case: Case, device: torch.device) -> _Given:
+    draw = torch.Generator().manual_seed(case.length * case.dim)
+
+    def normal(*shape: int, dtype: torch.dtype = case.x) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw).to(device, dtype)
+
+    L, D = case.length, case.dim
+    rows, cu_seqlens = _grouping(case, device)
+    B = 1 if cu_seqlens is not None else rows[0]
+    off = int(case.layout == "unaligned")
+    gate, scale, shift = normal(*rows, 3 * D + off, dtype=case.modulation)[..., off:].chunk(3, dim=-1)
+    dout = normal(B, L, D)
+    if case.layout == "sliced":
+        dout = normal(D).expand(B, L, D)
+    elif case.layout == "turned":
+        dout = normal(B, 1, 1).expand(B, L, D)
+    residual, y = (_laid(normal(B, L, 2 * D) + 1, case.layout) for _ in range(2))
+    weight, bias = (normal(D) if case.affine else None for _ in range(2))
+    dh = None if case.rms else normal(B, L, D)
+    return _Given(residual, y, gate, scale, shift, weight, bias, cu_seqlens, dh, dout)
+
+
+def _grouping(case: Case, device: torch.device) -> tuple[tuple[int, ...], torch.Tensor | None]:
+    """Shape of the modulation without its width, and cu_seqlens: ragged groups, of which some are empty."""
+    L = case.length
+    if case.form == "packed":
+        ends = [0, 0, L // 3, L // 3, L // 2, L]
+        dtype = torch.int64 if case.affine else torch.int32
+        return (len(ends) - 1,), torch.tensor(ends, dtype=dtype, device=device)
+    frames = next(count for count in (3, 37, 199, 2, 1) if L % count == 0)
+    return {"sample": (2,), "frame": (2, frames), "token": (2, L)}[case.form], None
+
+
+def _laid(tokens_BLE: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Half of the columns, in that layout."""
+    D = tokens_BLE.shape[-1] // 2
+    if layout == "whole":
+        return tokens_BLE[..., :D].contiguous()
+    if layout == "turned":
+        return tokens_BLE[..., :D].transpose(0, 1).contiguous().transpose(0, 1)
+    return tokens_BLE[..., D:] if layout == "sliced" else tokens_BLE[..., 1 : D + 1]

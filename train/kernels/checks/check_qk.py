@@ -1,0 +1,117 @@
+"""The cases of `train.kernels.checks.check` for queries and keys."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import torch
+
+from train.kernels.checks.accuracy import EPS, TYPES, double, units
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
+from train.kernels.reference import qk_norm
+
+Turn = Literal["none", "half", "interleaved"]
+PairLayout = Literal["packed", "whole", "turned", "unaligned"]
+TURNS: tuple[Turn, ...] = ("none", "half", "interleaved")
+PAIR_LAYOUTS: tuple[PairLayout, ...] = ("packed", "whole", "turned", "unaligned")
+Shape = tuple[int, int, int, int, int]
+SHAPES: tuple[Shape, ...] = (
+    (1, 1, 1, 1, 64),
+    (1023, 1023, 40, 40, 128),
+    (199, 37, 12, 12, 128),
+    (333, 333, 24, 8, 64),
+    (61, 61, 5, 7, 80),
+    (37, 37, 16, 16, 256),
+    (33, 0, 4, 4, 128),
+    (9, 9, 3, 3, 20),
+    (5, 5, 65, 65, 128),
+)
+"""L, M, H, G and d: what models have, odd rows, keys of another text, none at all, and two that no kernel serves."""
+
+
+@dataclass(frozen=True)
+class PairCase:
+    """One call of the operator and of its gradient, for two samples.
+
+    Attributes:
+        shape: L, M, H, G and d.
+        x: type of queries and keys.
+        weight: type of the weights; None: there are none.
+        across: the heads of a token are normed together.
+        turn: the rotation.
+        per_sample: of its angles.
+        layout: how queries and keys lie in memory; ``packed`` in a qkv, ``turned`` head by head.
+    """
+
+    shape: Shape
+    x: torch.dtype
+    weight: torch.dtype | None
+    across: bool
+    turn: Turn = "none"
+    per_sample: bool = False
+    layout: PairLayout = "packed"
+
+    def __str__(self) -> str:
+        L, M, H, G, d = self.shape
+        weight = "" if self.weight is None else f" by {self.weight}"
+        kind = "across heads" if self.across else "per head"
+        turn = {"none": "not rotated", "half": "rotated by halves"}.get(self.turn, "rotated by pairs")
+        types = f"{self.x}{weight}".replace("torch.", "")
+        return f"qk_norm of {L} x {H} x {d} and {M} x {G} x {d} {types}, {kind}, {turn}, {self.layout}"
+
+
+def cases(shapes: Iterable[Shape] = SHAPES) -> Iterator[PairCase]:
+    """Every kind of norm, rotation and type in every shape; the other choices in turn."""
+    others = list(product((True, False), (False, True), PAIR_LAYOUTS))
+    for number, shape in enumerate(shapes):
+        every = product((False, True), TURNS, TYPES)
+        for place, (across, turn, (x, weight)) in enumerate(every, start=number):
+            # As of `train.kernels.checks.check.cases`.
+            weighted, per_sample, layout = others[(7 * place + number) % 16]
+            # One rotation cannot turn queries and keys of other lengths.
+            kept = turn if shape[0] == shape[1] else "none"
+            yield PairCase(shape, x, weight if weighted else None, across, kept, per_sample, layout)
+
+
+def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
+    """As `train.kernels.checks.check.worst`."""
+    draw = torch.Generator().manual_seed(sum(case.shape))
+
+    def normal(*shape: int, dtype: torch.dtype = case.x) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw).to(device, dtype)
+
+    L, M, H, G, d = case.shape
+    q, k = (_laid(normal(2, n, 3, heads, d + 8) + 1, d, case.layout) for n, heads in ((L, H), (M, G)))
+    weights = [
+        None if case.weight is None else normal(heads * d if case.across else d, dtype=case.weight)
+        for heads in (H, G)
+    ]
+    angles = normal(*([2] if case.per_sample else []), L, d // 2, dtype=torch.float32)
+    rotation = (None, None) if case.turn == "none" else (angles.cos(), angles.sin())
+    # As attention gives gradients, head by head.
+    upstream = tuple(normal(2, heads, n, d).transpose(1, 2) for n, heads in ((L, H), (M, G)))
+    how = (*weights, *rotation, EPS, case.across, case.turn == "interleaved", "fp32")
+    if not kernels.serves(q, "fp32"):
+        kernels = EAGER
+    *outs, rstd_q, rstd_k = kernels.qk_norm(q, k, *how)
+    *exact, exact_rstd_q, exact_rstd_k = qk_norm.forward(*double((q, k, *how)))
+    found, again = (kernels.qk_norm_backward(*upstream, q, k, rstd_q, rstd_k, *how) for _ in range(2))
+    if not all(map(torch.equal, found, again)):
+        return float("inf")
+    wide = double((*upstream, q, k, exact_rstd_q, exact_rstd_k, *how))
+    exact += qk_norm.backward(*wide)
+    return max(units(*pair) for pair in zip((*outs, *found), exact, strict=True))
+
+
+def _laid(x_BL3Hd: torch.Tensor, d: int, layout: PairLayout) -> torch.Tensor:
+    """One third and d of its columns, in that layout."""
+    if layout == "packed":
+        return x_BL3Hd[..., :d].contiguous()[:, :, 1]
+    x_BLHd = x_BL3Hd[:, :, 1]
+    if layout == "unaligned":
+        return x_BLHd[..., 1 : d + 1]
+    if layout == "turned":
+        return x_BLHd[..., :d].transpose(1, 2).contiguous().transpose(1, 2)
+    return x_BLHd[..., :d].contiguous()

@@ -1,0 +1,1 @@
+"""The kernels of csrc/: their build, their launch and their library."""

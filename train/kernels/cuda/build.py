@@ -1,0 +1,131 @@
+"""Builds the library of csrc/ with plain nvcc, checks it on the GPUs here, and puts it where it is found."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from loader.errors import RunError, UsageError
+from train.kernels.cuda import library
+from train.kernels.cuda.gates import nvcc, nvcc_release
+from train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder, written
+
+DEFAULT = (80, 90, 100)
+"""Where no GPU says what is wanted: A100, H100 and H200, B200."""
+TORCH_TARGET = "TORCH_TARGET_VERSION=0x020b000000000000"
+"""The oldest PyTorch that the library works with, 2.11."""
+OLDEST_NVCC = (12, 0)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library that is in place.
+
+    Attributes:
+        path: the file.
+        seconds: what compiling took.
+        checked: what the check on the GPUs here said; None: there are none, and nothing was run.
+    """
+
+    path: Path
+    seconds: float
+    checked: str | None
+
+
+def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
+    """Compiles, checks and installs the library; an older one stays until the new one is whole and right.
+
+    Args:
+        wanted: architectures, such as 90; empty: those of the GPUs here, or else `DEFAULT`.
+        out: the folder; None: `cache_folder`, where it is looked for.
+
+    Raises:
+        UsageError: an architecture that the kernels or nvcc cannot do.
+        RunError: no compiler, it fails, the folder cannot be written, or the library computes something wrong.
+    """
+    built = sorted(set(wanted)) or architectures() or list(DEFAULT)
+    compiler = _compiler(built)
+    for gpu in architectures():
+        if not library.runs_on(built, gpu):
+            raise UsageError(f"a GPU here is sm_{gpu}, on which this could not be checked: add --arch {gpu}")
+    path = (out or cache_folder()) / library.name(built)
+    try:
+        with written(path) as aside:
+            start = perf_counter()
+            _run(command(compiler, built, aside, sources()))
+            seconds = perf_counter() - start
+            checked = _checked(aside)
+    except OSError as error:
+        raise RunError(
+            f"{path.parent} cannot be written ({error.strerror}): --out names another folder"
+        ) from error
+    return Built(path, seconds, checked)
+
+
+def sources() -> list[Path]:
+    """What is compiled: the kernels and their host side."""
+    return sorted((*CSRC.glob("*.cu"), *CSRC.glob("*.cpp")))
+
+
+def command(compiler: Path, built: Sequence[int], path: Path, sources: Sequence[Path]) -> list[str]:
+    """The one call of nvcc that makes the library `path`; architectures in rising order."""
+    torch_root = Path(torch.__file__).parent
+    codes = [f"arch=compute_{one},code=sm_{one}" for one in built]
+    codes.append(f"arch=compute_{built[-1]},code=compute_{built[-1]}")
+    return [
+        *(str(compiler), "-shared", "-std=c++17", "-O3", "--threads=0", "-cudart=static"),
+        *("-Xcompiler=-fPIC", "-Xlinker=-z,defs", "-DREEL_LIBRARY", "-DUSE_CUDA", f"-D{TORCH_TARGET}"),
+        *(f"-gencode={code}" for code in codes),
+        *(f"-isystem={torch_root / 'include'}", f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_cuda"),
+        *map(str, sources),
+        *("-o", str(path)),
+    ]
+
+
+def _compiler(built: Sequence[int]) -> Path:
+    compiler = nvcc()
+    if compiler is None:
+        raise RunError(
+            "nvcc is not on PATH: install the CUDA toolkit, or set REELWEAVE_KERNELS=nvrtc, which needs no compiler"
+        )
+    if not (Path(torch.__file__).parent / "lib/libtorch_cuda.so").exists():
+        raise RunError(
+            f"PyTorch {torch.__version__} is built without CUDA: the library needs one that is not"
+        )
+    release = nvcc_release() or "unknown"
+    if tuple(map(int, re.findall(r"\d+", release))) < OLDEST_NVCC:
+        raise RunError(
+            f"nvcc {release} is too old: the kernels need {'.'.join(map(str, OLDEST_NVCC))} or newer"
+        )
+    listed = subprocess.run([compiler, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    known = {int(one) for one in re.findall(r"compute_(\d+)", listed)}
+    for one in built:
+        if one < OLDEST:
+            raise UsageError(f"sm_{one} is too old: the kernels need sm_{OLDEST} or newer")
+        if one not in known:
+            raise UsageError(
+                f"nvcc {release} does not know sm_{one}; it knows {', '.join(map(str, sorted(known)))}"
+            )
+    return compiler
+
+
+def _checked(path: Path) -> str | None:
+    """Runs every operator, in a process of its own, since a wrong kernel may take its process down."""
+    if not architectures():
+        return None
+    return _run([sys.executable, "-m", "train.kernels", "check", "--library", str(path)])
+
+
+def _run(arguments: Sequence[str]) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise RunError(
+            f"{Path(arguments[0]).name} fails, and nothing is installed:\n" + "\n".join(lines[-12:])
+        )
+    return done.stdout.strip()

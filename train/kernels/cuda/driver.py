@@ -1,0 +1,146 @@
+"""Kernels launched through the CUDA driver: what was compiled at run time has no runtime library of its own."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import RLock
+
+import torch
+
+from loader.errors import RunError
+
+# Of cuda.h.
+_MULTIPROCESSORS, _MAJOR, _MINOR, _SHARED_LIMIT = 16, 75, 76, 97
+_DYNAMIC_SHARED = 8
+_WITHOUT_ASKING = 48 << 10
+_STATIC_SHARED = 1 << 10
+"""More than any kernel's own, which counts towards the limit too."""
+
+
+class Driver:
+    """Launches kernels on torch's contexts and streams; a `train.kernels.cuda.launcher.Launcher`.
+
+    A device's context, a kernel and how many of its blocks fit are asked for once. Nothing waits for the device, so
+    after a first call the launches can be captured into a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        cuda: ctypes.CDLL,
+        binary: Callable[[str, int], bytes],
+        stream: Callable[[torch.device], int],
+    ) -> None:
+        """Begins with the driver.
+
+        Args:
+            cuda: libcuda.
+            binary: what to load for a kernel and an architecture; equal bytes are loaded once.
+            stream: the handle of a device's current stream.
+        """
+        self._cuda, self._binary, self._stream = cuda, binary, stream
+        self._call("cuInit", 0)
+        # Forward and backward run in threads of their own.
+        self._lock = RLock()
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._modules: dict[tuple[bytes, int], ctypes.c_void_p] = {}
+        self._functions: dict[tuple[str, int], ctypes.c_void_p] = {}
+        self._resident: dict[tuple[str, int, int, int], int] = {}
+        self._attribute = cache(self._ask)
+
+    def shared_limit(self, device: torch.device) -> int:
+        """Shared memory one block may ask for, in bytes, beside what the kernels have anyway."""
+        return self._attribute(_SHARED_LIMIT, _index(device)) - _STATIC_SHARED
+
+    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
+        """Blocks of this shape that fit the device at once."""
+        key = kernel, _index(device), threads, shared_bytes
+        found = self._resident.get(key)
+        if found is None:
+            function, count = self._function(kernel, device), ctypes.c_int()
+            with self._current(device):
+                if shared_bytes > _WITHOUT_ASKING:
+                    # The limit, not these bytes: asking for less at another width would take them back.
+                    self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, self.shared_limit(device))
+                query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+                self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
+            if count.value == 0:
+                raise RunError(f"{kernel} does not fit a multiprocessor of {device}")
+            found = count.value * self._attribute(_MULTIPROCESSORS, _index(device))
+            self._resident[key] = found
+        return found
+
+    def run(
+        self,
+        kernel: str,
+        device: torch.device,
+        args: ctypes.Structure,
+        grid: tuple[int, int],
+        block: tuple[int, int],
+        shared_bytes: int = 0,
+    ) -> None:
+        """Launches the kernel on the device's current stream; `resident` was asked before with these bytes.
+
+        Raises:
+            RunError: the driver refuses.
+        """
+        function = self._function(kernel, device)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
+        stream = ctypes.c_void_p(self._stream(device))
+        with self._current(device):
+            self._call("cuLaunchKernel", function, *grid, 1, *block, 1, shared_bytes, stream, pointers, None)
+
+    def architecture(self, device: torch.device) -> int:
+        """Such as 90."""
+        return 10 * self._attribute(_MAJOR, _index(device)) + self._attribute(_MINOR, _index(device))
+
+    def _function(self, kernel: str, device: torch.device) -> ctypes.c_void_p:
+        key = kernel, _index(device)
+        if key not in self._functions:
+            with self._lock, self._current(device):
+                image = self._binary(kernel, self.architecture(device))
+                if (image, key[1]) not in self._modules:
+                    module = ctypes.c_void_p()
+                    self._call("cuModuleLoadData", ctypes.byref(module), image)
+                    self._modules[image, key[1]] = module
+                function = ctypes.c_void_p()
+                module = self._modules[image, key[1]]
+                self._call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
+                self._functions[key] = function
+        return self._functions[key]
+
+    @contextmanager
+    def _current(self, device: torch.device) -> Iterator[None]:
+        """Torch's context of the device; a thread may have none yet, or that of another device."""
+        index = _index(device)
+        if index not in self._contexts:
+            with self._lock:
+                context = ctypes.c_void_p()
+                self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._ordinal(index))
+                self._contexts[index] = context
+        self._call("cuCtxPushCurrent_v2", self._contexts[index])
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def _ask(self, attribute: int, index: int) -> int:
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, self._ordinal(index))
+        return value.value
+
+    def _ordinal(self, index: int) -> ctypes.c_int:
+        found = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(found), index)
+        return found
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code:
+            text = ctypes.c_char_p()
+            self._cuda.cuGetErrorString(code, ctypes.byref(text))
+            raise RunError(f"{name} fails: {(text.value or b'unknown error').decode()}")
+
+
+def _index(device: torch.device) -> int:
+    return device.index or 0

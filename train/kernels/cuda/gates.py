@@ -1,0 +1,184 @@
+"""What the compiler tells about the kernels of csrc/ without a GPU: spills, registers, memory traffic.
+
+The gate is ptxas itself: a spill or any use of local memory is an error. The register table is csrc/registers.json.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from loader.errors import RunError
+
+ARCHITECTURES = (80, 90, 100)
+SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu", "reduce.cu")
+# -Werror in this place is ptxas's own; nvcc 13 has no spelling of its own for it.
+SPILL_GATE = ("-Xptxas", "-v,-warn-spills,-warn-lmem-usage,-Werror")
+
+_RESOURCES = re.compile(
+    r"entry function '(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame, (?P<spills>\d+) bytes spill stores"
+    r".*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r"^\s*Function : (\w+)$", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_.]*)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes of a multiprocessor: registers a thread, bytes of stack a thread."""
+
+    registers: int
+    stack: int
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A source compiled for one architecture."""
+
+    path: Path
+    architecture: int
+    kernels: dict[str, Resources]
+
+
+def nvcc() -> Path | None:
+    """The CUDA compiler, where there is one."""
+    found = shutil.which("nvcc")
+    return Path(found) if found else None
+
+
+def cuobjdump() -> Path | None:
+    """The disassembler: of the toolkit, or of Triton's wheel."""
+    found = shutil.which("cuobjdump")
+    if found:
+        return Path(found)
+    triton = find_spec("triton")
+    if triton is None or triton.origin is None:
+        return None
+    inside = Path(triton.origin).parent / "backends/nvidia/bin/cuobjdump"
+    return inside if inside.exists() else None
+
+
+def parse_resources(log: str) -> dict[str, Resources]:
+    """Kernels by name from the log of `ptxas -v`."""
+    return {
+        match["name"]: Resources(int(match["registers"]), int(match["stack"]))
+        for match in _RESOURCES.finditer(log)
+    }
+
+
+def compile_cubin(source: Path, architecture: int, into: Path) -> Cubin:
+    """Compiles `source` for sm_`architecture`.
+
+    Raises:
+        RunError: There is no compiler, or it refused: a kernel spills, uses local memory or does not compile.
+    """
+    compiler = nvcc()
+    if compiler is None:
+        raise RunError("nvcc is not on PATH: install the CUDA toolkit to check the kernels")
+    path = into / f"{source.stem}.sm_{architecture}.cubin"
+    done = subprocess.run(  # noqa: S603 - the arguments are ours
+        [compiler, "-std=c++17", "-cubin", f"-arch=sm_{architecture}", *SPILL_GATE, source, "-o", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise RunError(
+            f"{source.name} for sm_{architecture}: " + "; ".join(errors[:4] or [done.stderr[-500:]])
+        )
+    return Cubin(path, architecture, parse_resources(done.stderr))
+
+
+def compile_all(
+    sources: Sequence[Path], into: Path, architectures: Sequence[int] = ARCHITECTURES, workers: int = 2
+) -> list[Cubin]:
+    """Every source for every architecture, `workers` compilers at a time."""
+    jobs = [(source, architecture) for source in sources for architecture in architectures]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda job: compile_cubin(job[0], job[1], into), jobs))
+
+
+def register_table(cubins: Sequence[Cubin]) -> dict[str, dict[str, list[int]]]:
+    """Kernel -> architecture -> [registers, stack bytes], in order of name: the content of csrc/registers.json."""
+    table: dict[str, dict[str, list[int]]] = {}
+    for cubin in cubins:
+        for name, used in cubin.kernels.items():
+            table.setdefault(name, {})[f"sm_{cubin.architecture}"] = [used.registers, used.stack]
+    return {name: dict(sorted(table[name].items())) for name in sorted(table)}
+
+
+def memory_instructions(cubin: Cubin) -> Iterator[tuple[str, list[str]]]:
+    """For each kernel its opcodes that move data in global (LDG, STG, LDGSTS) or local (LDL, STL) memory.
+
+    Raises:
+        RunError: There is no disassembler.
+    """
+    tool = cuobjdump()
+    if tool is None:
+        raise RunError("cuobjdump is missing: it comes with the CUDA toolkit and inside Triton's wheel")
+    sass = subprocess.run(  # noqa: S603 - the arguments are ours
+        [tool, "--dump-sass", cubin.path], capture_output=True, text=True, check=True
+    ).stdout
+    starts = list(_FUNCTION.finditer(sass))
+    for start, end in zip(starts, [*(s.start() for s in starts[1:]), len(sass)], strict=True):
+        opcodes = (found["opcode"] for found in _INSTRUCTION.finditer(sass, start.end(), end))
+        yield (
+            start[1],
+            [code for code in opcodes if code.split(".")[0] in {"LDG", "STG", "LDGSTS", "LDL", "STL"}],
+        )
+
+
+def local(opcodes: Sequence[str]) -> list[str]:
+    """Those that touch local memory."""
+    return [code for code in opcodes if code.startswith(("LDL", "STL"))]
+
+
+def wide(opcodes: Sequence[str]) -> bool:
+    """Whether rows come in and go out in 16 bytes: both directions have such instructions."""
+    has = {code.split(".")[0] for code in opcodes if ".128" in code}
+    return "STG" in has and "LDGSTS" in has
+
+
+def narrow(opcodes: Sequence[str]) -> list[str]:
+    """Those that move less than 16 bytes of a row.
+
+    A row's statistics, the group offsets (plain 4-byte words, eight at most in a kernel) and the angles of a float32
+    rotation (8 bytes, read-only: of all heads and samples) are no part of this.
+    """
+    narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
+    narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]
+    words = [code for code in narrow if code in {"LDG.E", "STG.E", "LDG.E.CONSTANT"}]
+    return narrow if len(words) < len(narrow) or len(words) > 8 else []
+
+
+def nvcc_release() -> str | None:
+    """Release of the compiler, as "13.0"."""
+    compiler = nvcc()
+    if compiler is None:
+        return None
+    text = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    found = re.search(r"release ([\d.]+)", text)
+    return found[1] if found else None
+
+
+def main() -> None:
+    """Compiles the kernels of this checkout and writes csrc/registers.json."""
+    csrc = Path(__file__).parents[3] / "csrc"
+    with TemporaryDirectory() as into:
+        table = register_table(compile_all([csrc / name for name in SOURCES], Path(into)))
+    lines = [f"  {json.dumps(name)}: {json.dumps(used)}" for name, used in table.items()]
+    (csrc / "registers.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The kernels of csrc/ as a shared library of torch's stable ABI: where it is, whether it serves here, its operators.
+
+Its name says what it was built of and for: the digest of the sources and the architectures, the newest also as PTX. One
+file serves every PyTorch from 2.11 on, since it uses the stable ABI alone and carries its CUDA runtime.
+"""
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loader.errors import RunError, first_line
+from train.kernels.cuda import sources
+from train.kernels.cuda.sources import architectures, cache_folder, digest, serves
+from train.kernels.eager import EAGER
+from train.kernels.kernel_set import Kernels
+
+BUILD = "python -m train.kernels build"
+OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
+"""Of csrc/binding.cpp and csrc/binding_qk.cpp; named as in `Kernels`."""
+_NAME = re.compile(r"^reelweave-(?P<digest>[0-9a-f]+)-sm(?P<built>\d+(-\d+)*)\.so$")
+
+
+def name(built: Sequence[int]) -> str:
+    """Of a library for these architectures, oldest first."""
+    return f"reelweave-{digest()}-sm{'-'.join(map(str, built))}.so"
+
+
+def runs_on(built: Sequence[int], architecture: int) -> bool:
+    """Whether a GPU can run it: machine code serves later GPUs of its generation, PTX of the newest all later ones."""
+    same = any(one // 10 == architecture // 10 and one <= architecture for one in built)
+    return same or architecture >= max(built)
+
+
+def find(folder: Path, gpus: Sequence[int]) -> Path | str:
+    """The library for these GPUs, or a sentence that says why there is none."""
+    found = [(path, match) for path in sorted(folder.glob("*.so")) if (match := _NAME.match(path.name))]
+    current = [(path, match) for path, match in found if match["digest"] == digest()]
+    for path, match in current:
+        built = [int(one) for one in match["built"].split("-")]
+        if all(runs_on(built, gpu) for gpu in gpus):
+            return path
+    if current:
+        wanted = " ".join(map(str, gpus))
+        return f"{current[0][0].name} in {folder} is for other GPUs: {BUILD} --arch {wanted}"
+    if found:
+        return f"{found[0][0].name} in {folder} is of other sources: {BUILD} again"
+    return f"not built: {BUILD}"
+
+
+def lacks() -> str | None:
+    """What keeps the library from working here, in words."""
+    if lack := sources.lacks():
+        return lack
+    found = find(cache_folder(), architectures())
+    return found if isinstance(found, str) else None
+
+
+def load() -> Kernels:
+    """The operators of the library for the GPUs here."""
+    found = find(cache_folder(), architectures())
+    assert isinstance(found, Path)
+    return loaded(found)
+
+
+def loaded(path: Path) -> Kernels:
+    """The operators of that library; a process can load one.
+
+    Raises:
+        RunError: it does not load, or its CUDA runtime is too new for the driver.
+    """
+    try:
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise RunError(f"{path} does not load ({first_line(error)}): {BUILD} again") from error
+    problem = ctypes.CDLL(str(path)).reel_problem
+    problem.restype = ctypes.c_char_p
+    if found := problem():
+        raise RunError(f"{path} cannot use the GPUs here: {found.decode()}")
+    return kernels(torch.ops.reelweave_library, serves)
+
+
+def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
+    """The operators of the namespace of torch.ops that csrc/binding.cpp and csrc/binding_qk.cpp fill."""
+    called = {one: _called(getattr(operators, one).default, getattr(EAGER, one)) for one in OPERATORS}
+    return Kernels(serves=serves, **called)
+
+
+def _called(operator: Any, reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the numerics, which are fp32 wherever `serves` says so; an empty answer: no kernel takes this shape."""
+    return lambda *arguments: operator(*arguments[:-1]) or reference(*arguments)

@@ -1,0 +1,166 @@
+"""The kernels of csrc/ through NVRTC, the compiler that torch's CUDA wheels carry; what it made is kept on disk.
+
+A unit is what is compiled at once: of a family only the kernels of the types asked for, since a whole family takes ten
+times as long.
+"""
+
+import ctypes
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from loader.errors import RunError
+from train.kernels.cuda.sources import CSRC, cache_folder, digest, written
+
+_TYPES = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
+_GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}
+_PAIR = re.compile(
+    r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_e|$)"
+)
+_FILES = {"reduce_qk_": "qk_norm.cu", "reduce_": "reduce.cu", "qk_norm_": "qk_norm.cu"}
+"""Of the kernels that are compiled with all of their file, by how their names begin."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Kernels compiled at once.
+
+    Attributes:
+        name: names the file.
+        source: CUDA C++ that includes from csrc/.
+    """
+
+    name: str
+    source: str
+
+
+def unit_of(kernel: str) -> Unit:
+    """The unit that has this kernel: its types of its family, or else its whole file of csrc/."""
+    found = _PAIR.match(kernel)
+    if found and found["family"] in _GATED:
+        family, x, m = found["family"], found["x"], found["m"]
+        instances = f"REEL_INSTANCES({family}, {_GATED[family]}, {x}, {_TYPES[x]}, {m}, {_TYPES[m]})"
+        return Unit(f"{family}_{x}_{m}", f'#include "instances.cuh"\n{instances}\n')
+    file = next(file for beginning, file in _FILES.items() if kernel.startswith(beginning))
+    return Unit(file.removesuffix(".cu"), f'#include "{file}"\n')
+
+
+def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
+    """The unit for sm_`architecture`: a cubin, or PTX where NVRTC is older than the GPU. Compiled once, then kept.
+
+    Args:
+        unit: what to compile.
+        architecture: such as 90.
+        folder: where it is kept; None: `cache_folder`.
+
+    Raises:
+        RunError: it does not compile.
+    """
+    wanted = target(architecture)
+    path = (folder or cache_folder()) / f"{unit.name}-{wanted}-{digest(unit.source, wanted, _version())}.bin"
+    if path.exists():
+        return path.read_bytes()
+    made = compile_unit(unit, wanted)
+    try:
+        with written(path) as aside:
+            aside.write_bytes(made)
+    except OSError as error:
+        _log.warning("kernels: %s cannot be kept in %s: %s", unit.name, path.parent, error)
+    return made
+
+
+def compile_unit(unit: Unit, target: str) -> bytes:
+    """What NVRTC makes of the unit for ``sm_90`` (a cubin) or ``compute_90`` (PTX).
+
+    Raises:
+        RunError: it does not compile.
+    """
+    library, program = _library(), ctypes.c_void_p()
+    options = [f"-arch={target}", "-std=c++17", f"-I{CSRC}", f"-I{headers()}"]
+    arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    _checked(
+        library.nvrtcCreateProgram(ctypes.byref(program), unit.source.encode(), b"unit.cu", 0, None, None)
+    )
+    try:
+        if library.nvrtcCompileProgram(program, len(options), arguments):
+            log = _output(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode()
+            raise RunError(f"NVRTC refuses {unit.name} for {target}: {log.strip()[:500]}")
+        kind = "CUBIN" if target.startswith("sm_") else "PTX"
+        return _output(getattr(library, f"nvrtcGet{kind}Size"), getattr(library, f"nvrtcGet{kind}"), program)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def target(architecture: int) -> str:
+    """What to compile for: the architecture itself, or the newest that NVRTC knows, as PTX for the GPU's driver."""
+    count = ctypes.c_int()
+    _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    known = (ctypes.c_int * count.value)()
+    _checked(_library().nvrtcGetSupportedArchs(known))
+    if architecture in known:
+        return f"sm_{architecture}"
+    return f"compute_{max(older for older in known if older < architecture)}"
+
+
+def lacks() -> str | None:
+    """What keeps NVRTC from working here, in words."""
+    if _place() is None:
+        return "no NVRTC: PyTorch's CUDA wheels carry it"
+    if headers() is None:
+        return "no cuda_bf16.h: PyTorch's CUDA wheels carry it"
+    return None
+
+
+@cache
+def headers() -> Path | None:
+    """The folder of CUDA's headers: of torch's wheels, or of a toolkit."""
+    return _first("include", "cuda_bf16.h")
+
+
+@cache
+def _place() -> Path | None:
+    return _first("lib", "libnvrtc.so.*") or _first("lib64", "libnvrtc.so.*")
+
+
+def _first(folder: str, pattern: str) -> Path | None:
+    wheels = Path(torch.__file__).parents[1] / "nvidia"
+    for place in (*sorted(wheels.glob(f"*/{folder}")), Path("/usr/local/cuda", folder)):
+        if found := sorted(place.glob(pattern)):
+            return place if folder == "include" else found[-1]
+    return None
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    if lack := lacks():
+        raise RunError(lack)
+    return ctypes.CDLL(str(_place()))
+
+
+@cache
+def _version() -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _checked(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return f"{major.value}.{minor.value}"
+
+
+def _output(size_of: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _checked(size_of(program, ctypes.byref(size)))
+    content = ctypes.create_string_buffer(size.value)
+    _checked(read(program, content))
+    return content.raw
+
+
+def _checked(code: int) -> None:
+    if code:
+        describe = _library().nvrtcGetErrorString
+        describe.restype = ctypes.c_char_p
+        raise RunError(f"NVRTC fails: {describe(code).decode()}")

@@ -1,0 +1,23 @@
+"""The operators by way of NVRTC and the CUDA driver; imported only where there is a GPU."""
+
+import ctypes
+
+import torch
+
+from train.kernels.cuda import host, nvrtc
+from train.kernels.cuda.driver import Driver
+from train.kernels.cuda.sources import serves
+
+
+def _binary(kernel: str, architecture: int) -> bytes:
+    return nvrtc.binary(nvrtc.unit_of(kernel), architecture)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+_DRIVER = Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream)
+KERNELS = host.kernels(_DRIVER, serves)
+D_TILE = host.d_tile(_DRIVER, serves)
+"""For the benchmark."""

@@ -1,0 +1,37 @@
+"""The modulation inside the references, with its gradients."""
+
+import torch
+
+from train.kernels.reference.norm import Norm, Normed
+from train.kernels.rows import collect, spread
+
+
+def modulated(
+    n_BFTD: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    x_BLD: torch.Tensor,
+    cu_seqlens: torch.Tensor | None,
+) -> torch.Tensor:
+    """``n * (1 + scale) + shift`` in the wider of the types of n and scale; [B, F, T, D]."""
+    wide, tokens = torch.promote_types(n_BFTD.dtype, scale.dtype), x_BLD.shape[1]
+    scale, shift = scale.to(wide), shift.to(wide)
+    return n_BFTD * (1 + spread(scale, tokens, cu_seqlens)) + spread(shift, tokens, cu_seqlens)
+
+
+def modulated_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    normed: Normed,
+    scale: torch.Tensor,
+    cu_seqlens: torch.Tensor | None,
+    norm: Norm,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x (as of `Norm.backward`), scale, shift, weight and bias; tokens as of `cut`."""
+    wide = torch.promote_types(normed.n.dtype, scale.dtype)
+    as_autograd, tokens = norm.numerics == "eager", x.shape[1] * x.shape[2]
+    dy = dy.to(wide)
+    dshift = collect(dy, scale, cu_seqlens, as_autograd)
+    dscale = collect(dy * normed.n, scale, cu_seqlens, as_autograd)
+    dx, dweight_D, dbias_D = norm.backward(dy * (1 + spread(scale.to(wide), tokens, cu_seqlens)), x, normed)
+    return dx, dscale, dshift, dweight_D, dbias_D

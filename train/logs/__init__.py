@@ -1,0 +1,1 @@
+"""Records of a run: metrics as JSON lines, console, TensorBoard, Weights & Biases, losses by bucket."""

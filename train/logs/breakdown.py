@@ -1,0 +1,100 @@
+"""Where the loss comes from: by quantile of the time, and by bucket."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loader.batch import Microbatch, Pack
+from loader.buckets import Bucket
+from train.distributed.world import World
+from train.objectives.level import quantile
+from train.step.losses import Losses
+
+BINS = 4
+"""Equal parts of the times that training draws."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of one bucket, or of one part of the times.
+
+    Attributes:
+        loss: mean over the samples; None when there are none or it is not finite.
+        samples: how many.
+    """
+
+    loss: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Mean losses of samples, each counted once.
+
+    Attributes:
+        whole: of all.
+        by_quantile: by the middle of a part of the times, from little noise (0) to much (1).
+        by_bucket: by FRAMESxHEIGHTxWIDTH.
+    """
+
+    whole: Part
+    by_quantile: Mapping[str, Part]
+    by_bucket: Mapping[str, Part]
+
+
+class LossRows:
+    """Collects the losses of single samples on the device, without waiting for it."""
+
+    def __init__(self) -> None:
+        self._known: list[torch.Tensor] = []
+        self._losses: list[torch.Tensor] = []
+
+    def add(self, batch: Microbatch | Pack, losses: Losses) -> None:
+        """Takes in a batch; a filler, whose samples count elsewhere, is left out."""
+        if batch.weight:
+            shapes_B3 = torch.tensor([(one.frames, one.height, one.width) for one in _buckets(batch)])
+            self._known.append(torch.cat([shapes_B3, quantile(losses.normals)[:, None]], dim=1))
+            self._losses.append(losses.each.detach())
+
+    def take(self, world: World) -> Breakdown:
+        """The breakdown of what all ranks added since the last call, the same on every rank; a collective."""
+        known_n4 = torch.cat([torch.zeros(0, 4, dtype=torch.float64), *self._known]).to(world.device)
+        loss_n = torch.cat([torch.zeros(0, device=world.device), *self._losses]).double()
+        self._known, self._losses = [], []
+        return break_down(world.gather(torch.cat([known_n4, loss_n[:, None]], dim=1)).cpu().numpy())
+
+
+def break_down(rows_n5: NDArray[np.float64]) -> Breakdown:
+    """Means of losses.
+
+    Args:
+        rows_n5: frames, height, width, quantile of the time, and loss of each sample.
+    """
+    buckets_n = [Bucket(*shape) for shape in rows_n5[:, :3].astype(int).tolist()]
+    number_n = np.minimum((rows_n5[:, 3] * BINS).astype(int), BINS - 1)
+    middles_n = [(number + 0.5) / BINS for number in number_n.tolist()]
+    loss_n = rows_n5[:, 4]
+    return Breakdown(_part(loss_n), _parts(middles_n, loss_n), _parts(buckets_n, loss_n))
+
+
+def _buckets(batch: Microbatch | Pack) -> Sequence[Bucket]:
+    """The bucket of each sample."""
+    if isinstance(batch, Pack):
+        return batch.buckets
+    return [batch.bucket] * len(batch.keys)
+
+
+def _parts(labels: Sequence[Any], loss_n: NDArray[np.float64]) -> dict[str, Part]:
+    places: dict[Any, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    return {str(label): _part(loss_n[places[label]]) for label in sorted(places)}
+
+
+def _part(loss_n: NDArray[np.float64]) -> Part:
+    finite = len(loss_n) > 0 and bool(np.isfinite(loss_n).all())
+    return Part(float(loss_n.mean()) if finite else None, len(loss_n))

@@ -1,0 +1,179 @@
+"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, scalars, the console (stderr)."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from rich.console import Console
+
+from loader.batch import BadSample
+from loader.printable import printable
+from train.config.log import LogConfig
+from train.logs.breakdown import Breakdown
+from train.logs.metrics import StepMetrics, Summary
+from train.logs.records import (
+    BAD_SAMPLES,
+    LOSSES,
+    METRICS,
+    RECONSTRUCTION,
+    forget_after,
+    metrics_line,
+    read_metrics,
+)
+from train.logs.scalars import Scalars
+from train.measure.step_times import StepTimes
+
+_TOLD_SHARE = 0.01  # parts of a step below it are left out on the console
+
+
+class MetricLog:
+    """Records the steps of a run in its folder, going on after ``start_step``.
+
+    Lines of later steps, left by a run that was killed after its last checkpoint, are removed, so that no
+    step appears twice.
+
+    Args:
+        out: folder of the run; it exists.
+        config: what is told.
+        start_step: the steps already done.
+        total_steps: the steps of the whole run.
+        writes: true on the one rank that records; the others only keep the summary.
+        scalars: where numbers are shown; closed with the log.
+
+    Attributes:
+        summary: of the whole run, the steps before ``start_step`` included.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        config: LogConfig,
+        start_step: int,
+        total_steps: int,
+        writes: bool,
+        scalars: Sequence[Scalars] = (),
+    ) -> None:
+        self.summary = Summary()
+        self._out = out
+        self._config = config
+        self._total_steps = total_steps
+        self._writes = writes
+        self._scalars = scalars
+        self._began = (time.monotonic(), start_step)
+        for metrics in read_metrics(out, start_step):
+            self.summary.add(metrics)
+        if not writes:
+            return
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        forget_after(out, start_step)
+        self._file = (out / METRICS).open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writes:
+            self._file.close()
+        for scalars in self._scalars:
+            scalars.close(failed=kind is not None)
+
+    def say(self, message: str) -> None:
+        """Puts one line on the console."""
+        if self._writes:
+            self._console.print(printable(message), markup=False)
+
+    def bad_samples(self, samples: Sequence[BadSample]) -> None:
+        """Adds samples that others stood in for to ``bad_samples.jsonl``; on every rank."""
+        if samples:
+            with (self._out / BAD_SAMPLES).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Records one step."""
+        self.summary.add(metrics)
+        if not self._writes:
+            return
+        self._file.write(metrics_line(metrics))
+        self._file.flush()
+        self._show(_scalars(metrics), metrics.step)
+        if metrics.skipped or metrics.step % self._config.every_steps == 0:
+            self.say(self._describe(metrics))
+
+    def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
+        """Adds losses by quantile and bucket to ``losses.jsonl``."""
+        if not self._writes:
+            return
+        with (self._out / LOSSES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
+        if of == "held_out" and found.whole.loss is not None:
+            self.say(f"step {step}: held-out loss {found.whole.loss:.4f} over {found.whole.samples} samples")
+        parts = {"loss": found.whole}
+        parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
+        parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
+        losses = {name: part.loss for name, part in parts.items()}
+        self._show({f"losses_{of}/{name}": loss for name, loss in losses.items() if loss is not None}, step)
+
+    def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds measures of how clips come back to ``reconstruction.jsonl``.
+
+        Args:
+            step: behind which they were taken.
+            found: of each measure its values by name; single numbers are shown as scalars, too.
+        """
+        if not self._writes:
+            return
+        with (self._out / RECONSTRUCTION).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
+        for measure, values in found.items():
+            single = {name: value for name, value in values.items() if isinstance(value, float)}
+            self._show({f"{measure}/{name}": value for name, value in single.items()}, step)
+
+    def _show(self, scalars: dict[str, float], step: int) -> None:
+        for place in self._scalars:
+            place.add(scalars, step)
+
+    def _describe(self, metrics: StepMetrics) -> str:
+        if metrics.skipped or metrics.loss is None or metrics.grad_norm is None:
+            return f"step {metrics.step}/{self._total_steps}  loss or gradient not finite: weights left alone"
+        began, start_step = self._began
+        step_s = (time.monotonic() - began) / (metrics.step - start_step)
+        mfu = "" if metrics.mfu is None else f"MFU {metrics.mfu:.1%}  "
+        left = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
+        return (
+            f"step {metrics.step}/{self._total_steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  "
+            f"grad {metrics.grad_norm:.2f}  {metrics.times.step_s:.2f} s ({_split(metrics.times)})  "
+            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {left}"
+        )
+
+
+def _scalars(metrics: StepMetrics) -> dict[str, float]:
+    times = metrics.times
+    found = {
+        "train/loss": metrics.loss,
+        "train/lr": metrics.lr,
+        "train/grad_norm": metrics.grad_norm,
+        "train/samples_per_s": metrics.samples_per_s,
+        "train/tokens_per_s": metrics.tokens_per_s,
+        "train/mfu": metrics.mfu,
+        "train/peak_gib": times.peak_gib,
+    }
+    found |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
+    found |= {f"share/{name}": share for name, share in times.shares.items()}
+    found |= {f"parts/{name}": value for name, value in (metrics.parts or {}).items()}
+    found |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _split(times: StepTimes) -> str:
+    """What a step's time went to, in words."""
+    told = {name: f"{name} {share:.0%}" for name, share in times.shares.items() if share >= _TOLD_SHARE}
+    if "wait" in told:
+        told["wait"] += f" for rank {times.slowest_rank}"
+    return ", ".join(told.values())

@@ -1,0 +1,65 @@
+"""What a run records as JSON lines in its folder, and what of it stays when the run goes on from a checkpoint."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from train.logs.metrics import StepMetrics
+from train.measure.step_times import StepTimes
+
+METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
+RECONSTRUCTION = "reconstruction.jsonl"
+
+
+def metrics_line(metrics: StepMetrics) -> str:
+    """One step; its times stand beside its other numbers."""
+    record = asdict(metrics)
+    times = record.pop("times")
+    rates = {"samples_per_s": metrics.samples_per_s, "tokens_per_s": metrics.tokens_per_s}
+    return json.dumps({**record, **times, **rates}, allow_nan=False) + "\n"
+
+
+def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
+    """The recorded steps up to ``last_step``, in order; a line cut short by a kill is passed over."""
+    path = out / METRICS
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+                times = StepTimes(**_known(StepTimes, record))
+                metrics = StepMetrics(**_known(StepMetrics, record), times=times)
+            except (ValueError, KeyError, TypeError):
+                continue
+            if metrics.step <= last_step:
+                yield metrics
+
+
+def forget_after(out: Path, last_step: int) -> None:
+    """Takes out the lines of later steps, which were made after the last checkpoint and will be made again."""
+    aside = out / f".{METRICS}"
+    with aside.open("w", encoding="utf-8") as file:
+        file.writelines(map(metrics_line, read_metrics(out, last_step)))
+    aside.replace(out / METRICS)
+    for name in (LOSSES, RECONSTRUCTION):
+        path, aside = out / name, out / f".{name}"
+        if path.exists():
+            with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
+                file.writelines(line for line in lines if _step(line) <= last_step)
+            aside.replace(path)
+
+
+def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: record[field.name] for field in fields(kind) if field.name in record}
+
+
+def _step(line: str) -> float:
+    """The step of a line; of one cut short by a kill, never."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

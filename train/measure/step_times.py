@@ -1,0 +1,131 @@
+"""Where the time of a step went, over all ranks, and who waited for whom."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from train.distributed.world import World
+from train.measure.peak_memory import take_peak_bytes
+from train.measure.timings import PARTS, Part
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step: means over the ranks, of what passed from one reading of their clocks to the next.
+
+    All parts, ``wait_s`` among them, add up to ``step_s``. Those that runs before them did not record are None.
+
+    Attributes:
+        step_s: the whole step, without ``pause_s``.
+        data_s: waiting for the stream.
+        text_s: encoding captions.
+        vae_s: encoding videos.
+        forward_s: the denoiser and its losses.
+        backward_s: gradients.
+        wait_s: waiting for the last rank to come with its gradients.
+        sync_s: summing gradients over the ranks, once all have come.
+        optimizer_s: clipping and updating the weights and their average: those of the step before, as the clocks are
+            read before them.
+        other_s: all else, between and beside these.
+        pause_s: before the step: the log, held-out clips, copying a checkpoint.
+        wait_max_s: ``wait_s`` of the rank that waited longest.
+        slowest_rank: the one that came last.
+        peak_gib: most memory allocated on a GPU, of the rank with most; None on a CPU.
+    """
+
+    step_s: float
+    data_s: float
+    text_s: float | None = None
+    vae_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    wait_s: float | None = None
+    sync_s: float | None = None
+    optimizer_s: float | None = None
+    other_s: float | None = None
+    pause_s: float | None = None
+    wait_max_s: float | None = None
+    slowest_rank: int | None = None
+    peak_gib: float | None = None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the step of each part that is known."""
+        known = ((name, getattr(self, f"{name}_s")) for name in SHOWN)
+        return {name: seconds / self.step_s for name, seconds in known if seconds is not None}
+
+    @property
+    def wait_max_share(self) -> float | None:
+        """Share of the step that the rank which waited longest waited."""
+        return None if self.wait_max_s is None else self.wait_max_s / self.step_s
+
+
+SHOWN = ("data", "text", "vae", "forward", "backward", "wait", "sync", "optimizer", "other")
+"""The parts of a step, in its order."""
+
+
+class RankTimes:
+    """What the ranks tell each other of their steps, within the sum that a step makes anyway.
+
+    The last rank to come to the sum of gradients waits for nobody, so its time there is that of the sum itself; what
+    others spend there beyond it, they wait.
+
+    Args:
+        world: all ranks.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waited_R, self._last_R, self._seconds = [0.0] * world.size, [0] * world.size, 0.0
+
+    def told(self, spent: Mapping[Part, float]) -> list[float]:
+        """This rank's numbers, whose sums over all ranks `heard` understands; equally many on every rank.
+
+        Args:
+            spent: seconds of its parts since the last call (`StepClock.read`).
+        """
+        rank, size = self._world.rank, self._world.size
+        own = [0.0] * (2 * size)
+        own[rank], own[size + rank] = spent["sync"], take_peak_bytes(self._world.device) or 0
+        return [spent[part] / size for part in PARTS] + own
+
+    def heard(self, sums: Sequence[float]) -> StepTimes:
+        """The times of the step over all ranks."""
+        size = self._world.size
+        mean = dict(zip(PARTS, sums, strict=False))
+        sync_R, peak_R = sums[len(PARTS) : -size], sums[-size:]
+        exchange = min(sync_R)
+        step_s = sum(mean.values()) - mean["pause"]
+        wait_R, slowest = [sync - exchange for sync in sync_R], sync_R.index(exchange)
+        self._waited_R = [before + wait for before, wait in zip(self._waited_R, wait_R, strict=True)]
+        self._last_R[slowest] += 1
+        self._seconds += step_s
+        return StepTimes(
+            step_s=step_s,
+            data_s=mean["data"],
+            text_s=mean["text"],
+            vae_s=mean["vae"],
+            forward_s=mean["forward"],
+            backward_s=mean["backward"],
+            wait_s=fmean(wait_R),
+            sync_s=exchange,
+            optimizer_s=mean["optimizer"],
+            other_s=mean["other"],
+            pause_s=mean["pause"],
+            wait_max_s=max(wait_R),
+            slowest_rank=slowest,
+            peak_gib=max(peak_R) / 2**30 or None,
+        )
+
+    def waited(self) -> str:
+        """Who waited for whom since the last call, as the end of a sentence; empty where there is one rank."""
+        waited_R, last_R, seconds = self._waited_R, self._last_R, self._seconds
+        self._waited_R, self._last_R, self._seconds = [0.0] * len(waited_R), [0] * len(last_R), 0.0
+        if self._world.size == 1 or not seconds:
+            return ""
+        mean, most = fmean(waited_R) / seconds, max(waited_R) / seconds
+        slowest = last_R.index(max(last_R))
+        return (
+            f"; ranks waited {mean:.1%} of the time (rank {waited_R.index(max(waited_R))} {most:.1%}),"
+            f" in {last_R[slowest]} of {sum(last_R)} steps for rank {slowest}"
+        )

@@ -1,0 +1,1 @@
+"""Memory of a step, counted without a GPU or measured with one."""

@@ -1,0 +1,1 @@
+"""Attention of packed, cut and sliced sequences, and positions of tokens."""

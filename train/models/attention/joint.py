@@ -1,0 +1,56 @@
+"""How video and text lie in the one sequence in which they attend to each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from train.models.attention.attend import Attend, Dense
+from train.models.attention.packed import BlockDiagonal
+from train.models.attention.segments import Segments
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Video and text as one sequence: each sample's video, then its text.
+
+    Attributes:
+        video: video tokens of each sample of a pack; of all samples, where there is one.
+        text: their text tokens.
+        both: what video and text see of the joint sequence.
+        last: what video alone sees of it.
+    """
+
+    video: Sequence[int]
+    text: Sequence[int]
+    both: Attend
+    last: Attend
+
+    @classmethod
+    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "Joint":
+        """Of a batch of one shape, whose text is padded."""
+        video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
+        seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
+        return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
+
+    @classmethod
+    def packed(cls, video: Segments, text: Segments) -> "Joint":
+        """Of samples of any shapes, one after the other in both streams."""
+        joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
+        joint = Segments.of(joint_lengths, video.cu_seqlens.device)
+        return cls(video.lengths, text.lengths, BlockDiagonal(joint, joint), BlockDiagonal(video, joint))
+
+    def join(self, video_BHLD: torch.Tensor, text_BHMD: torch.Tensor) -> torch.Tensor:
+        """The joint sequence, [B, H, L + M, D]."""
+        pairs = zip(
+            torch.split(video_BHLD, list(self.video), 2),
+            torch.split(text_BHMD, list(self.text), 2),
+            strict=True,
+        )
+        return torch.cat([part for pair in pairs for part in pair], dim=2)
+
+    def part(self, joint_BHND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inverse of `join`."""
+        lengths = [length for pair in zip(self.video, self.text, strict=True) for length in pair]
+        parts = torch.split(joint_BHND, lengths, dim=2)
+        return torch.cat(parts[::2], dim=2), torch.cat(parts[1::2], dim=2)

@@ -1,0 +1,1 @@
+"""Video tokenizers and text encoders."""

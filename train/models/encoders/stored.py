@@ -1,0 +1,77 @@
+"""What stands for encoders whose output is stored in the dataset: they are not loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from loader.errors import RunError
+from train.models.encoders.text import TextEncoder
+from train.models.encoders.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Which encoders a run does not need.
+
+    Attributes:
+        channels: of the stored latents; None: clips are encoded on the fly.
+        empty_MD: the empty caption's context; None: captions are encoded on the fly.
+        pooled_width: see `TextEncoder`.
+    """
+
+    channels: int | None = None
+    empty_MD: torch.Tensor | None = None
+    pooled_width: int = 0
+
+
+class StoredLatents(Tokenizer):
+    """Knows the shape of latents and encodes nothing.
+
+    Args:
+        compression: video frames, pixel rows and pixel columns per latent one.
+        channels: of a latent.
+    """
+
+    def __init__(self, compression: tuple[int, int, int], channels: int) -> None:
+        super().__init__()
+        self.compression, self._channels = compression, channels
+
+    @property
+    def channels(self) -> int:
+        """See `Tokenizer`."""
+        return self._channels
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Refused."""
+        raise RunError("a clip without stored latents came to a run that loads no tokenizer")
+
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Refused."""
+        raise RunError("this run loads no tokenizer; sample from its checkpoint instead")
+
+
+class StoredText(TextEncoder):
+    """Knows the empty caption's context and no other.
+
+    Args:
+        empty_MD: that context.
+        pooled_width: see `TextEncoder`.
+    """
+
+    def __init__(self, empty_MD: torch.Tensor, pooled_width: int) -> None:
+        super().__init__()
+        self.width, self.pooled_width = empty_MD.shape[1], pooled_width
+        self.register_buffer("_empty", empty_MD.float(), persistent=False)
+        self._empty: torch.Tensor
+
+    def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``TextEncoder``.
+
+        Raises:
+            RunError: a caption is not empty.
+        """
+        if any(captions):
+            raise RunError("a caption without a stored context came to a run that loads no text encoder")
+        context_BMD = self._empty.expand(len(captions), -1, -1)
+        return context_BMD, torch.ones(context_BMD.shape[:2], dtype=torch.bool, device=self._empty.device)

@@ -1,0 +1,151 @@
+"""Video tokenizers, and one without weights: an orthonormal cosine transform of space-time patches."""
+
+import math
+
+import torch
+from torch import nn
+
+from loader.errors import UsageError
+from train.config.tokenizer import PatchTransformConfig
+from train.models.attention.patches import cut, join
+from train.models.encoders.tile_grid import TileGrid
+
+COLOURS = 3
+
+
+def cosine_basis(size: int) -> torch.Tensor:
+    """Rows of the orthonormal DCT-II, float64 [size, size]; row k holds frequency k.
+
+    Ahmed, Natarajan, Rao, "Discrete Cosine Transform", 1974, with the scaling that makes it orthonormal.
+    """
+    index = torch.arange(size, dtype=torch.float64)
+    basis = torch.cos(math.pi / size * (index + 0.5) * index[:, None]) * math.sqrt(2 / size)
+    basis[0] = math.sqrt(1 / size)
+    return basis
+
+
+class Tokenizer(nn.Module):
+    """Turns video into latents and back, causal in time: 1 + k * frames video frames are 1 + k latent frames.
+
+    Attributes:
+        compression: video frames, pixel rows and pixel columns per latent one.
+    """
+
+    compression: tuple[int, int, int]
+
+    @property
+    def channels(self) -> int:
+        """Channels of a latent."""
+        raise NotImplementedError
+
+    @property
+    def tile_grid(self) -> TileGrid | None:
+        """How `encode` cuts a video; None: not at all."""
+        return None
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Latents of RGB video.
+
+        Args:
+            video_BCTHW: [B, 3, frames, height, width], uint8 or floating point in [-1, 1].
+
+        Returns:
+            float32 [B, channels, 1 + (frames - 1) / frames per latent, height / rows, width / columns].
+
+        Raises:
+            UsageError: see `latent_size`.
+        """
+        raise NotImplementedError
+
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Video of latents, float32 [B, 3, frames, height, width]."""
+        raise NotImplementedError
+
+    def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
+        """Frames, rows and columns of the latents of a video of that many frames, rows and columns.
+
+        Raises:
+            UsageError: when the video does not divide into whole patches.
+        """
+        t, h, w = self.compression
+        frames, height, width = size
+        if (frames - 1) % t:
+            below = frames - (frames - 1) % t
+            raise UsageError(
+                f"{frames} frames do not fit tokenizer.frames={t}: "
+                f"use 1 + a multiple of {t}, such as {below} or {below + t}"
+            )
+        if height % h or width % w:
+            raise UsageError(
+                f"{height}x{width} pixels do not fit the tokenizer: height must be a multiple of {h}, "
+                f"width a multiple of {w}"
+            )
+        return 1 + (frames - 1) // t, height // h, width // w
+
+
+class LatentSizes(Tokenizer):
+    """Zeros of the sizes that another tokenizer's latents have: for who needs no more."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.compression, self._channels = tokenizer.compression, tokenizer.channels
+
+    @property
+    def channels(self) -> int:
+        """See `Tokenizer`."""
+        return self._channels
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`."""
+        size = (len(video_BCTHW), self._channels, *self.latent_size(tuple(video_BCTHW.shape[2:])))
+        return torch.zeros(size, device=video_BCTHW.device)
+
+
+class PatchTransform(Tokenizer):
+    """Turns video into latents and back without loss; fixed, linear, causal in time.
+
+    Frames are grouped as the causal video VAEs do it: the first frame alone, then every ``frames`` frames
+    together, so 1 + k * frames video frames give 1 + k latent frames. The first frame enters as a still
+    held for ``frames`` frames (as in the Cosmos tokenizer, NVIDIA 2024, section 3): its group has the
+    statistics of the others and no motion. Each group is cut into patches of ``frames x height x width``
+    pixels, and a patch becomes its DCT-II coefficients per colour.
+
+    Pixels are taken in [-1, 1]. The transform is an isometry of the video with its first frame held:
+    a squared error between latents is the squared error between those pixels. No channel is rescaled,
+    so a channel's variance is the energy of its frequency in the footage.
+
+    A latent's channels are ordered by frequency in time, rows, columns, then colour (fastest).
+    """
+
+    def __init__(self, config: PatchTransformConfig) -> None:
+        super().__init__()
+        self.compression = (config.frames, config.height, config.width)
+        time, rows, columns = (cosine_basis(size) for size in self.compression)
+        basis_KP = torch.kron(time, torch.kron(rows, columns)).float()
+        self.register_buffer("basis_KP", basis_KP, persistent=False)
+        self.basis_KP: torch.Tensor
+
+    @property
+    def channels(self) -> int:
+        """See `Tokenizer`."""
+        return COLOURS * math.prod(self.compression)
+
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`."""
+        self.latent_size(tuple(video_BCTHW.shape[2:]))
+        x = video_BCTHW.float()
+        if video_BCTHW.dtype == torch.uint8:
+            x = x / 127.5 - 1
+        held = self.compression[0] - 1
+        x = torch.cat([x[:, :, :1].expand(-1, -1, held, -1, -1), x], dim=2)
+        coefficients_BTHWCK = cut(x, self.compression) @ self.basis_KP.T
+        return coefficients_BTHWCK.permute(0, 5, 4, 1, 2, 3).flatten(1, 2)
+
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`; the inverse of ``encode``."""
+        B, _, T, H, W = latents_BCTHW.shape
+        coefficients = latents_BCTHW.float().reshape(B, -1, COLOURS, T, H, W)
+        x = join(coefficients.permute(0, 3, 4, 5, 2, 1) @ self.basis_KP, self.compression)
+        # Generated latents need not hold the first frame still: its projection on stills is the mean.
+        t = self.compression[0]
+        return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)

@@ -1,0 +1,1 @@
+"""Published transformers and VAEs of diffusers."""

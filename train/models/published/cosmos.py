@@ -1,0 +1,58 @@
+"""Cosmos, text to world, of diffusers."""
+
+from pathlib import Path
+
+import torch
+
+from train.config.model import DiffusersConfig
+from train.models.published.shared import DiffusersDenoiser
+
+
+class Cosmos(DiffusersDenoiser):
+    """EDM (Cosmos 1) or flow matching (Cosmos 2), told the same as ours; captions filled up with zeros to 512 tokens.
+
+    In Cosmos 2's pipeline t = sigma / (1 + sigma) and c_in = 1 - t, which makes of x_0 + sigma eps the latent of flow
+    matching, and of c_skip = 1 - t and c_out = -t its velocity.
+    """
+
+    source = "CosmosTransformer3DModel"
+    objectives = ("edm", "flow")
+    time_unit = 1.0
+    stem = r"^patch_embed|^time_embed\.t_embedder\.linear_1$|attn2\.to_[kv]$"
+    rows = ((r"time_embed|norm.*linear_[12]$", "sample"), (r"attn2\.to_[kv]$|crossattn_proj", "text"))
+
+    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
+        super().__init__(config, folder, channels, text_width)
+        theirs = self.model.config
+        (T, H, W), (t, h, w) = theirs.max_size, self.patch
+        self.largest = (T // t, H // h, W // w)
+
+    @property
+    def text_length(self) -> int:
+        """See `DiffusersDenoiser`."""
+        return self.config.text_tokens or 512
+
+    def _predict(
+        self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        padding = (
+            x_BCTHW.new_zeros(1, 1, *x_BCTHW.shape[-2:]) if self.model.config.concat_padding_mask else None
+        )
+        y_BCTHW: torch.Tensor = self.model(
+            hidden_states=x_BCTHW,
+            timestep=time_B,
+            encoder_hidden_states=self.filled(context_BMD, mask_BM),
+            fps=self.config.fps,
+            padding_mask=padding,
+            return_dict=False,
+        )[0]
+        return y_BCTHW
+
+    def _attention(self, video: int, text: int) -> int:
+        return int(self.model.config.num_layers * 4 * video * (video + text) * self._width)
+
+    def _text_width(self) -> int:
+        theirs = self.model.config
+        return int(
+            theirs.crossattn_proj_in_channels if theirs.use_crossattn_projection else theirs.text_embed_dim
+        )

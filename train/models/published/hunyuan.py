@@ -1,0 +1,84 @@
+"""HunyuanVideo, text to video, of diffusers."""
+
+from pathlib import Path
+
+import torch
+
+from loader.errors import UsageError
+from train.config.model import DiffusersConfig
+from train.models.attention.patches import Patch
+from train.models.published.shared import DiffusersDenoiser
+
+
+class HunyuanVideo(DiffusersDenoiser):
+    """Flow matching; told 1000 t, and 1000 times the guidance where it was distilled; text under its mask.
+
+    The first row of the context is the pooled caption of its second encoder (CLIP), filled up with zeros to the width
+    of the first's (LLaMA); see `text.pooled`.
+    """
+
+    source = "HunyuanVideoTransformer3DModel"
+    objectives = ("flow",)
+    lora_targets = (
+        "to_q",
+        "to_k",
+        "to_v",
+        "to_out.0",
+        "add_q_proj",
+        "add_k_proj",
+        "add_v_proj",
+        "to_add_out",
+    )
+    stem = (
+        r"^x_embedder|^context_embedder\.proj_in$"
+        r"|^time_text_embed.*\.linear_1$|^context_embedder\.time_text_embed.*\.linear_1$"
+    )
+    rows = (
+        (r"time_text_embed|norm[^.]*\.linear$|norm_out\.linear", "sample"),
+        (r"^context_embedder|add_[qkv]_proj$|to_add_out$|ff_context", "text"),
+        (r"^single_transformer_blocks", "both"),
+    )
+    blocks = ("transformer_blocks", "single_transformer_blocks")
+
+    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
+        super().__init__(config, folder, channels, text_width)
+        theirs = self.model.config
+        self.pooled_width = theirs.pooled_projection_dim
+        if theirs.guidance_embeds != (config.guidance is not None):
+            needed = (
+                "was distilled and must be told a guidance, such as 6"
+                if theirs.guidance_embeds
+                else "takes none"
+            )
+            raise UsageError(f"model.guidance: {config.name} {needed}")
+        if theirs.image_condition_type is not None:
+            raise UsageError(f"model.name={config.name!r} makes videos of images, which is not supported")
+
+    @property
+    def text_length(self) -> None:
+        """See `DiffusersDenoiser`."""
+        return
+
+    def _predict(
+        self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        guidance = self.config.guidance
+        y_BCTHW: torch.Tensor = self.model(
+            hidden_states=x_BCTHW,
+            timestep=time_B,
+            encoder_hidden_states=context_BMD[:, 1:],
+            encoder_attention_mask=mask_BM[:, 1:],
+            pooled_projections=context_BMD[:, 0, : self.pooled_width],
+            guidance=None if guidance is None else torch.full_like(time_B, 1000 * guidance),
+            return_dict=False,
+        )[0]
+        return y_BCTHW
+
+    def _attention(self, video: int, text: int) -> int:
+        theirs = self.model.config
+        joint = (theirs.num_layers + theirs.num_single_layers) * (video + text) ** 2
+        return int(4 * (joint + theirs.num_refiner_layers * text**2) * self._width)
+
+    def _patch(self) -> Patch:
+        theirs = self.model.config
+        return theirs.patch_size_t, theirs.patch_size, theirs.patch_size

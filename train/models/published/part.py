@@ -1,0 +1,108 @@
+"""A transformer of diffusers on some tokens of a video, without a copy of its forward.
+
+It is called with a video of the patches that are here, one behind the other in time: all layers but two take tokens one
+by one. Rotary positions must be those of the whole video, and self-attention is somebody else's. Both go with the call
+as what the model's own ``rope`` gives, which its blocks hand on to their attention untouched: there is no state, and
+a block that is computed again for its backward gets the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from train.models.attention.attend import Attend
+from train.models.attention.patches import Patch, join
+
+
+class Placed(NamedTuple):
+    """What blocks get instead of cosines and sines alone.
+
+    Attributes:
+        cos: [1, L, 1, head width], each value twice.
+        sin: like ``cos``.
+        attend: computes attention.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    attend: Attend
+
+
+def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
+    """A video of patches, one behind the other in time, [B, C, L * t, h, w]; `train.models.dit.tokens` undoes it."""
+    B, L, V = values_BLV.shape
+    t, h, w = patch
+    return join(values_BLV.reshape(B, L, 1, 1, V // (t * h * w), t * h * w), patch)
+
+
+@contextmanager
+def placed(
+    rope: nn.Module, latent_size: Sequence[int], here: slice | torch.Tensor, attend: Attend
+) -> Iterator[None]:
+    """While it lasts, a model's positions are those of some tokens of a video, whatever video it is called with.
+
+    Args:
+        rope: from a video, of which it reads the shape alone, to cosines and sines [1, L, 1, head width].
+        latent_size: frames, rows and columns of the whole video.
+        here: the tokens that are present.
+        attend: attention of these.
+    """
+
+    def whole(_rope: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+        x_BCTHW = inputs[0]
+        return x_BCTHW.new_empty(()).expand(*x_BCTHW.shape[:2], *latent_size)
+
+    def part(_rope: nn.Module, _inputs: Any, rotation: tuple[torch.Tensor, torch.Tensor]) -> Placed:
+        cos, sin = rotation
+        return Placed(cos[:, here], sin[:, here], attend)
+
+    hooks = rope.register_forward_pre_hook(whole), rope.register_forward_hook(part)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class SelfAttention:
+    """A processor of self-attention (``WanAttention``) that lets the `Attend` of `Placed`, if any, attend.
+
+    Args:
+        theirs: the processor for all other calls.
+    """
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rotary_emb: tuple[torch.Tensor, torch.Tensor] | Placed | None = None,
+    ) -> torch.Tensor:
+        """As theirs, [B, L, D] to [B, L, D]."""
+        if not isinstance(rotary_emb, Placed):
+            y_BLD: torch.Tensor = self.theirs(
+                attn, hidden_states, encoder_hidden_states, attention_mask, rotary_emb
+            )
+            return y_BLD
+        q_BLD, k_BLD = attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(attn.to_k(hidden_states))
+        v_BLD = attn.to_v(hidden_states)
+        q_BLHD, k_BLHD, v_BLHD = (x.unflatten(2, (attn.heads, -1)) for x in (q_BLD, k_BLD, v_BLD))
+        q_BLHD, k_BLHD = (_rotated(x, rotary_emb) for x in (q_BLHD, k_BLHD))
+        y_BHLD = rotary_emb.attend.attend(*(x.transpose(1, 2) for x in (q_BLHD, k_BLHD, v_BLHD)))
+        out_BLD: torch.Tensor = attn.to_out[1](attn.to_out[0](y_BHLD.transpose(1, 2).flatten(2)))
+        return out_BLD
+
+
+def _rotated(x_BLHD: torch.Tensor, at: Placed) -> torch.Tensor:
+    """Neighbouring values are pairs; computed in the type of the positions, if that is wider."""
+    even, odd = x_BLHD[..., 0::2], x_BLHD[..., 1::2]
+    cos, sin = at.cos[..., 0::2], at.sin[..., 1::2]
+    pairs = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+    return pairs.flatten(-2).type_as(x_BLHD)

@@ -1,0 +1,205 @@
+"""What the adapters of diffusers' transformers share: loading, text of a fixed length, operations.
+
+A family is a small subclass in a module of its own; it says how its pipeline calls the model.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from loader.errors import UsageError, first_line
+from train.config.model import DiffusersConfig
+from train.kernels.patch.patcher import patch
+from train.measure.flops import Flops
+from train.models.attention.patches import Patch
+from train.models.denoiser import Denoiser
+from train.models.published.folder import diffusers
+
+Rows = Literal["video", "text", "both", "sample"]
+"""What a layer is applied to: video tokens, text tokens, all of them, or once a sample."""
+
+
+class DiffusersDenoiser(Denoiser):
+    """A transformer of diffusers that predicts as it does within its pipeline.
+
+    Args:
+        config: which model, and how it is called.
+        folder: its description and weights.
+        channels: of the latents.
+        text_width: of the context.
+
+    Raises:
+        UsageError: it cannot be loaded, or does not fit the latents, the text or the configuration.
+
+    Attributes:
+        source: its class in diffusers.
+        time_unit: what it is told is this times what the objective tells.
+        stem: pattern of the names of layers that read latents, times and text, whose gradients nobody asks for.
+        rows: patterns of names of layers, and what those are applied to; the first that is found counts, video without.
+        blocks: names of the lists of blocks that repeat.
+        model: diffusers' own.
+        largest: tokens along time, rows and columns that it has positions for.
+    """
+
+    source: ClassVar[str]
+    time_unit: ClassVar[float] = 1000.0
+    lora_targets: ClassVar[tuple[str, ...]] = ("to_q", "to_k", "to_v", "to_out.0")
+    stem: ClassVar[str]
+    rows: ClassVar[Sequence[tuple[str, Rows]]]
+    blocks: ClassVar[tuple[str, ...]] = ("transformer_blocks",)
+
+    largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
+
+    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
+        super().__init__()
+        self.config = config
+        self.model: Any = self._load(folder)
+        self.patch = self._patch()
+        self._fits("latents", channels, self.model.config.in_channels)
+        self._fits("text", text_width, self._text_width())
+        if config.patch != self.patch:
+            raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
+        # Loading leaves a model in evaluation, where dropout of adapters would not drop.
+        self.model.train()
+        if config.fused:
+            patch(self.model)
+        self._weights = self._counted("")
+        self._stem_weights = self._counted(self.stem)
+
+    def forward(
+        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Denoiser`; t_B is what the objective tells, in its own unit."""
+        self.grid(x_BCTHW.shape[2:])
+        return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
+
+    def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:
+        """Refused: a model of diffusers takes a batch of one shape."""
+        raise self.no_packs()
+
+    def no_packs(self) -> UsageError:
+        """Why it is refused."""
+        return UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
+
+    def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
+        """See `Denoiser`; text counts as long as the model gets it."""
+        video = self.tokens(latent_size)
+        text = self.text_length or text_tokens - bool(self.pooled_width)
+        lengths: dict[Rows, int] = {"video": video, "text": text, "both": video + text, "sample": 1}
+        layers, stem = (
+            sum(2 * lengths[rows] * count for rows, count in weights.items())
+            for weights in (self._weights, self._stem_weights)
+        )
+        attention = self._attention(video, text)
+        return Flops(layers + attention, 2 * (layers + attention) - stem, attention)
+
+    def repeated(self) -> Sequence[nn.Module]:
+        """See `Denoiser`."""
+        return [block for name in self.blocks for block in getattr(self.model, name)]
+
+    def takes_tokens(self, name: str) -> bool:
+        """See `Denoiser`."""
+        return self._rows(name.removeprefix("model.")) in ("video", "both")
+
+    def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
+        """See `Denoiser`; the model must have positions for all tokens."""
+        grid = super().grid(latent_size)
+        if any(size > most for size, most in zip(grid, self.largest, strict=True)):
+            raise UsageError(
+                f"{self.source} has positions for {self.largest} tokens along time, rows and columns, not for {grid}:"
+                " take fewer frames or a smaller size"
+            )
+        return grid
+
+    @property
+    def text_length(self) -> int | None:
+        """Tokens of text that the model always gets; None: as many as there are."""
+        raise NotImplementedError
+
+    def filled(self, context_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
+        """The context with zeros where the mask is false and behind it, [B, text_length, D].
+
+        These models take no mask. Zeros up to a fixed length are what Wan and Cosmos are trained with, and make a
+        prediction independent of the captions beside it.
+
+        Raises:
+            UsageError: it is longer.
+        """
+        length, M = self.text_length or 0, context_BMD.shape[1]
+        if length < M:
+            raise UsageError(
+                f"{self.source} takes {length} tokens of text and got {M}: lower text.max_text_tokens"
+            )
+        return F.pad(context_BMD * mask_BM[..., None], (0, 0, 0, length - M))
+
+    def _predict(
+        self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+    ) -> torch.Tensor:
+        """The prediction, [B, C, T, H, W], for times in the model's unit."""
+        raise NotImplementedError
+
+    def _attention(self, video: int, text: int) -> int:
+        """Operations of scores and weighted sums for so many tokens."""
+        raise NotImplementedError
+
+    def _patch(self) -> Patch:
+        t, h, w = self.model.config.patch_size
+        return t, h, w
+
+    def _text_width(self) -> int:
+        return int(self.model.config.text_embed_dim)
+
+    @property
+    def _width(self) -> int:
+        """Of a token."""
+        return int(self.model.config.num_attention_heads * self.model.config.attention_head_dim)
+
+    def _load(self, folder: Path) -> Any:
+        kind = getattr(diffusers(), self.source)
+        if torch.get_default_device().type == "meta":
+            return self._empty(kind.from_config(kind.load_config(folder)))
+        try:
+            return kind.from_pretrained(
+                folder,
+                torch_dtype=getattr(torch, self.config.dtype),
+                use_safetensors=True,
+                local_files_only=True,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"model.name={self.config.name!r} could not be loaded ({first_line(error)}); its folder needs"
+                " config.json and weights in safetensors"
+            ) from error
+
+    def _empty(self, model: Any) -> Any:
+        """A model without weights, in the types that loading gives them."""
+        wide = set(model._keep_in_fp32_modules or ())
+        for name, parameter in model.named_parameters():
+            if not wide & set(name.split(".")):
+                parameter.data = parameter.data.to(getattr(torch, self.config.dtype))
+        return model
+
+    def _fits(self, what: str, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise UsageError(
+                f"{self.config.name} takes {what} of {wanted} channels, and the configuration makes {found}: take the"
+                f" encoders that belong to it (models that are given an image, too, are not supported)"
+            )
+
+    def _rows(self, name: str) -> Rows:
+        return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
+
+    def _counted(self, wanted: str) -> dict[Rows, int]:
+        """Weights of the matrices whose name has this pattern, by what they are applied to."""
+        counts: dict[Rows, int] = {}
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):
+                rows = self._rows(name)
+                counts[rows] = counts.get(rows, 0) + layer.weight.numel()
+        return counts

@@ -1,0 +1,171 @@
+"""Published video VAEs of diffusers as frozen tokenizers: Wan, CogVideoX, HunyuanVideo, Cosmos."""
+
+from typing import Any
+
+import torch
+
+from loader.errors import UsageError, first_line
+from train.config.tokenizer import DiffusersVAEConfig
+from train.models.encoders.tile_grid import TileGrid
+from train.models.encoders.tokenizer import Tokenizer
+from train.models.published.folder import description, diffusers, part_folder
+
+SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuanVideo", "AutoencoderKLCosmos")
+
+
+class DiffusersVAE(Tokenizer):
+    """Latents are the mode of the posterior, brought to the mean 0 and deviation `scale` as the VAE's pipeline does.
+
+    The mode, not a sample: a clip has the same latents in every pass, on every rank, and cached or not.
+
+    Raises:
+        UsageError: the VAE is not there, of another family, or compresses by other factors than configured.
+    """
+
+    def __init__(self, config: DiffusersVAEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vae = load_vae(config.name, config.subfolder, getattr(torch, config.dtype), "tokenizer.name")
+        self.vae.requires_grad_(False)
+        if config.slicing:
+            self.vae.enable_slicing()
+        if config.tiling:
+            self.vae.enable_tiling()
+        self.compression = (config.frames, config.height, config.width)
+        found = compression_of(self.vae)
+        if found != self.compression:
+            frames, height, width = found
+            raise UsageError(
+                f"tokenizer.name={config.name!r} compresses frames, height and width by {found}: set"
+                f" tokenizer.frames={frames}, tokenizer.height={height} and tokenizer.width={width}"
+            )
+        mean_11CT, deviation_11CT = _statistics(self.vae)
+        self.register_buffer("_mean", mean_11CT, persistent=False)
+        self.register_buffer("_deviation", deviation_11CT / config.scale, persistent=False)
+        self._mean: torch.Tensor
+        self._deviation: torch.Tensor
+
+    @property
+    def channels(self) -> int:
+        """See `Tokenizer`."""
+        return int(self._mean.shape[1])
+
+    @property
+    def tile_grid(self) -> TileGrid | None:
+        """See `Tokenizer`."""
+        return tile_grid_of(self.vae) if self.config.tiling else None
+
+    @torch.no_grad()
+    def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`; float32."""
+        frames, _, _ = self.latent_size(tuple(video_BCTHW.shape[2:]))
+        x = video_BCTHW.to(self.vae.dtype)
+        if video_BCTHW.dtype == torch.uint8:
+            x = x / 127.5 - 1
+        latents_BCTHW: torch.Tensor = self.vae.encode(x).latent_dist.mode().float()
+        mean, deviation = self._of(frames)
+        return (latents_BCTHW - mean) / deviation
+
+    @torch.no_grad()
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """See `Tokenizer`; float32.
+
+        Raises:
+            UsageError: CogVideoX's VAE decodes an even number of latent frames to another number of frames.
+        """
+        frames = latents_BCTHW.shape[2]
+        if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
+            raise UsageError(
+                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (frames - 1)}; take another number"
+            )
+        mean, deviation = self._of(frames)
+        video_BCTHW: torch.Tensor = self.vae.decode(
+            (latents_BCTHW * deviation + mean).to(self.vae.dtype)
+        ).sample
+        return video_BCTHW.float()
+
+    def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
+        """See `Tokenizer`; Cosmos has statistics for so many latent frames and no more."""
+        latent, most = super().latent_size(size), self._mean.shape[2]
+        if 1 < most < latent[0]:
+            raise UsageError(
+                f"{size[0]} frames are more than the {1 + (most - 1) * self.compression[0]} that"
+                f" {self.config.name} has statistics for; take shorter clips"
+            )
+        return latent
+
+    def _of(self, frames: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._mean[:, :, :frames], self._deviation[:, :, :frames]
+
+
+def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
+    """A published VAE with its weights.
+
+    Args:
+        name: of a pipeline or VAE on the hub, or a local folder of either.
+        subfolder: of the pipeline.
+        dtype: of the weights.
+        key: of the configuration, for errors.
+
+    Raises:
+        UsageError: it is not there, of another family, or damaged.
+    """
+    folder = part_folder(name, subfolder, key)
+    found = description(folder, key).get("_class_name")
+    if found not in SUPPORTED:
+        raise UsageError(f"{key}={name!r} is a {found}; supported are {', '.join(SUPPORTED)}")
+    try:
+        return getattr(diffusers(), found).from_pretrained(
+            folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"{key}={name!r} could not be loaded ({first_line(error)}); its folder needs config.json"
+            " and weights in safetensors"
+        ) from error
+
+
+def compression_of(vae: Any) -> tuple[int, int, int]:
+    """Video frames, pixel rows and columns per latent one, as the VAE's own configuration has them."""
+    theirs = vae.config
+    if (halvings := theirs.get("temperal_downsample")) is not None:
+        side = 2 ** len(halvings) * (theirs.get("patch_size") or 1)
+        return 2 ** sum(halvings), side, side
+    side = theirs.get("spatial_compression_ratio") or 2 ** (len(theirs.block_out_channels) - 1)
+    return int(theirs.temporal_compression_ratio), side, side
+
+
+def tile_grid_of(vae: Any) -> TileGrid | None:
+    """The tiles of a VAE's `tiled_encode`; None where it has none (Cosmos).
+
+    HunyuanVideo's reads one frame more than its tiles have; other VAEs cut pictures alone.
+    """
+    if not hasattr(vae, "tiled_encode"):
+        return None
+    pixels = vae.config.get("patch_size") or 1  # Wan 2.2 counts in patches
+    height, width = vae.tile_sample_min_height, vae.tile_sample_min_width
+    if hasattr(vae, "tile_overlap_factor_height"):
+        height_step = int(height * (1 - vae.tile_overlap_factor_height))
+        width_step = int(width * (1 - vae.tile_overlap_factor_width))
+    else:
+        height_step, width_step = vae.tile_sample_stride_height, vae.tile_sample_stride_width
+    in_time = {}
+    if getattr(vae, "use_framewise_encoding", False):
+        in_time = {
+            "frames": vae.tile_sample_min_num_frames + 1,
+            "frames_step": vae.tile_sample_stride_num_frames,
+        }
+    sizes = {"height": height, "width": width, "height_step": height_step, "width_step": width_step}
+    return TileGrid(**{name: pixels * size for name, size in sizes.items()}, **in_time)
+
+
+def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of the VAE's latents, [1, C, 1 or the latent frames that have their own, 1, 1]."""
+    theirs = vae.config
+    channels = theirs.get("z_dim") or theirs.latent_channels
+    shape = (1, channels, -1, 1, 1)
+    if theirs.get("latents_mean") is not None and theirs.get("latents_std") is not None:
+        mean, deviation = torch.tensor(theirs.latents_mean), torch.tensor(theirs.latents_std)
+    else:
+        mean, deviation = torch.zeros(channels), torch.full((channels,), 1 / theirs.scaling_factor)
+    return mean.view(shape), deviation.view(shape)

@@ -1,0 +1,164 @@
+"""Context parallelism over a ring of Ulysses groups: a sequence is cut over all ranks, attention sees all of it.
+
+Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024. With one rank in either direction it is
+the other alone.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+from train.models.attention.attend import Attend, Dense
+from train.models.attention.packed import BlockDiagonal
+from train.models.attention.segments import Segments
+from train.parallel.context.cut import Cut
+from train.parallel.context.exchange import gather
+from train.parallel.context.ring import Ring
+from train.parallel.context.ulysses import Ulysses
+
+
+@dataclass(frozen=True, eq=False)
+class ContextParallel:
+    """The ranks that share a sequence, and the attention they compute together.
+
+    The sequence is cut in the order ring, then Ulysses: ranks of a Ulysses group, best on one node, hold
+    adjacent parts. With a mesh of the dimensions (ring, ulysses): ``ContextParallel(mesh.get_group("ring"),
+    mesh.get_group("ulysses"))``.
+
+    Attributes:
+        ring: the ranks that pass blocks to each other.
+        ulysses: the ranks that exchange heads.
+        together: all of them, in the order ring, then Ulysses; what exchanges whole tokens needs it (ST-DiT).
+    """
+
+    ring: dist.ProcessGroup
+    ulysses: dist.ProcessGroup
+    together: dist.ProcessGroup | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """How many ranks share a sequence."""
+        return dist.get_world_size(self.ring) * dist.get_world_size(self.ulysses)
+
+    @cached_property
+    def rank(self) -> int:
+        """Which part of the sequence is here."""
+        return dist.get_rank(self.ring) * dist.get_world_size(self.ulysses) + dist.get_rank(self.ulysses)
+
+    @cached_property
+    def group(self) -> dist.ProcessGroup:
+        """All ranks that share a sequence, in the order of the parts.
+
+        Raises:
+            ValueError: there are several rings and `together` is missing, or in another order.
+        """
+        near = dist.get_world_size(self.ulysses)
+        if self.size == near:
+            return self.ulysses
+        if near == 1:
+            return self.ring
+        first = dist.get_rank(self.ring) * near
+        together = [] if self.together is None else dist.get_process_group_ranks(self.together)
+        if self.together is None or together[first : first + near] != dist.get_process_group_ranks(
+            self.ulysses
+        ):
+            raise ValueError(
+                "ring x Ulysses needs its ranks as one group, too: Ulysses groups one after another"
+            )
+        return self.together
+
+    def cut(self, tokens: int) -> Cut:
+        """How this many tokens lie on the ranks.
+
+        Raises:
+            UsageError: there are fewer tokens than ranks.
+        """
+        if tokens < self.size:
+            raise UsageError(
+                f"{tokens} tokens cannot be cut over {self.size} context-parallel ranks; use fewer ranks"
+            )
+        return Cut.even(tokens, self.size)
+
+    def attend_dense(
+        self, cut: Cut, mask_BM: torch.Tensor | None = None, queries: Cut | None = None
+    ) -> Attend:
+        """Attention of every token to every token of its sample that counts.
+
+        Args:
+            cut: how the sequence lies on the ranks.
+            mask_BM: which keys of the whole sequence count, bool, at least one per sample; the same on every
+                rank. None: all.
+            queries: how the tokens lie that ask; None: all of them do.
+        """
+        if dist.get_world_size(self.ring) == 1:
+            return self._over_heads(cut, Dense(mask_BM), queries)
+        blocks = self._blocks(cut)
+        own = dist.get_rank(self.ring)
+        asking = self._blocks(queries or cut).lengths[own]
+        if mask_BM is None:
+            return self._over_heads(cut, Ring(self.ring, [asking], [[n] for n in blocks.lengths]), queries)
+        masks = torch.split(mask_BM, list(blocks.lengths), dim=1)
+        keys_PB = torch.stack([mask.sum(dim=1) for mask in masks]).tolist()
+        ring = Ring(self.ring, [asking] * len(mask_BM), keys_PB)
+        return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]), queries)
+
+    def attend_packed(
+        self, cut: Cut, samples: Segments, queries: tuple[Cut, Segments] | None = None
+    ) -> Attend:
+        """Attention within each sample of a packed sequence.
+
+        Args:
+            cut: how the sequence lies on the ranks.
+            samples: of the whole sequence.
+            queries: how the tokens lie that ask, and those of each sample; None: all of them do.
+        """
+        asking, of_samples = queries or (cut, samples)
+        only = None if queries is None else asking
+        if dist.get_world_size(self.ring) == 1:
+            return self._over_heads(cut, BlockDiagonal(of_samples, samples), only)
+        own = dist.get_rank(self.ring)
+        queries_n = self._blocks(asking).counts(of_samples.lengths)[own]
+        keys_Pn = self._blocks(cut).counts(samples.lengths)
+        return self._over_heads(cut, Ring(self.ring, queries_n, keys_Pn), only)
+
+    def gather(self, x: torch.Tensor, cut: Cut, dim: int = 1) -> torch.Tensor:
+        """The whole sequence on every rank, from the parts; gradients as of `exchange.gather`."""
+        block = gather(x, self._near(cut).lengths, self.ulysses, dim)
+        return gather(block, self._blocks(cut).lengths, self.ring, dim)
+
+    def _over_heads(self, cut: Cut, inner: Attend, queries: Cut | None) -> Attend:
+        if dist.get_world_size(self.ulysses) == 1:
+            return inner
+        return Ulysses(self.ulysses, self._near(cut), inner, None if queries is None else self._near(queries))
+
+    def _blocks(self, cut: Cut) -> Cut:
+        """The part of each Ulysses group: what goes round the ring."""
+        return cut.joined(dist.get_world_size(self.ulysses))
+
+    def _near(self, cut: Cut) -> Cut:
+        """The parts within this rank's Ulysses group."""
+        size = dist.get_world_size(self.ulysses)
+        start = dist.get_rank(self.ring) * size
+        return Cut(cut.lengths[start : start + size])
+
+
+@dataclass(frozen=True, eq=False)
+class _Unpadded:
+    """A ring in which only keys that count travel: a padded batch is a packed sequence of its samples."""
+
+    ring: Ring
+    kept: torch.Tensor
+
+    def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
+        B, H, L, D = q_BHLD.shape
+        k_1HND, v_1HND = (_packed(x).index_select(2, self.kept) for x in (k_BHMD, v_BHMD))
+        y_1HND: torch.Tensor = self.ring.attend(_packed(q_BHLD), k_1HND, v_1HND)
+        return y_1HND.view(H, B, L, D).transpose(0, 1)
+
+
+def _packed(x_BHLD: torch.Tensor) -> torch.Tensor:
+    """A batch as one sequence, [1, H, B * L, D]."""
+    return x_BHLD.transpose(0, 1).flatten(1, 2)[None]

@@ -1,0 +1,41 @@
+"""A model on one part of each sequence: everything but self-attention needs nothing of the other parts."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from train.models.denoiser import Denoiser
+from train.models.precision import at_least_float32
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.parts import cuttable, part_of
+from train.step.squared_errors import Question
+
+
+@dataclass(frozen=True, eq=False)
+class OfParts:
+    """`train.step.squared_errors.SquaredErrors` of a model that sees one part of each sequence here.
+
+    Errors have the value of the whole, the same on every rank, and the gradient of the part: gradients of what all
+    ranks have are then summed over them once, as docs/parallel.md has it.
+
+    Attributes:
+        ranks: who shares the sequences.
+    """
+
+    ranks: ContextParallel
+
+    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+        """The mean squared error of each sample over its values, at least float32 [B]."""
+        model, part = cuttable(dit), part_of(dit, asked, self.ranks)
+        values = at_least_float32(part.denoise(model, asked.inputs))
+        squares = (values - part.of(model, asked.targets)).square().sum(dim=2)
+        if asked.packed:
+            part_B = torch.stack([own.sum() for own in torch.split(squares[0], list(part.counts))])
+        else:
+            part_B = squares.sum(dim=1)
+        part_B = part_B / torch.tensor([target[0].numel() for target in asked.targets], device=part_B.device)
+        whole_B = part_B.detach().clone()
+        for group in (self.ranks.ulysses, self.ranks.ring):
+            dist.all_reduce(whole_B, group=group)
+        return part_B + (whole_B - part_B.detach())

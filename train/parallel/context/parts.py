@@ -1,0 +1,168 @@
+"""Which tokens of a batch or a pack are on this rank, and what a model is told there, by kind of model.
+
+Weights are whole on every rank; so are the timesteps and, but for MMDiT, the text, to which each rank's tokens attend
+without communication.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from loader.errors import UsageError
+from train.kernels.sequence_parallel import clip_groups
+from train.models.attention.apart import Apart
+from train.models.attention.joint import Joint
+from train.models.attention.packed import BlockDiagonal
+from train.models.attention.segments import Segments
+from train.models.denoiser import Denoiser
+from train.models.dit import DiT, Pack, tokens
+from train.models.mmdit import MMDiT
+from train.models.published.wan import Wan
+from train.models.st_dit import STDiT
+from train.parallel.context.context import ContextParallel
+from train.parallel.context.cut import Cut
+from train.parallel.context.slices import Grid, Slices, Way, WithinFrames
+from train.step.squared_errors import Question
+
+Cuttable = DiT | Wan
+"""Models whose `denoise` runs on some tokens of a sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """This rank's part of what a model is asked.
+
+    Attributes:
+        grids: tokens of each sample of a pack along time, rows and columns; of all samples, where there is one.
+        pack: how the tokens lie that are here.
+        counts: how many of each of ``grids`` these are.
+        told: as of `denoise`, [B].
+        context: as of `denoise`, [B, M, D].
+        mask: as of `denoise`, [B, M].
+    """
+
+    grids: Sequence[Grid]
+    pack: Pack
+    counts: Sequence[int]
+    told: torch.Tensor
+    context: torch.Tensor
+    mask: torch.Tensor | None
+
+    def of(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the values of the patches that are here, [B, L/P, V], of videos as of `squared_errors.Question`."""
+        values_BLV = torch.cat([tokens(x_BCTHW, model.patch) for x_BCTHW in videos], dim=1)
+        return values_BLV[:, self.pack.here]
+
+    def denoise(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The predictions for those patches."""
+        values_BLV = self.of(model, videos)
+        return model.denoise(values_BLV, self.told, self.context, self.mask, self.grids, self.pack)
+
+
+def part_of(model: Denoiser, asked: Question, ranks: ContextParallel) -> Part:
+    """This rank's part of a batch or a pack, which is the same on every rank.
+
+    Raises:
+        UsageError: sequences of this model, or so few tokens, cannot be cut.
+    """
+    model = cuttable(model)
+    grids = [model.grid(x_BCTHW.shape[2:]) for x_BCTHW in asked.inputs]
+    if isinstance(model, MMDiT):
+        return _two_streams(grids, asked, ranks)
+    if isinstance(model, STDiT):
+        return _by_place(model, grids, asked, ranks)
+    cut = ranks.cut(sum(map(math.prod, grids)))
+    return _one_stream(grids, cut, Pack(here=cut.part(ranks.rank)), asked, ranks)
+
+
+def cuttable(model: Denoiser) -> Cuttable:
+    """The model, if its sequences can be cut.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not isinstance(model, DiT | Wan):
+        raise UsageError(
+            f"a {type(model).__name__} cannot be cut over context-parallel ranks: leave parallel.ring and"
+            " parallel.ulysses at 1"
+        )
+    return model
+
+
+def _one_stream(grids: Sequence[Grid], cut: Cut, pack: Pack, asked: Question, ranks: ContextParallel) -> Part:
+    """Of models whose text is the source of a cross-attention.
+
+    Args:
+        grids: of the samples.
+        cut: how many tokens each rank has; in the order of the ranks, samples follow each other.
+        pack: which tokens are here.
+        asked: of all tokens.
+        ranks: who shares them.
+    """
+    told, context, mask = asked.told, asked.context, asked.mask
+    if not asked.packed:
+        pack = pack._replace(own=ranks.attend_dense(cut))
+        return Part(grids, pack, [cut.lengths[ranks.rank]], told, context, mask)
+    samples = Segments.of(list(map(math.prod, grids)), told.device)
+    counts_n = cut.counts(samples.lengths)[ranks.rank]
+    # Samples without a token here are left out, with their text.
+    present = [number for number, count in enumerate(counts_n) if count]
+    told, context, mask = told[present], context[present], mask[present]
+    parts = Segments.of([counts_n[number] for number in present], told.device)
+    text = Segments.of(mask.sum(dim=1).tolist(), told.device)
+    own = ranks.attend_packed(cut, samples)
+    pack = pack._replace(samples=parts, own=own, text=BlockDiagonal(parts, text))
+    return Part(grids, pack, counts_n, told, context[mask][None], None)
+
+
+def _by_place(model: STDiT, grids: Sequence[Grid], asked: Question, ranks: ContextParallel) -> Part:
+    """Tokens rest by place, and go to whole frames and back once a layer."""
+    rank, device = ranks.rank, asked.told.device
+    places, frames = (Slices.of(grids, axis, ranks.size) for axis in ("place", "frame"))
+    within_frames = WithinFrames(
+        go=Way.between(places, frames, rank, ranks.group, device),
+        back=Way.between(frames, places, rank, ranks.group, device),
+        frames=Apart(frames.grids[rank], "frame"),
+        rotation=model.rotation(grids, frames.tokens(rank).to(device), device),
+    )
+    here = places.tokens(rank).to(device)
+    pack = Pack(here=here, grids=places.grids[rank], within_frames=within_frames)
+    cut = Cut(tuple(sum(map(math.prod, on_rank)) for on_rank in places.grids))
+    return _one_stream(grids, cut, pack, asked, ranks)
+
+
+def _two_streams(grids: Sequence[Grid], asked: Question, ranks: ContextParallel) -> Part:
+    """Of models whose text is a stream of its own: it is cut as well, so that each of its tokens counts once.
+
+    The sequence that is cut is the joint one: the video of each sample, then its text. So all ranks have equally many
+    tokens, and some may have tokens of one stream alone.
+    """
+    told, context, mask = asked.told, asked.context, asked.mask
+    text_lengths = mask.sum(dim=1).tolist() if asked.packed else [mask.shape[1]]
+    videos, texts = (Segments.of(n, told.device) for n in (list(map(math.prod, grids)), text_lengths))
+    pairs = list(zip(videos.lengths, texts.lengths, strict=True))
+    cut = ranks.cut(sum(map(sum, pairs)))
+    counts_Pn = cut.counts([length for pair in pairs for length in pair])
+    video_cut, text_cut = (Cut(tuple(sum(counts[first::2]) for counts in counts_Pn)) for first in (0, 1))
+    video, text = video_cut.part(ranks.rank), text_cut.part(ranks.rank)
+    own, own_text = (counts_Pn[ranks.rank][first::2] for first in (0, 1))
+    if asked.packed:
+        joint = Segments.of(list(map(sum, pairs)), told.device)
+        both = ranks.attend_packed(cut, joint)
+        last = ranks.attend_packed(cut, joint, queries=(video_cut, videos))
+        pack = Pack(_clipped(videos, video, own), captions=_clipped(texts, text, own_text))
+        context = context[mask][None]
+    else:
+        seen_BN = torch.cat([mask.new_ones(len(mask), video_cut.tokens), mask], dim=1)
+        both = ranks.attend_dense(cut, seen_BN)
+        last = ranks.attend_dense(cut, seen_BN, queries=video_cut)
+        pack = Pack()
+    pack = pack._replace(here=video, joint=Joint(own, own_text, both, last))
+    return Part(grids, pack, own, told, context[:, text], None)
+
+
+def _clipped(samples: Segments, here: slice, counts_n: list[int]) -> Segments:
+    """The samples of some adjacent tokens, in their counts; 0 of those that lie elsewhere."""
+    return Segments(counts_n, clip_groups(samples.cu_seqlens, here.start, here.stop))

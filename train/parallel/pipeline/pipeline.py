@@ -1,0 +1,111 @@
+"""A step of a pipeline: its microbatches through all stages and back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from train.config.run import TrainConfig
+from train.distributed.world import World
+from train.measure.timings import Part, StepClock
+from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
+from train.parallel.idle import idle
+from train.parallel.mesh import Ranks
+from train.parallel.pipeline.order import turns
+from train.step.losses import Losses, losses
+from train.step.squared_errors import Question, SquaredErrors
+
+Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
+"""Takes a microbatch that went through the model; the scalar whose gradient it adds to the step's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A model whose blocks lie on several stages (`train.parallel.pipeline.stage`); each sees all microbatches.
+
+    Any number of them, of any shapes: a stage knows what it will receive from its own copy.
+
+    Attributes:
+        bundle: the modules of this stage.
+        config: the run.
+        ranks: the processes.
+        errors: runs the model on this rank's part of a batch's tokens.
+    """
+
+    bundle: Bundle
+    config: TrainConfig
+    ranks: Ranks
+    errors: SquaredErrors
+
+    def passes(
+        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int, clock: StepClock
+    ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
+        """Runs a step forward and backward; each microbatch with its losses, the same on all stages.
+
+        Args:
+            batches: of the step.
+            weigh: is given each of them.
+            idle_rounds: what else runs before them, on nothing.
+            clock: is told what this rank is at; waits for other stages are part of forward and backward.
+        """
+        neighbours, device = self.ranks.neighbours, self.ranks.world.device
+        found: list[Losses] = []
+        alive: dict[int, torch.Tensor] = {}
+
+        def forward(number: int) -> torch.Tensor:
+            if number < idle_rounds:
+                return idle(self.bundle, self.config, self.ranks, self.errors)
+            batch = batches[number - idle_rounds]
+            own = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
+            found.append(replace(own, each=own.each.detach()))
+            return weigh(batch, own) if neighbours.last else own.each.sum()
+
+        rounds = idle_rounds + len(batches)
+        # Weights are cast once for all microbatches in flight: casts are kept until the outermost context ends.
+        with torch.autocast(device.type, enabled=False):
+            for turn in turns(self.config.parallel.pp_schedule, neighbours.stage, neighbours.stages, rounds):
+                part: Part = "forward" if turn.forward else "backward"
+                with clock.part("sync" if turn.microbatch < idle_rounds else part):
+                    if turn.forward:
+                        alive[turn.microbatch] = forward(turn.microbatch)
+                    else:
+                        alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
+        with clock.part("sync"):
+            neighbours.settle()
+            told = from_last(torch.cat([one.each for one in found]), self.ranks.along("pp"))
+        for batch, own, each in zip(
+            batches, found, torch.split(told, [len(one.each) for one in found]), strict=True
+        ):
+            own = replace(own, each=each)
+            if not neighbours.last:
+                weigh(batch, own)
+            yield batch, own
+
+
+@dataclass(frozen=True, eq=False)
+class OfStages:
+    """`train.step.squared_errors.SquaredErrors` of a model whose blocks lie on several stages, without gradients.
+
+    Attributes:
+        errors: runs the model on this rank's part of a batch's tokens.
+        ranks: the processes.
+    """
+
+    errors: SquaredErrors
+    ranks: Ranks
+
+    @torch.no_grad()
+    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+        """The mean squared error of each sample over its values, the same on all stages, at least float32 [B]."""
+        found_B = from_last(self.errors(dit, asked), self.ranks.along("pp"))
+        self.ranks.neighbours.settle()
+        return found_B
+
+
+def from_last(values: torch.Tensor, stages: World) -> torch.Tensor:
+    """The values of the last stage, on all; a collective."""
+    told = values if stages.rank == stages.size - 1 else torch.zeros_like(values)
+    stages.sum_([told])
+    return told

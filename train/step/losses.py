@@ -1,0 +1,199 @@
+"""The loss of each sample of a microbatch or a pack."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from loader.batch import Microbatch, Pack
+from train.config.run import TrainConfig
+from train.measure.timings import Timed, untimed
+from train.models.bundle import Bundle
+from train.models.denoiser import Work
+from train.objectives.draw import draw
+from train.objectives.level import Level, pose
+from train.step.squared_errors import Question, SquaredErrors, of_whole
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What B samples came to.
+
+    Attributes:
+        each: weighted mean squared error of each sample, at least float32 [B], on the device.
+        normals: the standard normal numbers that decided their times, [B], on the CPU.
+        video_tokens: of each sample.
+        work: what all of them came to.
+    """
+
+    each: torch.Tensor
+    normals: torch.Tensor
+    video_tokens: tuple[int, ...]
+    work: Work
+
+
+class Given(NamedTuple):
+    """Where the inputs of a batch come from, asked for one after the other, once each, when they are needed.
+
+    Attributes:
+        clean: of a place in `alike`: clean latents of those samples, float32 [B, C, T, H, W].
+        told: context [B, M, D] and mask [B, M] of the text, given which samples lose their caption.
+    """
+
+    clean: Callable[[int], torch.Tensor]
+    told: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
+
+
+def losses(
+    bundle: Bundle,
+    config: TrainConfig,
+    batch: Microbatch | Pack,
+    device: torch.device,
+    quantile: float | None = None,
+    errors: SquaredErrors = of_whole,
+    part: Timed = untimed,
+) -> Losses:
+    """Runs the model on a batch; a sample's loss is the mean over its own values, however long it is.
+
+    Noise, time and caption dropout belong to the sample: its loss is the same in any microbatch and in a pack.
+
+    Args:
+        bundle: the model.
+        config: of the run.
+        batch: B samples of one shape, or packed ones of any.
+        device: where the model is.
+        quantile: takes all samples at this quantile of their times, with their captions; None draws both.
+        errors: runs the model.
+        part: times the encoders.
+    """
+    given = Given(
+        partial(_latents, bundle, batch, device, part), partial(_told, bundle, batch, device=device)
+    )
+    return losses_of(bundle, config, batch, given, device, quantile, errors, part)
+
+
+def losses_of(
+    bundle: Bundle,
+    config: TrainConfig,
+    batch: Microbatch | Pack,
+    given: Given,
+    device: torch.device,
+    quantile: float | None = None,
+    errors: SquaredErrors = of_whole,
+    part: Timed = untimed,
+) -> Losses:
+    """`losses` of a batch whose latents and text come from elsewhere; of its own it needs keys and passes alone."""
+    # Nothing here may hold clean latents: they would live through the forward.
+    posed = [
+        _pose(bundle, config, batch.keys[own], batch.passes[own], given.clean(place), quantile)
+        for place, own in enumerate(alike(batch))
+    ]
+    dropped = [drop for one in posed for drop in one.dropped]
+    told_B = torch.cat([one.level.told for one in posed])
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+        with part("text"):
+            context_BMD, mask_BM = given.told(dropped)
+        inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
+        asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
+        errors_B = errors(bundle.dit, asked)
+    each = torch.cat([one.level.weight for one in posed]) * errors_B
+    video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
+    normals_B = torch.cat([one.normals for one in posed])
+    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
+    return Losses(each, normals_B, video_tokens, work)
+
+
+def alike(batch: Microbatch | Pack) -> list[slice]:
+    """The samples that go through the encoder together, as they are of one shape: all of them, or of a pack each."""
+    if isinstance(batch, Pack):
+        return [slice(place, place + 1) for place in range(len(batch.keys))]
+    return [slice(None)]
+
+
+def padded(contexts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contexts [tokens, D] of B captions as one, [B, M, D], and which of its tokens count, [B, M]."""
+    device = contexts[0].device
+    lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
+    context_BMD = pad_sequence(list(contexts), batch_first=True)
+    return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+
+
+def stored_text(
+    bundle: Bundle, contexts: Sequence[torch.Tensor], dropped: Sequence[bool], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`padded` contexts as a dataset holds them; of a dropped caption, the empty one's."""
+    empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
+    return padded(
+        [
+            own.to(device).float() if empty_MD is None or not drop else empty_MD
+            for drop, own in zip(dropped, contexts, strict=True)
+        ]
+    )
+
+
+def captions_of(captions: Sequence[str], dropped: Sequence[bool]) -> list[str]:
+    """What the text encoder reads: of a dropped caption nothing."""
+    return ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Posed:
+    """What the model is asked about samples of one shape."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    level: Level
+    normals: torch.Tensor
+    dropped: list[bool]
+    tokens: int
+
+
+def _told(
+    bundle: Bundle, batch: Microbatch | Pack, dropped: Sequence[bool], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The text of each sample: its context, and which of its tokens count; of a dropped caption, the empty one's."""
+    if batch.contexts is None:
+        context_BMD, mask_BM = bundle.text(captions_of(batch.captions, dropped))
+        return context_BMD, mask_BM
+    return stored_text(bundle, batch.contexts, dropped, device)
+
+
+def _latents(
+    bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
+) -> torch.Tensor:
+    """Clean latents, float32 [B, C, T, H, W], of pixels or of latents that a dataset holds."""
+    if isinstance(batch, Pack):
+        given = batch.videos[place][None]
+        stored = given.is_floating_point()  # of a pack, numbers are latents
+    elif batch.latents_BCTHW is not None:
+        given, stored = batch.latents_BCTHW, True
+    else:
+        given, stored = batch.video_BCTHW, False
+    with torch.no_grad(), part("vae"):
+        given = given.to(device)
+        return given.float() if stored else bundle.tokenizer.encode(given)
+
+
+def _pose(
+    bundle: Bundle,
+    config: TrainConfig,
+    keys: Sequence[str],
+    passes: Sequence[int],
+    clean_BCTHW: torch.Tensor,
+    quantile: float | None,
+) -> _Posed:
+    tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
+    drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
+    normals_B, dropped = drawn.normals, drawn.dropped
+    if quantile is not None:
+        normals_B = torch.full_like(normals_B, float(torch.special.ndtri(torch.tensor(quantile).double())))
+        dropped = [False] * len(dropped)
+    noise_BCTHW = drawn.noise.to(clean_BCTHW.device)
+    times_B = torch.stack([bundle.objective.time(normal, tokens) for normal in normals_B])
+    dtype = torch.promote_types(clean_BCTHW.dtype, noise_BCTHW.dtype)
+    level = bundle.objective.level(times_B).to(clean_BCTHW.device, dtype)
+    input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
+    return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)
