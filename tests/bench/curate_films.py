@@ -4,7 +4,8 @@
 
 DIR holds, under any folders, the files named below; where they come from says docs/benchmarks/curate.md. FFmpeg must
 have zimg, and libvpx with high bit depth (the one of PyPI's imageio-ffmpeg has both). The films become
-``OUT/PART/KIND-NAME``. Nothing may be tuned on the part "unseen".
+``OUT/PART/KIND-NAME``. Nothing may be tuned on the parts "unseen" and
+"final"; figures of the first have been looked at, those of the second once.
 """
 
 import argparse
@@ -67,6 +68,17 @@ FILMS = (
     ("unseen", "converted", "pos_video.mp4", "pos.mp4", 8, "-pix_fmt yuvj420p -c:v libx264 -crf 20"),
     ("unseen", "plain", "ngelag_trailer.mp4", "ngelag.mp4", 0, ""),
     ("unseen", "plain", "chaplin_policeman.mp4", "chaplin.mp4", 0, ""),
+    ("final", "hdr", "crystal.mp4", "crystal.mp4", 5, f"{_HLG} {_HEVC}"),
+    ("final", "hdr", "netflix_trailer.mp4", "netflix.mp4", 5, f"{_PQ} {_HEVC}"),
+    ("final", "hdr", "misty_valley_hdr10.mp4", "misty.mp4", 0, ""),
+    ("final", "trailer", "moon_trailer.mp4", "moon.mp4", 25, "-c copy"),
+    ("final", "trailer", "castlevania_trailer.mp4", "castlevania.mp4", 20, "-c copy"),
+    ("final", "vp9-10bit", "friday.mp4", "friday.webm", 5, _VP9),
+    ("final", "avi", "elf.mp4", "elf.avi", 6, "-an -c:v mpeg4 -q:v 4"),
+    ("final", "converted", "pig.mp4", "pig.mov", 4, f"{_422} -c:v prores_ks -profile:v 2"),
+    ("final", "plain", "birthday.mp4", "birthday.mp4", 0, ""),
+    ("final", "plain", "flower.mp4", "flower.mp4", 0, ""),
+    ("final", "plain", "html5_movie.webm", "html5.webm", 10, "-c copy"),
 )
 
 

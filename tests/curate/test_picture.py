@@ -185,6 +185,15 @@ def test_hdr_of_an_odd_size_keeps_its_pictures(size: tuple[int, int]) -> None:
     assert luma.min() == luma.max() > 100
 
 
+def test_hdr_of_codes_that_ten_bits_do_not_hold_is_no_crash() -> None:
+    frame = VideoFrame(64, 64, "yuv420p10le")
+    for number, plane in enumerate(frame.planes):
+        codes = np.random.default_rng(number).integers(0, 1 << 16, plane.buffer_size // 2)
+        np.frombuffer(plane, "<u2")[:] = codes
+    frame.color_trc, frame.time_base = hdr.PQ, Fraction(1, 25)
+    assert Finisher(Geometry(64, 64)).finish(frame).format.name == "yuv420p"
+
+
 def woven(frames: int, size: tuple[int, int] = SIZE) -> Iterator[np.ndarray]:
     """Pictures of two fields: lines 0, 2, .. show number 2k and lines 1, 3, .. show number 2k + 1."""
     for number in range(frames):
