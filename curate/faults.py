@@ -23,10 +23,8 @@ def fault_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
         return "open", "disappeared before it was read"
     if isinstance(error, ObjectError):
-        cause = error.__cause__
-        if isinstance(cause, PermissionError):
-            return "open", "may not be read (permission denied)"
-        return "open", f"cannot be read: {cause.strerror}" if isinstance(cause, OSError) else str(error)
+        denied = isinstance(error.__cause__, PermissionError)
+        return "open", "may not be read (permission denied)" if denied else str(error)
     if isinstance(error, RunError | UsageError):
         raise error
     if isinstance(error, OSError):

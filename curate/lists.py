@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from loader.errors import UsageError
+from loader.errors import UsageError, first_line
 
 LIST_SUFFIXES = frozenset((".txt", ".csv", ".jsonl", ".parquet"))
 PATH_COLUMNS = ("path", "video", "source", "url")
 MAX_LINE_BYTES = 1 << 20
+MAX_PATH_CHARS = 16_384
 MAX_CAPTION_CHARS = 64_000
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTE_CHARS = 4000
@@ -22,6 +23,8 @@ MAX_NAME_CHARS = 100
 
 _SPELLINGS = {"license": "licence"}
 _PARQUET_ROWS = 4096
+
+_Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,20 @@ class Entry:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-def read_list(file: BinaryIO, name: str) -> Iterator[Entry]:
+@dataclass(frozen=True)
+class WrongEntry:
+    """One entry of a list that names no source.
+
+    Attributes:
+        place: line or entry, such as "line 7".
+        reason: in words that go on from the place.
+    """
+
+    place: str
+    reason: str
+
+
+def read_list(file: BinaryIO, name: str) -> Iterator[Entry | WrongEntry]:
     """Entries of the list in ``file`` in order; memory is bounded by one entry, or one batch of parquet rows.
 
     The first of the columns `PATH_COLUMNS` that an entry fills is its path, ``caption`` its caption. Further
@@ -50,72 +66,108 @@ def read_list(file: BinaryIO, name: str) -> Iterator[Entry]:
         name: of the list, for messages; its suffix decides the format.
 
     Raises:
-        UsageError: naming the line or entry that is wrong.
+        UsageError: it is no list of its format.
     """
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".txt":
-        for line in _lines(file, name):
-            if line.strip() and not line.startswith("#"):
-                yield Entry(line.strip())
+        for number, line in enumerate(_lines(file), 1):
+            if isinstance(line, WrongEntry):
+                yield line
+            elif line.strip() and not line.startswith("#"):
+                yield _checked(Entry(line.strip()), f"line {number}")
         return
     readers = {".csv": _csv_records, ".jsonl": _jsonl_records, ".parquet": _parquet_records}
     for number, record in enumerate(readers[suffix](file, name), 1):
-        entry = _entry(record)
-        if entry is None:
-            raise UsageError(
-                f"list {name}, entry {number} has no path; name the column one of {', '.join(PATH_COLUMNS)}"
-            )
-        yield entry
+        yield record if isinstance(record, WrongEntry) else _entry(record, f"entry {number}")
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[str]:
+def _lines(file: BinaryIO) -> Iterator[str | WrongEntry]:
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise UsageError(f"list {name}, line {number} has more than {MAX_LINE_BYTES} bytes; shorten it")
+            while line and not line.endswith(b"\n"):
+                line = file.readline(MAX_LINE_BYTES)
+            yield WrongEntry(f"line {number}", f"has more than {MAX_LINE_BYTES} bytes; shorten it")
+            continue
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n") + "\n"
-        except UnicodeDecodeError as error:
-            raise UsageError(f"list {name}, line {number} is no UTF-8 text; save it as UTF-8") from error
+        except UnicodeDecodeError:
+            yield WrongEntry(f"line {number}", "is no UTF-8 text; save it as UTF-8")
 
 
-def _csv_records(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
-    rows = csv.DictReader(_lines(file, name), restkey="")
+def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:
+    wrong: list[WrongEntry] = []
+
+    def lines() -> Iterator[str]:
+        for line in _lines(file):
+            if isinstance(line, WrongEntry):
+                wrong.append(line)
+            yield line if isinstance(line, str) else "\n"
+
+    rows = csv.DictReader(lines(), restkey="")
     try:
-        for row in rows:
-            if row.pop("", None):
-                raise UsageError(
-                    f"list {name}, line {rows.line_num} has more cells than the first line; quote text with commas"
-                )
-            yield row
+        heads = rows.fieldnames
     except csv.Error as error:
         raise UsageError(f"list {name}, line {rows.reader.line_num} is no CSV: {error}") from error
+    if wrong or not heads:
+        reason = f"{wrong[0].place} {wrong[0].reason}" if wrong else "line 1 names no columns"
+        raise UsageError(f"list {name}, {reason}")
+    while True:
+        place = f"line {rows.reader.line_num + 1}"
+        try:
+            row: _Record | WrongEntry | None = next(rows, None)
+        except csv.Error as error:
+            row = WrongEntry(place, f"is no CSV: {error}")
+        yield from wrong
+        wrong.clear()
+        if row is None:
+            return
+        if not isinstance(row, WrongEntry) and row.get(""):
+            place = f"line {rows.line_num}"
+            row = WrongEntry(place, "has more cells than the first line; quote text with commas")
+        yield row
 
 
-def _jsonl_records(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(_lines(file, name), 1):
-        if line.strip():
+def _jsonl_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:  # noqa: ARG001
+    for number, line in enumerate(_lines(file), 1):
+        if isinstance(line, WrongEntry):
+            yield line
+        elif line.strip():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UsageError(f"list {name}, line {number} is no JSON: {error}") from error
-            if not isinstance(record, dict):
-                raise UsageError(f'list {name}, line {number} is no object like {{"path": "..."}}')
-            yield record
+                yield WrongEntry(f"line {number}", f"is no JSON: {error}")
+                continue
+            wrong = WrongEntry(f"line {number}", 'is no object like {"path": "..."}')
+            yield record if isinstance(record, dict) else wrong
 
 
-def _parquet_records(file: BinaryIO, name: str) -> Iterator[Mapping[str, Any]]:
+def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 0
     try:
         table = pq.ParquetFile(file)
         names = [column.name for column in table.schema_arrow if _is_plain(pa, column.type)]
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
-            yield from batch.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"list {name} is no readable parquet file: {error}") from error
+            try:
+                rows: list[_Record | WrongEntry] = batch.to_pylist()
+            except (ValueError, OverflowError):  # text that is no UTF-8, a date out of range
+                rows = [_parquet_row(batch.slice(row, 1), number + row + 1) for row in range(len(batch))]
+            number += len(rows)
+            yield from rows
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UsageError(f"list {name} is no readable parquet file: {first_line(error)}") from error
+
+
+def _parquet_row(row: Any, number: int) -> _Record | WrongEntry:
+    try:
+        found: _Record = row.to_pylist()[0]
+    except (ValueError, OverflowError) as error:
+        return WrongEntry(f"entry {number}", f"holds a value that cannot be read ({type(error).__name__})")
+    return found
 
 
 def _is_plain(pa: Any, kind: Any) -> bool:
@@ -126,19 +178,26 @@ def _is_plain(pa: Any, kind: Any) -> bool:
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _entry(record: Mapping[str, Any]) -> Entry | None:
+def _entry(record: _Record, place: str) -> Entry | WrongEntry:
     said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
     by_name = {name.lower(): name for name in reversed(said)}
     path_column = next((by_name[name] for name in PATH_COLUMNS if said.get(by_name.get(name, ""))), None)
     path = said.pop(path_column) if path_column is not None else None
-    if not isinstance(path, str):
-        return None
+    if not isinstance(path, str) or not path.strip():
+        return WrongEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
     caption = said.pop(by_name["caption"]) if "caption" in by_name else None
-    return Entry(
+    entry = Entry(
         _clean(path.strip()),
         _clean(caption[:MAX_CAPTION_CHARS]) or None if isinstance(caption, str) else None,
         _attributes(said),
     )
+    return _checked(entry, place)
+
+
+def _checked(entry: Entry, place: str) -> Entry | WrongEntry:
+    if len(entry.path) <= MAX_PATH_CHARS:
+        return entry
+    return WrongEntry(place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read")
 
 
 def _attributes(said: Mapping[str, Any]) -> dict[str, str]:
@@ -163,7 +222,10 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, list | dict) and value:
-        text = json.dumps(value, ensure_ascii=False)
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except RecursionError:  # deeper than can be written again
+            return ""
         return text if len(text) <= MAX_ATTRIBUTE_CHARS else ""
     return ""
 

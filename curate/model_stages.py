@@ -10,7 +10,6 @@ from curate.caption.written import find_written
 from curate.clip_pictures import Fault
 from curate.clip_stages import ClipStage, caption_identity, clip_identity, pack_array
 from curate.config import CurateConfig, fingerprint
-from curate.faults import fault_of
 from curate.filters.ocr import check_ocr
 from curate.ledger import Ledger, digest
 from curate.pipeline import Pool, Stage
@@ -242,7 +241,7 @@ class CaptionWork:
         try:
             found = find_written(storage, name, row["caption"], row["tags"], self.config.captions)
         except ObjectError as error:
-            return {"fault": f"the sidecar with its caption {fault_of(error)[1]}"}
+            return {"fault": f"the sidecar with its caption: {error}"}
         return {"text": found.text, "source": found.source, "provenance": {}} if found.text else None
 
 

@@ -89,7 +89,8 @@ def _curate(
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
     _check_ours(storage, ledger, dataset)
     change = dataset is not None and update
-    sources = list_sources(inputs, config.storage)
+    told: list[str] = []
+    sources = list_sources(inputs, config.storage, told.append)
     notes: tuple[str, ...] = ()
     inputs = [shown(text) for text in inputs]
     if change:
@@ -105,7 +106,7 @@ def _curate(
         asked["models"] = models
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         _tidy(ledger, dataset, config)
-        return Outcome(dataset.manifest, already_there=True)
+        return Outcome(dataset.manifest, already_there=True, notes=tuple(told))
     if dataset is not None and not change:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
@@ -128,7 +129,7 @@ def _curate(
     manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*work.notes, *notes), work.seconds())
+    return Outcome(manifest, False, (*work.notes, *told, *notes), work.seconds())
 
 
 def forecast_curation(
@@ -164,7 +165,11 @@ def _joined(
     """Inputs and sources of the runs before and of this one; a source that is named again is looked at anew."""
     before = ledger.read_note("inputs") or {"inputs": [], "sources": []}
     listed = {source.uri for source in sources}
-    kept = [SourceRef(**row) for row in before["sources"] if row["uri"] not in listed]
+    rows = [row for row in before["sources"] if row["uri"] not in listed]
+    # A wrong line of a list that was read again is mended, or would have been found again.
+    kept = [
+        SourceRef(**row) for row in rows if not (row["fault"] and row["uri"].rpartition("#")[0] in inputs)
+    ]
     joined = list(dict.fromkeys([*before["inputs"], *inputs]))
     notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",) if kept else ()
     return joined, sorted([*sources, *kept], key=lambda source: source.uri), notes

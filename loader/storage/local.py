@@ -159,7 +159,7 @@ class LocalStorage:
                 and path != LEASE
             ):
                 try:
-                    found = (self.folder / path).stat()
+                    found = os.stat(f"{self.folder}/{path}")  # noqa: PTH116
                 except OSError as error:
                     if error.errno in _NOTHING_THERE:  # removed meanwhile, or a link to nowhere
                         continue
@@ -230,8 +230,8 @@ def _opened(path: str | Path) -> int:
 
 def _entered(root: Path, folder: str) -> _Folder:
     try:
-        here = (root / folder).stat()
-        with os.scandir(root / folder) as entries:
+        here = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
+        with os.scandir(f"{root}/{folder}") as entries:
             names = sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
     except OSError as error:
         if error.errno in _NOTHING_THERE:

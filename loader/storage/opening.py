@@ -38,7 +38,7 @@ def open_storage(
     """
     storage = _storage(os.fspath(uri), config, listed_in)
     _check_reach(storage.root, listed_in, config)
-    if isinstance(storage, LocalStorage) and storage.folder.is_file():
+    if isinstance(storage, LocalStorage) and os.path.isfile(storage.folder):  # noqa: PTH113 - raises nothing
         raise UsageError(f"{storage.root} is a file; give a folder")
     return storage
 

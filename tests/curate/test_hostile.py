@@ -58,7 +58,7 @@ def test_a_sidecar_that_cannot_be_read_fails_its_own_clips_until_it_can(
     found = rows(raw, tmp_path / "out")
     assert (found["good.mp4"]["state"], found["other.mp4"]["state"]) == ("kept", "failed")
     assert found["other.mp4"]["stage"] == "captions"
-    assert found["other.mp4"]["reason"].startswith("the sidecar with its caption cannot be read")
+    assert found["other.mp4"]["reason"].startswith("the sidecar with its caption: cannot read")
     (raw / "other.txt").unlink()
     (raw / "other.txt").write_text("A boat.")
     assert rows(raw, tmp_path / "out", retry_failed=True)["other.mp4"]["state"] != "failed"

@@ -1,8 +1,11 @@
 """What a person types is found, and what cannot be found is said."""
 
+import io
 import itertools
 import json
 import os
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,8 +93,10 @@ def test_a_listed_file_that_does_not_exist_is_kept_with_its_fault(folder: Path) 
         ("list.jsonl", '{"path": 3}\n', "entry 1 has no path"),
         ("list.csv", "path,caption\na.mp4,a boat, slowly\n", "line 2 has more cells"),
         ("list.csv", "path\n" + "x" * 200_000, "line 2 is no CSV"),
-        ("list.txt", "a.mp4\n" + "x" * 2_000_000, "line 2 has more than"),
-        ("list.txt", "a.mp4\n\xff".encode("latin-1"), "line 2 is no UTF-8"),
+        ("list.txt", "#\n" + "x" * 2_000_000, "line 2 has more than"),
+        ("list.txt", "#\n\xff".encode("latin-1"), "line 2 is no UTF-8"),
+        ("list.jsonl", "[" * 100_000, "line 1 is no JSON"),
+        ("list.csv", "", "names no columns"),
     ],
 )
 def test_a_wrong_list_is_refused_naming_the_place(
@@ -116,11 +121,222 @@ def test_a_folder_without_videos_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names that are no UTF-8 exist on POSIX only")
-def test_a_name_that_is_no_utf8_is_a_fault_of_that_source_only(folder: Path) -> None:
-    Path(os.fsdecode(os.fsencode(folder) + b"/bad\xff.mp4")).write_bytes(b"x")
-    faults = {source.uri: source.fault for source in list_sources([str(folder)], CONFIG)}
-    assert "UTF-8" in str(faults[f"{folder}/bad\\xff.mp4"])
-    assert sum(fault is None for fault in faults.values()) == 3
+def test_a_file_whose_name_is_no_utf8_is_read_and_named_by_its_uri(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/bad\xff.mp4")).write_bytes(b"whole")
+    (folder / "bad\\xff.mp4").write_bytes(b"other")
+    found = {source.uri: source for source in list_sources([str(folder)], CONFIG)}
+    source = found[f"file://{folder}/bad%FF.mp4"]
+    assert (source.size, source.fault) == (5, None)
+    storage, name = open_object(source.location, CONFIG)
+    assert storage.read(name) == b"whole"
+    assert len(found) == 5
+
+
+def wrong_entries(folder: Path) -> dict[str, bytes]:
+    """A list of each format whose second entry, counted from 1, is wrong, and the others name b.mp4 and a.MKV."""
+    good = {"path": "b.mp4"}, {"path": "a.MKV"}
+    lists = {}
+    for number, wrong in enumerate((b"\xff", b"x" * (2 << 20), b"x" * (1 << 20), b"\0", b"x" * 300)):
+        lists[f"{number}.txt"] = b"b.mp4\n" + wrong + b"\na.MKV\n"
+        lists[f"{number}.csv"] = b"path\nb.mp4\n" + wrong + b"\na.MKV\n"
+    objects = (
+        b"{nope",
+        b"[" * 100_000,
+        b"7",
+        b"null",
+        b"{}",
+        b'{"path": 3}',
+        b'{"path": [1]}',
+        b'{"path": ""}',
+    )
+    deep = b'{"path": ' + b"[" * 900 + b"]" * 900 + b"}"
+    for number, wrong in enumerate(
+        (*objects, deep, b'{"path": ' + b"9" * 5000 + b"}", b'{"path": "a\\u0000b"}')
+    ):
+        lists[f"{number}.jsonl"] = b"\n".join(
+            (json.dumps(good[0]).encode(), wrong, json.dumps(good[1]).encode())
+        )
+    lists["cells.csv"] = b"path\nb.mp4\nx,y,z\na.MKV\n"
+    lists["quote.csv"] = b'path\nb.mp4\n"' + b"x" * 200_000 + b'"\na.MKV\n'
+    for number, wrong_path in enumerate((None, "", "x" * 100_000, "s" * 300 + ".mp4")):
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist([good[0], {"path": wrong_path}, good[1]]), sink)
+        lists[f"{number}.parquet"] = sink.getvalue()
+    sink = io.BytesIO()
+    broken = pa.array([b"b.mp4", b"\xff.mp4", b"a.MKV"]).view(pa.string())
+    pq.write_table(pa.table({"path": broken}), sink)
+    lists["utf8.parquet"] = sink.getvalue()
+    return lists
+
+
+def test_a_wrong_entry_of_a_list_is_a_fault_of_its_own(folder: Path) -> None:
+    for name, content in wrong_entries(folder).items():
+        path = folder / name
+        path.write_bytes(content)
+        found = list_sources([str(path)], CONFIG)
+        good = [source.uri for source in found if source.fault is None]
+        assert good == [f"{folder}/a.MKV", f"{folder}/b.mp4"], name
+        (wrong,) = (source for source in found if source.fault)
+        assert len(wrong.uri) < 1 << 17, name
+        assert wrong.uri.startswith(f"{folder}/"), name
+
+
+WRONG_ADDRESSES = (
+    *(
+        "http://[::1",
+        "http://u:pw]x@[/x",
+        "http://u:pw@host:port/y.mp4",
+        "ftp://u:pw@host/x.mp4",
+        "s3://nobucket",
+    ),
+    *(
+        "s3://KEY:pw@bucket/x.mp4",
+        "s3://b/../../x.mp4",
+        "file://host/x.mp4",
+        "file:///",
+        "https://",
+        "http:///x.mp4",
+    ),
+    *(
+        "http://u:pw@ho\u2100st/x",
+        "http://u:pw#w@h/x",
+        "//[x",
+        "x" * 300,
+        "../" * 3000 + "x",
+        ".",
+        "..",
+        "a/..",
+        "-",
+    ),
+)
+
+
+@pytest.mark.parametrize("address", WRONG_ADDRESSES)
+def test_a_wrong_address_of_a_list_costs_the_others_nothing(
+    folder: Path, web: WebServer, address: str
+) -> None:
+    (folder / "l.txt").write_text(f"{address}\nb.mp4\n")
+    web.files["/l.txt"] = f"{address}\nraw/a%20b.mp4\n".encode()
+    for text in (str(folder / "l.txt"), f"{web.url}/l.txt"):
+        found = list_sources([text], CONFIG)
+        assert [source.fault is None for source in found].count(True) == 1
+        (wrong,) = (source for source in found if source.fault)
+        assert "pw" not in wrong.uri + str(wrong.fault)
+
+
+def test_a_bucket_that_does_not_exist_fails_its_entries_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with s3_server() as endpoint:
+        config = StorageConfig(endpoint_url=endpoint, region="us-east-1")
+        import boto3
+
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client.create_bucket(Bucket="raw")
+        for key in ("a//b.mp4", "/c.mp4", "d\\e.mp4", "..", "f\x01.mp4", ".hidden.mp4"):
+            client.put_object(Bucket="raw", Key=key, Body=b"whole")
+        (folder / "l.txt").write_text("s3://nobucket/x.mp4\ns3://raw/a//b.mp4\nb.mp4\n")
+        faults = {source.uri: source.fault for source in list_sources([str(folder / "l.txt")], config)}
+        assert "there is no bucket nobucket" in str(faults.pop("s3://nobucket/x.mp4"))
+        assert set(faults.values()) == {None}
+        storage, name = open_object("s3://raw/a//b.mp4", config)
+        assert storage.read(name) == b"whole"
+        found = [source.uri for source in list_sources(["s3://raw"], config)]
+    assert {"s3://raw/a//b.mp4", "s3://raw//c.mp4", "s3://raw/d\\e.mp4"} <= set(found)
+
+
+def test_what_is_no_file_is_a_fault_where_a_film_is_meant(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.mp4")
+    os.mkfifo(folder / "pipe")
+    (folder / "dead.mp4").symlink_to(folder / "nowhere")
+    (folder / "loop.mp4").symlink_to(folder / "loop.mp4")
+    (folder / "season").symlink_to(folder / "gone")
+    (folder / "dead.txt").symlink_to(folder / "gone")
+    (folder / "null.mp4").symlink_to("/dev/null")
+    (folder / "up").symlink_to(folder)
+    (folder / "other name").symlink_to(folder / "deep")
+    (folder / "\\x.mp4").write_bytes(b"x")
+    notes: list[str] = []
+    sources = list_sources([str(folder)], CONFIG, notes.append)
+    faults = {source.uri.removeprefix(f"{folder}/"): source.fault for source in sources if source.fault}
+    assert faults.pop("\\x.mp4")
+    assert faults == {
+        "pipe.mp4": "is a pipe and no file",
+        "dead.mp4": "is a link to nothing",
+        "loop.mp4": "is a link that leads in a circle",
+        "season": "is a link to nothing",
+        "null.mp4": "is a device and no file",
+    }
+    assert [source.uri.removeprefix(f"{folder}/") for source in sources if not source.fault] == [
+        "a.MKV",
+        "b.mp4",
+        "deep/c d.webm",
+    ]
+    assert len(notes) == 1
+    assert notes[0].startswith("1 hidden files")
+
+
+def test_films_that_have_a_hidden_name_and_an_open_one_are_found_by_the_open_one(tmp_path: Path) -> None:
+    (tmp_path / ".store").mkdir()
+    (tmp_path / ".store/a.mp4").write_bytes(b"x")
+    (tmp_path / "films").symlink_to(tmp_path / ".store")
+    notes: list[str] = []
+    (source,) = list_sources([str(tmp_path)], CONFIG, notes.append)
+    assert (source.uri, notes) == (f"{tmp_path}/films/a.mp4", [])
+
+
+def put_below(folder: Path, name: str, depth: int) -> None:
+    """A file "b.mp4" in ``depth`` folders of one name in each other; no path needs to be short enough for that."""
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=handle)
+        below = os.open(name, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.close(os.open("b.mp4", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
+    os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "fault"),
+    [("d" * 200, 25, "has a name or a path longer than the system can open"), ("d", 1100, None)],
+)
+def test_folders_in_folders_end_nothing(tmp_path: Path, name: str, depth: int, fault: str | None) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    put_below(tmp_path, name, depth)
+    first, second = list_sources([str(tmp_path)], CONFIG)
+    assert (first.uri, first.fault) == (f"{tmp_path}/a.mp4", None)
+    assert (second.fault, len([*open_storage(tmp_path).list()])) == (fault, 1 if fault else 2)
+    subprocess.run(["rm", "-r", tmp_path / name], check=True)
+
+
+def test_a_folder_that_may_not_be_read_is_a_fault(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # one that others than its owner may pass
+        folder = Path(place)
+        folder.chmod(0o755)
+        (folder / "closed").mkdir()
+        (folder / "closed/b.mp4").write_bytes(b"x")
+        (folder / "a.mp4").write_bytes(b"x")
+        (folder / "closed").chmod(0)
+        mine = os.geteuid()
+        if mine == 0:
+            os.seteuid(65534)  # to root nothing is closed
+        try:
+            faults = {source.uri: source.fault for source in list_sources([place], CONFIG)}
+        finally:
+            os.seteuid(mine)
+        (folder / "closed").chmod(0o755)
+    assert faults == {f"{place}/a.mp4": None, f"{place}/closed": "may not be read (permission denied)"}
+
+
+@pytest.mark.parametrize("name", ["pipe", "loop", "x" * 300])
+def test_an_input_that_is_no_file_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(UsageError, match=r"pipe and no file|in a circle|longer than"):
+        list_sources([str(tmp_path / name)], CONFIG)
 
 
 def test_an_s3_prefix_means_the_videos_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
