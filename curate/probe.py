@@ -31,7 +31,7 @@ class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
         4 * 3600.0, gt=0, description="seconds of processor time for decoding a source once"
     )
     max_pixels_per_byte: float = Field(
-        1e6,
+        3e5,
         gt=0,
         description="pixels decoded, or encoded, for each byte of a source; sources that show more, and more than 20"
         " billion (10,000 frames of 1080p), fail",
