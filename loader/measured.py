@@ -1,12 +1,11 @@
 """The CSV of a shape benchmark: what microbatches of B samples of S tokens were measured to take."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 import numpy as np
 
 from loader.arrays import Floats
+from loader.csv_rows import csv_rows
 from loader.errors import UsageError
 
 _MAX_ROWS = 1_000_000
@@ -24,15 +23,15 @@ def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
     Raises:
         UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    known, lines = csv_rows(text, name)
+    missing = [column for column in columns if column not in known]
     if missing:
         raise UsageError(f"{name} has no column {missing[0]}; a shape benchmark has {', '.join(columns)}")
     rows: list[list[float]] = []
-    for row in reader:
+    for line, row in lines:
         if len(rows) == _MAX_ROWS:
             raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
-        rows.append([_number(row[column], column, reader.line_num, name) for column in columns])
+        rows.append([_number(row[column], column, line, name) for column in columns])
     if not rows:
         raise UsageError(f"{name} holds no timings")
     return np.array(rows)

@@ -106,4 +106,4 @@ class HttpStorage:
 
 def _spelled(path: str) -> str:
     """``path`` as an address may hold it; what is encoded already stays as it is."""
-    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path), safe="/%:@!$&'()*+,;=~")
+    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path), safe="/%:@!$&'()*+,;=~", errors="surrogatepass")

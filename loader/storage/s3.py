@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from uuid import uuid4
 
 from botocore.exceptions import ClientError, IncompleteReadError
+from botocore.parsers import ResponseParserError
 
-from loader.errors import ObjectError, RunError
+from loader.errors import ObjectError, RunError, first_line
 from loader.storage.base import ObjectInfo
 from loader.storage.blocks import BlockReader
 from loader.storage.client import client_of
@@ -231,6 +232,10 @@ class S3Storage:
             return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
         except FAULTS as error:
             raise explained(error, uri, self.bucket, self.config, reading=reading) from None
+        except (ResponseParserError, ValueError) as error:  # no XML, or a date that is none
+            raise RunError(
+                f"{uri}: the endpoint answers what is no answer of S3: {first_line(error)}"
+            ) from error
 
     def _head(self, path: str) -> HeadObjectOutputTypeDef:
         key = self._key(path)

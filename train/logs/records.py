@@ -7,11 +7,16 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from train.logs.metrics import StepMetrics
 from train.measure.step_times import StepTimes
 
 METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
 RECONSTRUCTION = "reconstruction.jsonl"
+
+_TIMES, _METRICS = TypeAdapter(StepTimes), TypeAdapter(StepMetrics)
+_NO_RECORD = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 
 
 def metrics_line(metrics: StepMetrics) -> str:
@@ -27,13 +32,14 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
     path = out / METRICS
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for line in lines:
             try:
                 record = json.loads(line)
-                times = StepTimes(**_known(StepTimes, record))
-                metrics = StepMetrics(**_known(StepMetrics, record), times=times)
-            except (ValueError, KeyError, TypeError):
+                times = _TIMES.validate_python(_known(StepTimes, record))
+                metrics = _METRICS.validate_python({**_known(StepMetrics, record), "times": times})
+                metrics_line(metrics)  # what cannot be written again is no record
+            except _NO_RECORD:
                 continue
             if metrics.step <= last_step:
                 yield metrics
@@ -48,7 +54,7 @@ def forget_after(out: Path, last_step: int) -> None:
     for name in (LOSSES, RECONSTRUCTION):
         path, aside = out / name, out / f".{name}"
         if path.exists():
-            with path.open(encoding="utf-8") as lines, aside.open("w", encoding="utf-8") as file:
+            with path.open("rb") as lines, aside.open("wb") as file:
                 file.writelines(line for line in lines if _step(line) <= last_step)
             aside.replace(path)
 
@@ -57,9 +63,9 @@ def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[
     return {field.name: record[field.name] for field in fields(kind) if field.name in record}
 
 
-def _step(line: str) -> float:
+def _step(line: bytes) -> float:
     """The step of a line; of one cut short by a kill, never."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except _NO_RECORD:
         return math.inf

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.arrays import Flags, Floats, Places
+from loader.csv_rows import csv_rows
 from loader.errors import UsageError
 from train.cascade.problem import Module
 
@@ -97,15 +98,15 @@ def read_profile(text: str, name: str) -> Profile:
     Raises:
         UsageError: a column is missing, a value is wrong, or there are no or too many rows; names row and column.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [column for column in MeasuredCascade._fields if column not in (reader.fieldnames or ())]
+    known, lines = csv_rows(text, name)
+    missing = [column for column in MeasuredCascade._fields if column not in known]
     if missing:
         raise UsageError(f"{name} has no column {missing[0]}; make it with `reelweave bench cascades`")
     rows: list[tuple[list[int], list[float]]] = []
-    for row in reader:
+    for line, row in lines:
         if len(rows) == _MOST_ROWS:
             raise UsageError(f"{name} has more than {_MOST_ROWS} rows; give fewer measurements")
-        rows.append(_row(row, f"{name} line {reader.line_num}"))
+        rows.append(_row(row, f"{name} line {line}"))
     if not rows:
         raise UsageError(f"{name} holds no rows; make it with `reelweave bench cascades`")
     whole_n8, real_n2 = (np.array(columns) for columns in zip(*rows, strict=True))

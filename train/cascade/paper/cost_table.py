@@ -1,7 +1,5 @@
 """Explicit cost table: seconds by module, shape and degree, as measured or as somebody else published them."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.arrays import Floats
+from loader.csv_rows import csv_rows
 from loader.errors import UsageError
 from train.cascade.paper.trace import Shape
 from train.cascade.problem import Module, Problem
@@ -142,7 +141,7 @@ def read_cost_table(text: str, name: str) -> CostTable:
         UsageError: a column is missing, a value is wrong or a row is there twice; names row and column.
     """
     named = f"{name} is no cost table"
-    columns, lines = _json(text, named) if text.lstrip()[:1] in ("{", "[") else _csv(text)
+    columns, lines = _json(text, named) if text.lstrip()[:1] in ("{", "[") else _csv(text, name)
     for column in ("module", "degree", "seconds"):
         if column not in columns:
             raise UsageError(f"{named}: it has no column {column}")
@@ -181,9 +180,9 @@ def read_cost_table(text: str, name: str) -> CostTable:
     return CostTable(name, shape, by_shape, by_tokens)
 
 
-def _csv(text: str) -> tuple[Sequence[str], Iterator[tuple[str, dict[str, Any]]]]:
-    reader = csv.DictReader(io.StringIO(text))
-    return reader.fieldnames or (), ((f"line {reader.line_num}", row) for row in reader)
+def _csv(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[str, dict[str, Any]]]]:
+    columns, lines = csv_rows(text, name)
+    return columns, ((f"line {line}", row) for line, row in lines)
 
 
 def _json(text: str, named: str) -> tuple[Sequence[str], Iterator[tuple[str, dict[str, Any]]]]:

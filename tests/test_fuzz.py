@@ -1,0 +1,71 @@
+"""Broken inputs of every reader: each gives a result, or an error of ours in words; the same inputs every time.
+
+`python -m tests.bench.hostile_readers` tries thousands of each, in processes with limits.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.attack import Lost, alarmed, broken, survive
+from tests.fuzz.readers import READERS, Reader
+
+FEW = {"dataset": 6, "checkpoint": 6}  # that write whole folders
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_broken_input_is_a_result_or_an_error_in_words(name: str, tmp_path: Path) -> None:
+    reader, folder = READERS[name], tmp_path / "own"
+    folder.mkdir()
+    whole = reader.seeds(folder)
+    survive(reader, folder, whole[0])  # imports take their time once
+
+    @settings(
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=FEW.get(name.split(":")[0], 15),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.sampled_from(whole), st.integers(0, 2**32))
+    def attack(data: bytes, seed: int) -> None:
+        alarm()
+        survive(reader, folder, broken(data, random.Random(seed)))
+
+    with alarmed() as alarm:
+        attack()
+
+
+def test_whole_inputs_are_read(tmp_path: Path) -> None:
+    """Else the others would prove nothing."""
+    for name in (
+        "tar",
+        "dataset: manifest",
+        "dataset: shard",
+        "plan",
+        "loader state",
+        "blend",
+        "list: parquet",
+        "trace",
+    ):
+        reader, folder = READERS[name], tmp_path / name.replace(" ", "")
+        folder.mkdir()
+        assert survive(reader, folder, reader.seeds(folder)[0]) == "result", name
+
+
+def test_what_is_lost_is_told(tmp_path: Path) -> None:
+    def hang(folder: Path, data: bytes) -> None:
+        while True:
+            pass
+
+    def trip(folder: Path, data: bytes) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(Lost, match="KeyError"):
+        survive(Reader(trip, lambda folder: []), tmp_path, b"")
+    with alarmed(0.2) as alarm, pytest.raises(Lost, match=r"more than 0\.2 s"):
+        alarm()
+        survive(Reader(hang, lambda folder: []), tmp_path, b"")
