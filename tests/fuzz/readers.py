@@ -398,8 +398,8 @@ def _csv(folder: Path, data: bytes) -> object:
     from loader.cost_fit import read_timings
     from loader.memory_fit import fit_memory
     from pipelines.files import read_text
-    from train.cascade.paper.cost_table import read_cost_table
     from train.cascade.costs.profile_csv import read_profile
+    from train.cascade.paper.cost_table import read_cost_table
 
     text = read_text(_file(folder, "a.csv", data))
     for read in (read_timings, fit_memory, read_cost_table, read_profile):
