@@ -117,7 +117,8 @@ def shown(text: str) -> str:
         return public_url(text)
     if not _is_utf8(text):  # the URI of a file may spell any byte
         return f"file://{quote(os.fsencode(Path(text).absolute()))}"
-    return redacted(text) if _is_remote(text) and not _OPENED.match(text) else text
+    foreign = text.startswith("//") or (_is_remote(text) and not _OPENED.match(text))
+    return redacted(text) if foreign else text
 
 
 def _is_utf8(text: str) -> bool:

@@ -169,6 +169,7 @@ class _Server(ThreadingHTTPServer):
 def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
         def relay(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

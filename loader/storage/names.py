@@ -44,15 +44,6 @@ def redacted(uri: str) -> str:
     return re.sub(r"^([^/]*//[^/:\[]*):(?!\d*(/|$)).*", r"\1", without, flags=re.DOTALL)
 
 
-_SECRET_MOST_SHOWN = 80
-_PARAMETER = re.compile(
-    r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"
-    r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",
-    re.IGNORECASE,
-)
-"""Names that signed links (S3, CloudFront, Google, Azure) and web services give to what lets one in."""
-
-
 def without_secrets(text: str) -> str:
     """Any text to be shown or kept, in which no address has a user, a password or a signature.
 
@@ -87,7 +78,6 @@ def _without_user(word: str) -> str:
 
 _MOST_SHOWN = 80
 _PARAMETER = re.compile(r"([?&;]([^\s=&;?'\"]+)=)[^\s&;'\"]+")
-
 
 _SECRET_PARAMETER = re.compile(
     r"access.?key|api.?key|auth|credential|expires|jwt|key.?pair|passw|policy|secret|session|signature|token"

@@ -9,6 +9,7 @@ import pytest
 from curate.inputs import SourceRef, list_sources
 from loader.errors import UsageError
 from loader.storage import StorageConfig, WebError, open_object
+from tests.bench import hostile_web
 from tests.httpserver import WebServer, web_server
 from tests.network import pretend
 from tests.s3server import make_bucket, s3_client, s3_server
@@ -317,3 +318,13 @@ def test_a_server_that_drips_headers_does_not_hold_up_a_list(web: WebServer, tmp
         sources = list_sources([str(tmp_path / "l.txt")], config)
         assert [source.uri for source in sources if not source.fault] == [f"{web.url}/a.mp4"]
         assert len(slow.requests) < 100
+
+
+def test_addresses_from_a_seed_are_survived() -> None:
+    """Some of the thousands of `tests.bench.hostile_web`."""
+    lost: list[str] = []
+    ended = hostile_web.run(seed=7, count=60, note=lost.append)
+    assert lost == []
+    assert {kind: counts.total() for kind, counts in ended.items()} == dict.fromkeys(
+        ("web list", "local list", "redirect"), 60
+    )

@@ -180,3 +180,20 @@ def test_a_phase_has_its_own_window_and_its_own_bytes():
     clock.passed(0, 10)
     with pytest.raises(ConnectionError):
         clock.passed(0, 1)
+
+
+def test_an_endpoint_leads_to_no_other_host(server):
+    """A redirect of S3 may name another region, never another server: requests are signed with one's credentials."""
+    with web_server() as other:
+
+        def redirect(handler):
+            handler.answer(
+                307, b"", {"Location": f"{other.url}/bucket/films/a.mp4", "x-amz-bucket-region": "eu-west-1"}
+            )
+            return True
+
+        server.script = redirect
+        storage = open_storage("s3://bucket/films", CONFIG.model_copy(update={"endpoint_url": server.url}))
+        with pytest.raises(RunError):
+            storage.read("a.mp4")
+        assert other.requests == []
