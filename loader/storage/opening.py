@@ -94,7 +94,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
             f"cannot open {redacted(text)}; give a local folder, file:///folder, s3://bucket/prefix or http(s)://"
         )
     if "\0" in text:
-        raise UsageError(f"{text!r} is no path of this machine; leave out the NUL")
+        raise UsageError(f"{redacted(text)!r} is no path of this machine; leave out the NUL")
     return LocalStorage(Path(text).absolute())
 
 
