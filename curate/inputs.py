@@ -117,8 +117,7 @@ def shown(text: str) -> str:
         return public_url(text)
     if not _is_utf8(text):  # the URI of a file may spell any byte
         return f"file://{quote(os.fsencode(Path(text).absolute()))}"
-    foreign = text.startswith("//") or (_is_remote(text) and not _OPENED.match(text))
-    return redacted(text) if foreign else text
+    return redacted(text) if _is_remote(text) and not _OPENED.match(text) else text
 
 
 def _is_utf8(text: str) -> bool:
@@ -210,12 +209,12 @@ def _named(uri: str, info: ObjectInfo) -> SourceRef:
 
 
 def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
-    """None for what is no object, or does not exist.
+    """None for what is no object, or does not exist; nothing is touched of what a list may not name.
 
     Raises:
         UsageError: the name can be none of an object, or a list may not name it.
     """
-    if not _is_web(uri) and (uri in (".", "..") or uri.endswith(("/", "/.."))):
+    if not listed_in and not _is_web(uri) and (uri in (".", "..") or uri.endswith(("/", "/.."))):
         return None
     storage, name = open_object(uri, config, listed_in)
     return storage.stat(name)
@@ -272,7 +271,7 @@ class _Listed:
         try:
             place = _place(self._uri, path)
         except UsageError as error:
-            return _lost(path, str(error))
+            return _lost(redacted(path), str(error))
         scheme = _SCHEME.match(place)
         if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
             return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")

@@ -117,5 +117,7 @@ def _mutated(address: str, rng: random.Random) -> str:
             letters.pop(min(place, len(letters) - 1))
         elif letters:
             there = min(place, len(letters) - 1)
-            letters[there] = f"%{ord(letters[there][0]) % 256:02x}" if kind == 2 else letters[there].swapcase()
+            letters[there] = (
+                f"%{ord(letters[there][0]) % 256:02x}" if kind == 2 else letters[there].swapcase()
+            )
     return "".join(letters)

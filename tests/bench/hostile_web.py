@@ -39,7 +39,7 @@ CONFIG = StorageConfig(
     connect_timeout_s=2,
 )
 _LONGEST_S = 10.0
-_ADDRESS = re.compile(r"(?!file|s3|c:)[a-z]*:?//[^/]*secret@", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?!file|s3)[a-z]+://[^/]*secret@", re.IGNORECASE)
 
 
 @contextmanager

@@ -65,6 +65,13 @@ def test_no_spelling_of_a_file_of_this_machine_is_read(web: WebServer, tmp_path:
         storage.open(name)
 
 
+def test_whether_a_folder_of_this_machine_exists_is_not_told(web: WebServer, tmp_path: Path) -> None:
+    there, nowhere = f"{tmp_path}/", f"{tmp_path}/nowhere/"
+    for spelling in ("file:{}", "file://{}", "FILE:{}", "s3:/{}"):
+        faults = {source.fault for source in found(web, spelling.format(there), spelling.format(nowhere))}
+        assert len({str(fault).replace(nowhere, there) for fault in faults}) == 1
+
+
 def test_a_list_from_the_web_names_its_own_host_and_what_a_prefix_allows(web: WebServer) -> None:
     with web_server() as other:
         other.files["/b.mp4"] = b"other"
