@@ -34,7 +34,7 @@ Read = Callable[[Dataset, Sequence[int]], Iterator[bytes]]
 """Rows of the index -> their clips, in the same order."""
 
 KINDS = ("error 500", "reset", "truncation", "short read")
-SHARDS = r"^GET .*/shards/\d+\.tar(\?|$)"
+SHARDS = r"^GET .*/shards/[\w-]+\.tar(\?|$)"
 MOST_SENT, LEAST_RATE = 1.05, 0.7
 RANKS, BATCH = 2, 8
 SHARD_BYTES = 2_000_000  # moto copies the whole object for every range of it
