@@ -19,11 +19,19 @@ _SERVE = "from tests.warm import serve; serve()"
 
 
 class Warm:
-    """Starts commands; each runs in a session of its own, so that it can be killed with all its children."""
+    """Starts commands; each runs in a session of its own, so that it can be killed with all its children.
 
-    def __init__(self) -> None:
+    Args:
+        env: Added to the environment of the process they are forked from.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
         )
         self.folder = tempfile.TemporaryDirectory(prefix="reelweave-warm-")
         self._started = 0
@@ -75,6 +83,10 @@ class Command:
         if self.returncode is None:
             self.returncode = self._warm.ask(self.pid, wait=False)
         return self.returncode
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self.poll() is not None
 
     def ended(self) -> tuple[int, str]:
         """Wait for its end; return its status and what it wrote to its standard error."""

@@ -1,273 +1,407 @@
-"""Curates under random faults, over and over, and compares every byte with an undisturbed run.
+"""Curates under faults of every kind, on every runner and storage, and compares every byte with an undisturbed run.
 
-    python -m tests.bench.exactly_once --runs 100 [--faults driver,worker,s3,disk,ray] [--seed 0]
+    python -m tests.bench.exactly_once run --results results.jsonl [--runs 100] [--others 20] [--only run/ray]
+    python -m tests.bench.exactly_once table --results results.jsonl > docs/benchmarks/exactly_once.md
 
-Each run breaks in one way: the driver or a decoding child is killed with SIGKILL at a random moment, several
-times; S3 answers with 503s, resets connections, loses answers; the disk is full; or a Ray worker is killed. After a
-stop the same command is started again, as a person would. A run is right when the dataset's bytes are those of
-the undisturbed run and every source ended in a recorded state.
+After a stop the same command is started again, as a person would. A run is right when every file of the dataset is,
+byte for byte, that of an undisturbed run, the dataset verifies, its accounting names every source, and nothing else
+lies in the output. Each result is one line, so that the same command goes on where it was stopped. Commands are
+forked from one process that has imported everything; runs on Ray join one cluster that stays.
 """
 
 import argparse
 import json
+import logging
 import os
 import random
+import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
-from loader.dataset import verify
-from loader.storage import open_storage
+from loader.dataset import open_dataset, verify
+from tests.bench.disturbances import (
+    OTHER,
+    Scene,
+    WrongError,
+    break_s3,
+    break_s3_and_kill,
+    fill_disk,
+    finish,
+    jump_clock,
+    kill_run,
+    kill_worker,
+    two_at_once,
+)
+from tests.bench.exactly_once_table import page
+from tests.bench.places import BUCKET, Place, on_s3
 from tests.media import write_video
+from tests.s3server import make_bucket, s3_client, s3_server
+from tests.warm import Command, Warm
 
-FAULTS = ("driver", "worker", "s3", "disk", "ray")
-CURATE = """
-import sys
-from pipelines.cli import main
-sys.exit(main(["curate", sys.argv[1], "--out", sys.argv[2], "--json", *sys.argv[3:]]))
-"""
-DEADLINE_S = 300.0
+FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+_NUMBER = re.compile(r"(?<=[a-z])\.\d{6}(?=\.(parquet|arrow)$)")
+RUNNERS = ("sequential", "ray")
+STORAGES = ("local", "s3")
+SETTINGS = ("shard.max_shard_mb=0.05", "spans.min_clip_s=1.0")
+
+Disturb = Callable[[Scene, Place, random.Random], int]
+FAULTS: dict[str, tuple[Disturb, tuple[str, ...]]] = {
+    "run": (kill_run, STORAGES),
+    "worker": (kill_worker, STORAGES),
+    "s3": (break_s3, ("s3",)),
+    "s3+kill": (break_s3_and_kill, ("s3",)),
+    "two": (two_at_once, STORAGES),
+    "disk": (fill_disk, ("local",)),
+    "clock": (jump_clock, STORAGES),
+}
+"""What disturbs by name, and where it can."""
 
 
 @dataclass(frozen=True)
-class Scene:
-    """The input of all runs and the bytes they must come to."""
+class Cell:
+    """One kind of fault on one runner and storage."""
 
-    raw: Path
-    folder: Path
-    expected: dict[str, bytes]
-    expected_of_s3: dict[str, bytes]
+    fault: str
+    runner: str
+    storage: str
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Prints the result as JSON; 1 when any run was wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--faults", default=",".join(FAULTS))
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="reelweave-faults-") as folder:
-        result = prove(Path(folder), options.runs, options.faults.split(","), options.seed)
-    print(json.dumps({**result, "wall_s": round(time.monotonic() - began)}, indent=1))
-    return 0 if not result["wrong"] else 1
+    def __str__(self) -> str:
+        return f"{self.fault}/{self.runner}/{self.storage}"
 
 
-def prove(folder: Path, runs: int, faults: list[str], seed: int) -> dict[str, object]:
-    """Runs with one fault after the other; ``wrong`` names the runs whose bytes differ."""
-    raw = make_footage(folder / "raw")
-    undisturbed = folder / "undisturbed"
-    process = start(raw, str(undisturbed))
-    if process.wait() != 0:
-        raise SystemExit("the undisturbed run failed")
-    scene = Scene(raw, folder, tree(undisturbed), {})
-    if "s3" in faults:  # sources have other names there
-        break_s3(scene, folder / "undisturbed s3", random.Random(0), faults=0)
-        scene = replace(scene, expected_of_s3=tree(folder / "undisturbed s3"))
-    moments = random.Random(seed)
-    injected: Counter[str] = Counter()
-    wrong = []
-    for number in range(runs):
-        fault = faults[number % len(faults)]
-        out = folder / f"run {number}"
-        injected[fault] += BREAK[fault](scene, out, moments)
-        found, expected = tree(out), scene.expected_of_s3 if fault == "s3" else scene.expected
-        if found != expected or not verify(open_storage(out)).ok:
-            wrong.append(f"{number} ({fault}): {differences(expected, found)}")
-        shutil.rmtree(out)
-    return {"runs": runs, "faults_injected": dict(injected), "wrong": wrong}
+CELLS = [
+    Cell(fault, runner, storage)
+    for fault, (_, storages) in FAULTS.items()
+    for runner in RUNNERS
+    for storage in storages
+]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an undisturbed run leaves: the dataset's bytes, every path, and the number of changes it took."""
+
+    content: dict[str, bytes]
+    paths: set[str]
+    changes: int
+
+
+class Lab:
+    """Footage, servers and undisturbed runs, for any number of disturbed ones.
+
+    Args:
+        folder: For everything.
+        runners: Of the cells that are asked for; a Ray cluster takes seconds to start.
+        clock: Whether clocks shall jump.
+    """
+
+    def __init__(self, folder: Path, runners: Sequence[str], clock: bool) -> None:
+        self.folder, self._runners, self._clock = folder, runners, clock
+        self._stack = ExitStack()
+        self._offset = folder / "clock"
+        self._warm: dict[bool, Warm] = {}
+        self._cluster: tuple[int, str] | None = None
+        self._expected: dict[tuple[str, str], Expected] = {}
+        self._places = 0
+        self._started: list[Command] = []
+
+    def __enter__(self) -> "Lab":
+        self.raw = make_footage(self.folder / "raw")
+        self._endpoint = self._stack.enter_context(s3_server())
+        make_bucket(self._endpoint, BUCKET)
+        for path in self.raw.iterdir():
+            s3_client(self._endpoint).upload_file(str(path), BUCKET, f"raw/{path.name}")
+        # Commands and cluster know each other by a token of their own, whatever this user's other clusters have.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._stack.enter_context(patch.dict(os.environ, {**token, "RAY_USAGE_STATS_ENABLED": "0"}))
+        self._warm[False] = self._stack.enter_context(Warm())
+        if self._clock:
+            self._shift(0.0)
+            self._warm[True] = self._stack.enter_context(Warm(faked(self._offset)))
+        if "ray" in self._runners:
+            self._cluster = self._stack.enter_context(ray_cluster(self.folder))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def disturb(self, cell: Cell, seed: str) -> dict[str, object]:
+        """Do one run of a cell; returns what struck, and what was wrong, in words."""
+        began, struck, wrong = time.monotonic(), 0, ""
+        with self._place(cell.storage) as place:
+            try:
+                struck = self._disturbed(cell, place, random.Random(seed))
+            except WrongError as error:
+                wrong = str(error)
+            finally:
+                for command in self._started:
+                    command.kill()
+                self._started.clear()
+        return {"struck": struck, "wrong": wrong, "wall_s": round(time.monotonic() - began, 2)}
+
+    def _disturbed(self, cell: Cell, place: Place, moments: random.Random) -> int:
+        isolate = moments.random() < 0.25
+        expected = self.expected(cell.storage)
+        scene = Scene(
+            start=lambda at, *sets: self._start(cell, at, (f"run.isolate={str(isolate).lower()}", *sets)),
+            changes=expected.changes,
+            cluster=self._cluster[0] if self._cluster and cell.runner == "ray" else None,
+            shift=self._shift,
+        )
+        others = [self.expected(cell.storage, OTHER)] if cell.fault == "two" else []
+
+        def check() -> None:
+            self.check(place, [expected, *others])
+
+        if cell.fault == "disk":
+            return fill_disk(scene, place, moments, check)
+        struck = FAULTS[cell.fault][0](scene, place, moments)
+        check()
+        return struck
+
+    def expected(self, storage: str, *sets: str) -> Expected:
+        """What an undisturbed run leaves, in this process's runner, which must not matter."""
+        key = (storage, " ".join(sets))
+        if key not in self._expected:
+            cell = Cell("none", "sequential", storage)
+            with self._place(storage) as place:
+                command = self._start(cell, place, ("run.isolate=false", *sets))
+                place.wait(command.has_ended, 1 << 30)
+                finish(Scene(lambda *_: command, 0), place)
+                paths = place.paths()
+                content = {path: place.read(path) for path in paths if not is_beside(path)}
+                self._expected[key] = Expected(content, paths, place.progress())
+        return self._expected[key]
+
+    def check(self, place: Place, expected: Sequence[Expected]) -> None:
+        """Compare with the undisturbed runs.
+
+        Raises:
+            WrongError: it is like none of them.
+        """
+        paths = place.paths()
+        content = {path: place.read(path) for path in paths if not is_beside(path)}
+        # Where another run stopped with its tables written, the next one's have another number.
+        found = content if len(expected) == 1 else unnumbered(content)
+        like = next((one for one in expected if found in (one.content, unnumbered(one.content))), None)
+        if like is None:
+            different = {
+                path
+                for path in content.keys() | expected[0].content.keys()
+                if content.get(path) != expected[0].content.get(path)
+            }
+            raise WrongError(f"other bytes: {sorted(different)}")
+        if problems := verify(place.storage).problems:
+            raise WrongError(f"it does not verify: {problems}")
+        accounting = open_dataset(place.uri, place.storage_config).accounting
+        named = {Path(uri).name for uri in accounting.column("source").to_pylist()}
+        if named != {path.name for path in self.raw.iterdir()}:
+            raise WrongError(f"accounted for are {sorted(named)}")
+        # The ledger of two runs with different settings holds the work of both.
+        if len(expected) == 1 and (left := paths ^ like.paths):
+            raise WrongError(f"left behind or missing: {sorted(left)}")
+        if hidden := {path for path in paths if "reelweave-" in path}:
+            raise WrongError(f"left behind: {sorted(hidden)}")
+
+    def _start(self, cell: Cell, place: Place, sets: Sequence[str]) -> Command:
+        values = [f"run.runner={cell.runner}", *SETTINGS, *place.sets, *sets]
+        words = [word for value in values for word in ("--set", value)]
+        env = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        if cell.runner == "ray":
+            assert self._cluster is not None
+            env["RAY_ADDRESS"] = self._cluster[1]
+        warm = self._warm[cell.fault == "clock"]
+        self._started.append(
+            warm.start("curate", place.source, "--out", place.uri, "--json", *words, env=env)
+        )
+        return self._started[-1]
+
+    @contextmanager
+    def _place(self, storage: str) -> Iterator[Place]:
+        self._places += 1
+        name = f"run-{self._places}"
+        if storage == "s3":
+            with on_s3(self._endpoint, name) as place:
+                yield place
+            return
+        folder = self.folder / name
+        folder.mkdir()
+        try:
+            yield Place(str(folder / "out"), str(self.raw))
+        finally:
+            shutil.rmtree(folder)
+
+    def _shift(self, seconds: float) -> None:
+        aside = self._offset.with_suffix(".new")
+        aside.write_text(f"{seconds:+.0f}\n")
+        aside.replace(self._offset)
+
+
+def is_beside(path: str) -> bool:
+    """Whether a file is none of the dataset's: the ledger, which holds times, and the report."""
+    return path.startswith((".ledger/", "report/"))
+
+
+def unnumbered(content: dict[str, bytes]) -> dict[str, bytes]:
+    """Return a dataset's content as it would be if it were its first revision, its manifest by what it says."""
+    manifest = json.loads(content["manifest.json"])
+    for name in ("sha256", "revision"):
+        del manifest[name]
+    for entry in manifest["files"]:
+        entry["path"] = _NUMBER.sub("", entry["path"])
+    manifest["files"].sort(key=lambda entry: entry["path"])
+    return {
+        **{_NUMBER.sub("", path): data for path, data in content.items()},
+        "manifest.json": json.dumps(manifest, sort_keys=True).encode(),
+    }
 
 
 def make_footage(raw: Path) -> Path:
-    """Eight small sources, two of them broken."""
-    for number in range(6):
-        write_video(raw / f"{number}.mp4", (30, 34, 28 + number), first_scene=3 * number)
-    (raw / "broken.mp4").write_bytes((raw / "0.mp4").read_bytes()[:900])
+    """Write five small sources: of one and of two shots, a copy, one that is cut off and an empty one."""
+    write_video(raw / "one.mp4", (30,), size=(144, 128))
+    write_video(raw / "two.mp4", (28, 31), first_scene=3, size=(144, 128))
+    shutil.copy(raw / "one.mp4", raw / "zz copy.mp4")
+    (raw / "broken.mp4").write_bytes((raw / "two.mp4").read_bytes()[:900])
     (raw / "empty.mp4").touch()
     return raw
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Path to content of everything but the ledger and the report."""
-    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+def faked(offset: Path) -> dict[str, str]:
+    """Environment in which the wall clock is shifted by what a file says (libfaketime); others go on as they are."""
+    library = next((path for path in FAKETIME if Path(path).is_file()), None)
+    if library is None:
+        raise SystemExit(
+            "clock jumps need libfaketime (Debian's package of that name); leave them out with --only"
+        )
     return {
-        name: path.read_bytes()
-        for name, path in paths.items()
-        if not name.startswith((".ledger/", "report/"))
+        "LD_PRELOAD": library,
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1",
+        "FAKETIME_DISABLE_SHM": "1",
     }
 
 
-def differences(expected: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
-    """Files that are not what they should be."""
-    return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[tuple[int, str]]:
+    """A cluster of two processors on this machine: process id of its starter, and its address."""
+    ray = Path(sys.executable).with_name("ray")
+    port = str(random.randrange(20000, 30000))
+    command = [str(ray), "start", "--head", "--block", f"--port={port}"]
+    command += ["--num-cpus=2", "--include-dashboard=false", "--object-store-memory=120000000"]
+    command += [f"--temp-dir={folder}/ray", "--disable-usage-stats"]
+    environment = {**os.environ, "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    with (folder / "ray.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
+    try:
+        deadline = time.monotonic() + 180
+        while "Ray runtime started" not in (folder / "ray.log").read_text():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"no Ray cluster: {(folder / 'ray.log').read_text()[-800:]}")
+            time.sleep(0.2)
+        # Ray takes an address of loopback for that of the machine, where a cluster on loopback is not.
+        yield process.pid, f"{ray_node_ip()}:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-def start(raw: Path | str, out: str, *sets: str, runner: str = "sequential") -> subprocess.Popen[bytes]:
-    """One call of the command, in a session of its own so that it can be killed with all its children."""
-    values = [f"run.runner={runner}", "shard.max_shard_mb=0.05", "spans.min_clip_s=1.0", *sets]
-    arguments = [word for value in values for word in ("--set", value)]
-    return subprocess.Popen(
-        [sys.executable, "-c", CURATE, str(raw), out, *arguments],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+def ray_node_ip() -> str:
+    """Return the address of this machine as Ray sees it."""
+    import ray.util
+
+    return str(ray.util.get_node_ip_address())
 
 
-def finish(begin: Callable[[], subprocess.Popen[bytes]]) -> int:
-    """Calls the command until it succeeds; how often it stopped on the way."""
-    for stops in range(20):
-        process = begin()
-        _, errors = process.communicate(timeout=DEADLINE_S)
-        if process.returncode == 0:
-            return stops
-        if b"Traceback" in errors:
-            raise SystemExit(errors.decode(errors="replace"))
-    raise SystemExit("it never succeeded")
+def order(done: dict[str, int], runs: int, others: int, cells: Sequence[Cell]) -> Iterator[tuple[Cell, int]]:
+    """Yield the runs that are left: of each main cell, and in every third turn of another one."""
+    left = {cell: (runs if cell.fault == "run" else others) - done.get(str(cell), 0) for cell in cells}
+    count = dict(done)
+    rest = [cell for cell in cells if cell.fault != "run"]
+    turn = 0
+    while any(number > 0 for number in left.values()):
+        chosen = [cell for cell in cells if cell.fault == "run"]
+        if rest and (turn % 3 == 2 or not any(left[cell] > 0 for cell in chosen)):
+            chosen.append(rest[turn // 3 % len(rest)])
+        turn += 1
+        for cell in chosen:
+            if left[cell] > 0:
+                left[cell] -= 1
+                count[str(cell)] = count.get(str(cell), 0) + 1
+                yield cell, count[str(cell)]
 
 
-def children(process: subprocess.Popen[bytes], what: bytes) -> list[int]:
-    """Processes of the same session whose command line holds ``what``."""
+def read_results(path: Path) -> list[dict[str, object]]:
+    """Return all results so far; a line that a kill cut off counts as not there."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.getsid(int(entry.name)) == process.pid and what in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
     return found
 
 
-def kill_driver(scene: Scene, out: Path, moments: random.Random) -> int:
-    """Kills the whole run at up to three random moments."""
-    kills = 0
-    for _ in range(3):
-        process = start(scene.raw, str(out))
-        try:
-            process.wait(timeout=moments.uniform(0.4, 2.6))
-            break
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            kills += 1
-    finish(lambda: start(scene.raw, str(out)))
-    return kills
+def run(options: argparse.Namespace) -> int:
+    """Do what is left to do, a line for each; 1 when any run was wrong."""
+    cells = [cell for cell in CELLS if options.only in str(cell)]
+    done: dict[str, int] = {}
+    for result in read_results(options.results):
+        done[str(result["cell"])] = done.get(str(result["cell"]), 0) + 1
+    wrong = 0
+    clock = any(cell.fault == "clock" for cell in cells)
+    with (
+        tempfile.TemporaryDirectory(prefix="reelweave-faults-") as folder,
+        Lab(Path(folder), [cell.runner for cell in cells], clock) as lab,
+        options.results.open("a") as results,
+    ):
+        for cell, number in order(done, options.runs, options.others, cells):
+            seed = f"{options.seed}/{cell}/{number}"
+            result = {"cell": str(cell), "seed": seed, **lab.disturb(cell, seed)}
+            wrong += bool(result["wrong"])
+            results.write(json.dumps(result) + "\n")
+            results.flush()
+            print(json.dumps(result), file=sys.stderr)
+    return 1 if wrong else 0
 
 
-def kill_worker(scene: Scene, out: Path, moments: random.Random) -> int:
-    """Kills the decoding child while the run goes on, at most twice so that no source is taken for poison."""
-    process = start(scene.raw, str(out))
-    kills = 0
-    while process.poll() is None and kills < 2:
-        found = children(process, b"curate.isolate")
-        # However fast the machine is, there is a child to kill.
-        time.sleep(moments.uniform(0.0, 0.8) if found else 0.01)
-        for child in found:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-                kills += 1
-    _, errors = process.communicate(timeout=DEADLINE_S)
-    if process.returncode != 0:
-        raise SystemExit(errors.decode(errors="replace"))
-    return kills
-
-
-def break_s3(scene: Scene, out: Path, moments: random.Random, faults: int = 12) -> int:
-    """Reads from and writes to S3 through a proxy that fails in every way; the result is then copied here."""
-    from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
-
-    with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
-        make_bucket(endpoint, "lake")
-        for path in scene.raw.iterdir():
-            s3_client(endpoint).upload_file(str(path), "lake", f"raw/{path.name}")
-        for _ in range(faults):
-            method = moments.choice(("^GET", "^PUT", "^HEAD"))
-            kind = moments.randrange(4)
-            if kind == 0:
-                proxy.answer(503, "SlowDown", match=method, times=2)
-            elif kind == 1:
-                proxy.reset(moments.randrange(2000), match="^GET")
-            elif kind == 2:
-                proxy.truncate(moments.randrange(2000), match="^GET")
-            else:
-                proxy.lose_answer(match="^PUT")
-        sets = (
-            f"storage.endpoint_url={proxy.url}",
-            "storage.region=us-east-1",
-            "storage.backoff_base_s=0.01",
-        )
-        finish(lambda: start("s3://lake/raw", "s3://lake/dataset", *sets))
-        client = s3_client(endpoint)
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix="dataset/"):
-            for entry in page["Contents"]:
-                target = out / entry["Key"].removeprefix("dataset/")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                client.download_file("lake", entry["Key"], str(target))
-        return faults - sum(fault.times > 0 for fault in proxy._faults)
-
-
-def fill_disk(scene: Scene, out: Path, moments: random.Random) -> int:
-    """Writes to a file system of random small size, which grows after each stop."""
-    place = scene.folder / "small disk"
-    place.mkdir(exist_ok=True)
-    kib = moments.randrange(20, 400)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "reelweave", str(place)], check=False
+def main(arguments: list[str] | None = None) -> int:
+    """Run, or print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    if mounted.returncode != 0:
-        raise SystemExit("mounting a small disk needs root; leave `disk` out of --faults")
-    try:
-        stops = 0
-        while True:
-            process = start(scene.raw, str(place / "dataset"))
-            _, errors = process.communicate(timeout=DEADLINE_S)
-            if process.returncode == 0:
-                break
-            if b"No space left" not in errors or b"Traceback" in errors:
-                raise SystemExit(errors.decode(errors="replace"))
-            stops += 1
-            kib *= 2
-            subprocess.run(["mount", "-o", f"remount,size={kib}k", str(place)], check=True)
-        shutil.copytree(place / "dataset", out)
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-    return stops
+    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument(
+        "--runs", type=int, default=100, help="of each cell in which the whole command is killed"
+    )
+    parser.add_argument("--others", type=int, default=20, help="of each other cell")
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.action == "run":
+        return run(options)
+    print(page(read_results(options.results)), end="")
+    return 0
 
-
-def kill_ray_worker(scene: Scene, out: Path, moments: random.Random) -> int:
-    """Kills a Ray worker in mid-task; Ray and we go on without stopping."""
-    process = start(scene.raw, str(out), runner="ray")
-    kills = 0
-    while process.poll() is None and kills < 3:
-        time.sleep(moments.uniform(1.0, 4.0))
-        for worker in children(process, b"ray::")[:1]:
-            os.kill(worker, signal.SIGKILL)
-            kills += 1
-    process.communicate(timeout=DEADLINE_S)
-    if process.returncode != 0:
-        finish(lambda: start(scene.raw, str(out), runner="ray"))
-    return kills
-
-
-BREAK: dict[str, Callable[[Scene, Path, random.Random], int]] = {
-    "driver": kill_driver,
-    "worker": kill_worker,
-    "s3": break_s3,
-    "disk": fill_disk,
-    "ray": kill_ray_worker,
-}
 
 if __name__ == "__main__":
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; the same command goes on"))
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     sys.exit(main())
