@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from curate.records import Row
 from curate.room import Share, fitted
 from loader.errors import RunError, UsageError
+from loader.storage.names import redacted
 
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
@@ -244,8 +245,14 @@ def _start(ray: Any) -> None:
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     with _held_back():
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False, logging_level="ERROR")
+        if address := os.environ.get("RAY_ADDRESS"):
+            try:
+                ray.init(log_to_driver=False, logging_level="ERROR")
+            except (ConnectionError, RuntimeError) as error:
+                raise RunError(
+                    f"no Ray cluster answers at RAY_ADDRESS={redacted(address)}; start it and run the same command"
+                    " again, or unset RAY_ADDRESS to work on this machine alone"
+                ) from error
         else:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -102,7 +103,9 @@ def _workers(scene: Scene, command: Command) -> list[int]:
     for child in parent.children(recursive=True):
         with suppress(psutil.Error):
             words = " ".join(child.cmdline())
-            if "curate.isolate" in words or (words.startswith("ray::") and "IDLE" not in words):
+            # Ray's agents are called so, too; a node ends with them.
+            of_ray = words.startswith("ray::") and not re.search(r"IDLE|Agent", words)
+            if of_ray or "curate.isolate" in words:
                 found.append(child.pid)
     return found
 

@@ -10,6 +10,7 @@ forked from one process that has imported everything; runs on Ray join one clust
 """
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -22,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +52,7 @@ from tests.warm import Command, Warm
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 _NUMBER = re.compile(r"(?<=[a-z])\.\d{6}(?=\.(parquet|arrow)$)")
+_LAST_RUN = ".ledger/run.json"  # seconds of the last run that had something to do; a kill may leave none
 RUNNERS = ("sequential", "ray")
 STORAGES = ("local", "s3")
 SETTINGS = ("shard.max_shard_mb=0.05", "spans.min_clip_s=1.0")
@@ -136,9 +139,9 @@ class Lab:
         self._stack.close()
 
     def disturb(self, cell: Cell, seed: str) -> dict[str, object]:
-        """Do one run of a cell; returns what struck, and what was wrong, in words."""
+        """Do one run of a cell; return what struck, and what was wrong, in words."""
         began, struck, wrong = time.monotonic(), 0, ""
-        with self._place(cell.storage) as place:
+        with self.place(cell.storage) as place:
             try:
                 struck = self._disturbed(cell, place, random.Random(seed))
             except WrongError as error:
@@ -174,7 +177,7 @@ class Lab:
         key = (storage, " ".join(sets))
         if key not in self._expected:
             cell = Cell("none", "sequential", storage)
-            with self._place(storage) as place:
+            with self.place(storage) as place:
                 command = self._start(cell, place, ("run.isolate=false", *sets))
                 place.wait(command.has_ended, 1 << 30)
                 finish(Scene(lambda *_: command, 0), place)
@@ -208,7 +211,7 @@ class Lab:
         if named != {path.name for path in self.raw.iterdir()}:
             raise WrongError(f"accounted for are {sorted(named)}")
         # The ledger of two runs with different settings holds the work of both.
-        if len(expected) == 1 and (left := paths ^ like.paths):
+        if len(expected) == 1 and (left := (paths ^ like.paths) - {_LAST_RUN}):
             raise WrongError(f"left behind or missing: {sorted(left)}")
         if hidden := {path for path in paths if "reelweave-" in path}:
             raise WrongError(f"left behind: {sorted(hidden)}")
@@ -227,7 +230,8 @@ class Lab:
         return self._started[-1]
 
     @contextmanager
-    def _place(self, storage: str) -> Iterator[Place]:
+    def place(self, storage: str) -> Iterator[Place]:
+        """An output that is empty now, and gone afterwards."""
         self._places += 1
         name = f"run-{self._places}"
         if storage == "s3":
@@ -329,10 +333,9 @@ def ray_node_ip() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def order(done: dict[str, int], runs: int, others: int, cells: Sequence[Cell]) -> Iterator[tuple[Cell, int]]:
-    """Yield the runs that are left: of each main cell, and in every third turn of another one."""
+def order(done: Mapping[str, int], runs: int, others: int, cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield the cells of the runs that are left: of each main cell, and in every third turn of another one."""
     left = {cell: (runs if cell.fault == "run" else others) - done.get(str(cell), 0) for cell in cells}
-    count = dict(done)
     rest = [cell for cell in cells if cell.fault != "run"]
     turn = 0
     while any(number > 0 for number in left.values()):
@@ -343,8 +346,7 @@ def order(done: dict[str, int], runs: int, others: int, cells: Sequence[Cell]) -
         for cell in chosen:
             if left[cell] > 0:
                 left[cell] -= 1
-                count[str(cell)] = count.get(str(cell), 0) + 1
-                yield cell, count[str(cell)]
+                yield cell
 
 
 def read_results(path: Path) -> list[dict[str, object]]:
@@ -361,9 +363,9 @@ def read_results(path: Path) -> list[dict[str, object]]:
 def run(options: argparse.Namespace) -> int:
     """Do what is left to do, a line for each; 1 when any run was wrong."""
     cells = [cell for cell in CELLS if options.only in str(cell)]
-    done: dict[str, int] = {}
-    for result in read_results(options.results):
-        done[str(result["cell"])] = done.get(str(result["cell"]), 0) + 1
+    before = read_results(options.results)
+    done = Counter(str(result["cell"]) for result in before)
+    used = {str(result["seed"]) for result in before}
     wrong = 0
     clock = any(cell.fault == "clock" for cell in cells)
     with (
@@ -371,8 +373,10 @@ def run(options: argparse.Namespace) -> int:
         Lab(Path(folder), [cell.runner for cell in cells], clock) as lab,
         options.results.open("a") as results,
     ):
-        for cell, number in order(done, options.runs, options.others, cells):
-            seed = f"{options.seed}/{cell}/{number}"
+        for cell in order(done, options.runs, options.others, cells):
+            seeds = (f"{options.seed}/{cell}/{number}" for number in itertools.count(1))
+            seed = next(seed for seed in seeds if seed not in used)
+            used.add(seed)
             result = {"cell": str(cell), "seed": seed, **lab.disturb(cell, seed)}
             wrong += bool(result["wrong"])
             results.write(json.dumps(result) + "\n")

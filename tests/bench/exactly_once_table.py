@@ -16,42 +16,37 @@ NAMES = {
 
 _HEAD = """# Exactly once under faults
 
-{date}, 2-core CPU VM that other work shared, Python 3.11, Ray 2.60. Made from {runs} runs by
+{date}, 2-core CPU VM that other work shared, Python 3.11, Ray 2.60: {runs} runs of
 
     python -m tests.bench.exactly_once run --results results.jsonl --runs 100 --others 20
     python -m tests.bench.exactly_once table --results results.jsonl
 
 Five small sources (one shot, two shots, a copy, one cut off, one empty) are curated once without disturbance on each
-storage, and then over
-and over with it, at random moments of their progress: counted in files that came and went, or in requests that write.
-After a stop the same
-command is started again, as a person would. A run is right when every file of the dataset, byte for byte, is that of
-the undisturbed run
-(ledger and report apart), the dataset verifies, its accounting names every source, and the output holds the very
-files that an undisturbed run
-leaves, those of the ledger too. Seeds are in the results. S3 is moto over HTTP, Ray one cluster of two processors
-that stays while drivers die.
+storage, and then over and over with it, at random moments of their progress: counted in files that came and went, or in
+requests that write. After a stop the same command is started again, as a person would. A run is right when every file
+of the dataset, byte for byte, is that of the undisturbed run, the dataset verifies, its accounting names every source,
+and the output holds the very files that an undisturbed run leaves, those of the ledger too. Seeds are in the results.
+S3 is moto over HTTP; Ray is one cluster of two processors that stays while its drivers die. One run in four decodes in
+child processes, as is the default; those in which workers are killed all do.
 
-Each cell: **runs** (times the fault struck); wrong ones are said.
+Each cell: **runs** (times the fault struck), and how many were wrong, if any was. An empty one was not run yet, or
+makes no sense.
 
 """
 
 _TAIL = """
-Not tried: machines that lose power (everything is synced to disk before it is named; nothing here proves it), S3 of
-AWS itself,
-several machines, films of hours. Wall clocks jump by libfaketime in the command alone, not in the workers of Ray's
-cluster.
-A fault may find the run at its end already: times struck can be fewer than runs.
+Not tried: machines that lose power (everything is synced before it is named; nothing here proves it), S3 of AWS itself,
+several machines, films of hours. Wall clocks jump by libfaketime, in the command alone and not in the workers of Ray's
+cluster. A fault may find a run at its end already, so that it strikes less often than there are runs. Where a second
+run had other settings, and the first was stopped with its tables written, the numbers of revisions may differ: the
+second does not replace what the first may still publish.
 
-What the runs found before they all came out right: a child killed in the moment it was starting stopped the run with
-a traceback; it is
-now started again, and counts against no source. Two drivers with different settings damaged the dataset; they are
-kept apart by a lease now
-([notes/lease.md](../notes/lease.md)).
+What the runs found before they all came out right: a child killed in the moment it was starting stopped the run with a
+traceback; it is started again now, and counts against no source. Two runs with different settings damaged the dataset;
+a lease keeps them apart ([notes/lease.md](../notes/lease.md)).
 
-Before this matrix there were 100 runs of five kinds of fault, 20 each: whole runs killed (56 kills, sequential on a
-local disk), children killed,
-S3 faults, a full disk, Ray's workers killed; none was wrong.
+Before this matrix, on 2026-11-21, there were 100 runs of five kinds of fault, 20 each: whole runs killed (56 kills, all
+sequential and on a local disk), children killed, faults of S3, a full disk, workers of Ray killed. None was wrong.
 """
 
 
