@@ -64,8 +64,6 @@ def steps(out: Path) -> Iterator[Step]:
         for kind in ("memcheck", "racecheck"):
             yield Step(f"sanitize, {kind}", [*sanitize, kind, *check, "--quick"], "library", limit_s=60)
     yield Step("check nvrtc", check, "nvrtc")
-    # Triton compiles for seconds what each case needs.
-    yield Step("check triton", [*check, "--quick"], "triton")
     if sanitizer:
         for kind in ("initcheck", "synccheck"):
             yield Step(f"sanitize, {kind}", [*sanitize, kind, *check, "--quick"], "library", limit_s=60)

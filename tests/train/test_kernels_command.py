@@ -63,7 +63,7 @@ def test_without_a_gpu_there_is_nothing_to_check_and_eager_computes(capsys, monk
     assert main(["which"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("eager (")
-    assert [line.split(":")[0].strip() for line in lines[1:]] == ["library", "nvrtc", "triton", "eager"]
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["library", "nvrtc", "eager"]
     monkeypatch.setenv("REELWEAVE_KERNELS", "library")
     assert main(["which"]) == 2
     assert "REELWEAVE_KERNELS=library cannot work here: no NVIDIA GPU" in capsys.readouterr().err

@@ -7,12 +7,10 @@ references themselves, `train.kernels.eager`, which serve all.
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -99,26 +97,6 @@ def _chosen() -> Kernels:
     return provider.load()
 
 
-def _triton_lacks() -> str | None:
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    import triton
-
-    if triton.knobs.runtime.interpret:
-        return None
-    if not torch.cuda.is_available():
-        return "no GPU (TRITON_INTERPRET=1 runs its kernels without one, slowly)"
-    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
-        return "no C compiler, with which Triton builds what launches its kernels"
-    return None
-
-
-def _triton() -> Kernels:
-    from train.kernels.by_triton.provider import KERNELS
-
-    return KERNELS
-
-
 def _library_lacks() -> str | None:
     from train.kernels.cuda import library
 
@@ -146,7 +124,6 @@ def _nvrtc() -> Kernels:
 PROVIDERS = (
     Provider("library", _library_lacks, _library),
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
-    Provider("triton", _triton_lacks, _triton, on_request=True),
     Provider("eager", lambda: None, lambda: EAGER),
 )
 """The best first. A library is somebody's own request: it is there only where it was built."""

@@ -1,1 +1,0 @@
-"""The operators as Triton kernels."""
