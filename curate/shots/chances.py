@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from curate.shots.features import Features, Floats
 from curate.shots.likeness import CHANNELS, LONGEST, Likeness
+from curate.shots.motion import FARTHEST, RANKS, Motion
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
 """Frames before and after a cut that are looked at, counted from either side of it."""
@@ -35,31 +36,32 @@ class View:
 
     Args:
         offsets: As `CUT_OFFSETS`.
+        motion: Whether it looks at how blocks moved, too.
     """
 
-    def __init__(self, offsets: Sequence[int]) -> None:
+    def __init__(self, offsets: Sequence[int], motion: bool = False) -> None:
         places = [-1 - offset for offset in reversed(offsets)] + list(offsets)
         pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :]]
         self._places = np.array(places)
         self._later = np.array([b for _, b in pairs])
         self._lags = np.array([b - a for a, b in pairs])
+        self._motion = motion
 
-    @property
-    def inputs(self) -> int:
-        """Numbers per frame."""
-        return len(self._lags) * CHANNELS + 2 * len(self._places)
-
-    def __call__(self, differences: Floats, levels: Floats, frames: NDArray[np.intp]) -> Floats:
+    def __call__(
+        self, differences: Floats, moved: Floats, levels: Floats, frames: NDArray[np.intp]
+    ) -> Floats:
         """What is seen around each of the frames, [frames, inputs].
 
         Args:
             differences: As `Likeness.push` gives them, of a stretch of frames.
+            moved: As `Motion.push` gives them, of the same frames.
             levels: Energy and contrast of the same frames, as `levels` gives them, [n, 2].
             frames: Places in the stretch, with enough of it on both sides.
         """
-        pairs = differences[frames[:, None] + self._later, self._lags]
+        later = frames[:, None] + self._later
+        pairs = [differences[later, self._lags], *([moved[later, self._lags]] if self._motion else [])]
         seen = levels[frames[:, None] + self._places]
-        flat = [np.sqrt(np.maximum(pairs, 0)).reshape(len(frames), len(self._lags) * CHANNELS)]
+        flat = [np.sqrt(np.maximum(each, 0)).reshape(len(frames), -1) for each in pairs]
         return np.concatenate([*flat, seen[..., 0], seen[..., 1]], axis=1)
 
 
@@ -75,7 +77,9 @@ class Chances:
 
     def __init__(self) -> None:
         self._likeness = Likeness()
+        self._motion = Motion()
         self._differences = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
+        self._moved = np.zeros((GRADUAL_REACH + 1, FARTHEST + 1, len(RANKS)), np.float32)
         self._levels = np.zeros((0, 2), np.float32)
         self._start = -GRADUAL_REACH - 1  # frame of the first row held
         self._last: Features | None = None
@@ -90,6 +94,7 @@ class Chances:
         if not len(self._levels):
             self._levels = levels(features[:1]).repeat(len(self._differences), axis=0)
         self._differences = np.concatenate([self._differences, self._likeness.push(features)])
+        self._moved = np.concatenate([self._moved, self._motion.push(features)])
         self._levels = np.concatenate([self._levels, levels(features)])
         self._last = features[-1]
 
@@ -110,6 +115,7 @@ class Chances:
         found = self._judge(1, first, end)
         keep = max(0, end - GRADUAL_REACH - 1 - self._start)
         self._differences, self._levels = self._differences[keep:].copy(), self._levels[keep:].copy()
+        self._moved = self._moved[keep:].copy()
         self._start += keep
         return found
 
@@ -117,7 +123,7 @@ class Chances:
         if end <= first:
             return np.zeros(0, np.float32)
         view, networks = _networks()[number]
-        seen = view(self._differences, self._levels, np.arange(first, end) - self._start)
+        seen = view(self._differences, self._moved, self._levels, np.arange(first, end) - self._start)
         return np.asarray(np.mean([network(seen) for network in networks], axis=0), np.float32)
 
 
@@ -168,4 +174,4 @@ def _networks() -> tuple[tuple[View, list[Perceptron]], tuple[View, list[Percept
         ]
         for kind in ("cut", "gradual")
     )
-    return (View(CUT_OFFSETS), cut), (View(GRADUAL_OFFSETS), gradual)
+    return (View(CUT_OFFSETS, motion=True), cut), (View(GRADUAL_OFFSETS), gradual)

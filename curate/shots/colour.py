@@ -49,10 +49,10 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
     """Thresholds of the shot detector; the defaults and their margins are in docs/benchmarks/shots.md."""
 
     cut_threshold: float = Field(
-        0.5, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
+        0.4, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
     )
     gradual_threshold: float = Field(
-        0.97,
+        0.95,
         gt=0,
         description="a dissolve, wipe or the like is reported where the chance of a frame exceeds this; "
         "lower finds more and errs more",
@@ -268,7 +268,7 @@ class ColourDetector:
     def _is_sure(self, run: Run) -> bool:
         """Whether a run is reported; a short one has fewer frames of which one may be very likely."""
         short = run.end - run.first <= _SHORT_RUN
-        return run.score > self._config.gradual_threshold ** (2 if short else 1)
+        return run.score > self._config.gradual_threshold ** (4 if short else 1)
 
     def _alike_beyond(self, run: Run) -> bool:
         """Whether the pictures before and after a run are alike: then light or something passing came and went."""

@@ -42,12 +42,14 @@ class Recipe:
         mixed: Fewest and most mixed frames of each gradual kind.
         disturbances: Kinds of disturbance, equally likely.
         eased: Whether gradual transitions may start and stop gently.
+        drawn_look: Share of the pieces that are flattened to few tones and shown on twos or threes.
     """
 
     kinds: dict[str, float]
     mixed: dict[str, tuple[int, int]]
     disturbances: tuple[str, ...]
     eased: bool
+    drawn_look: float = 0.0
 
 
 _MIXED = {
@@ -95,6 +97,28 @@ USUAL = Recipe(
     _DISTURBANCES,
     eased=False,
 )
+LEARNT = Recipe(
+    {
+        "cut": 0.28,
+        "jump": 0.15,
+        "dissolve": 0.12,
+        "long_dissolve": 0.07,
+        "fade": 0.07,
+        "blink": 0.06,
+        "wipe": 0.07,
+        "matte": 0.09,
+        "iris": 0.02,
+        "push": 0.03,
+        "slide": 0.02,
+        "zoom": 0.02,
+    },
+    _MIXED | {"dissolve": (3, 34), "matte": (4, 40), "push": (3, 20), "zoom": (3, 16)},
+    _DISTURBANCES,
+    eased=True,
+    drawn_look=0.12,
+)
+"""What the networks learn from: more of what they miss in `USUAL`, and footage made to look drawn."""
+
 OTHER = Recipe(
     {
         "cut": 0.3,
@@ -115,7 +139,10 @@ OTHER = Recipe(
 
 
 def part_of(name: str) -> str:
-    """The part that a source belongs to, from its name up to `__`: films of one origin stay together."""
+    """The part of a source: the one that `shot_truth.json` names, or else by the hash of its name up to `__`."""
+    known: str | None = _truths().get(name, {}).get("part")
+    if known is not None:
+        return known
     return "sealed" if hashlib.sha256(name.split("__")[0].encode()).digest()[0] % 5 < 2 else "tuning"
 
 
@@ -123,6 +150,11 @@ def truth_of(path: Path) -> dict[str, Any]:
     """What is known of a video of footage; one that is not in the list holds a single shot."""
     found: dict[str, Any] = _truths().get(path.name, {"transitions": []})
     return found
+
+
+def known_films(part: str) -> list[str]:
+    """Names of the films of a part whose truth is known, sorted."""
+    return sorted(name for name in _truths() if part_of(name) == part)
 
 
 @cache
@@ -178,6 +210,7 @@ class _Film:
     not_cuts: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._hold = 1  # frames that each picture of the piece is shown for
         self._shot = self._pick(None)
         self._look = self._new_look()
         self._place = int(self.rng.integers(len(self._shot.frames)))
@@ -202,9 +235,10 @@ class _Film:
             self._fade(outgoing, incoming)
         elif width:
             mix = _mixer(kind, self.rng, outgoing[0].shape)
+            eased = self.recipe.eased and (not self.recipe.drawn_look or self.rng.random() < 0.5)
             for number, (a, b) in enumerate(zip(outgoing, incoming, strict=True)):
                 share = (number + 1) / (width + 1)
-                if self.recipe.eased:
+                if eased:
                     share = share * share * (3 - 2 * share)
                 self.frames.append(mix(a, b, share))
         self._note("cut" if width == 0 else kind, start, len(self.frames))
@@ -247,7 +281,13 @@ class _Film:
         rows, columns = int(height * scale), int(width * scale)
         top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
 
+        flat = self.recipe.drawn_look > 0 and rng.random() < self.recipe.drawn_look
+        self._hold = int(rng.integers(2, 4)) if flat else 1
+        step = float(rng.uniform(24, 56)) if self.recipe.drawn_look > 0 else 1.0
+
         def look(picture: Floats) -> Floats:
+            if flat:
+                picture = np.asarray((cv2.blur(picture, (3, 3)) / step).round() * step, np.float32)
             cropped = picture[top : top + rows, left : left + columns]
             if scale < 1:
                 scaled = cv2.resize(cropped, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -261,7 +301,7 @@ class _Film:
         last = len(self._shot.frames) - 1
         places = self._place + np.arange(frames)
         self._place += frames
-        bounced = last - np.abs(places % (2 * last) - last)
+        bounced = last - np.abs(places // self._hold * self._hold % (2 * last) - last)
         return [self._look(self._shot.frames[place].astype(np.float32)) for place in bounced]
 
     def _jump(self) -> bool:

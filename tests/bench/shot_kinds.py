@@ -1,6 +1,6 @@
 """What shot detectors find and what misleads them, kind by kind, on hard videos.
 
-    python -m tests.bench.shot_kinds FOLDER [--part tuning|sealed] [--network]
+    python -m tests.bench.shot_kinds FOLDER [--part tuning|sealed|fresh] [--detectors NAME ...]
 
 FOLDER holds what `tests.bench.shot_corpus` made, or, with --part, the footage itself: of that part the films whose
 truth in `shot_truth.json` was read by eye. Prints JSON. All detectors run over the same files in this run.
@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ from curate.shots import ShotConfig
 from curate.shots.transnet import network
 from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_detectors import Detect, decode_only, duration_s, ours, scenedetect
+
+DETECTORS: dict[str, Callable[[], Detect]] = {
+    "decode": lambda: decode_only,
+    "colour": lambda: ours(ShotConfig()),
+    "hybrid": lambda: ours(ShotConfig(detector="hybrid")),
+    "transnetv2": lambda: ours(ShotConfig(detector="transnetv2")),
+    "content": lambda: scenedetect("ContentDetector"),
+    "adaptive": lambda: scenedetect("AdaptiveDetector"),
+}
+"""What can be measured; `decode` only decodes and scales, the last two are PySceneDetect's with its defaults."""
 
 _NEAR = 3  # frames from a disturbance to the false report that it explains
 
@@ -86,19 +97,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--part", choices=["tuning", "sealed"])
-    parser.add_argument("--network", action="store_true", help="hybrid and transnetv2 too (slow)")
-    parser.add_argument("--peers", action="store_true", help="PySceneDetect too")
+    parser.add_argument("--part", choices=["tuning", "sealed", "fresh"])
+    parser.add_argument("--detectors", nargs="+", choices=sorted(DETECTORS), default=["decode", "colour"])
     arguments = parser.parse_args()
-    detectors: dict[str, Detect] = {"decode and scale only": decode_only, "colour": ours(ShotConfig())}
-    if arguments.peers:
-        for name in ("ContentDetector", "AdaptiveDetector"):
-            detectors[f"PySceneDetect {name}"] = scenedetect(name)
-    if arguments.network:
+    if {"hybrid", "transnetv2"} & set(arguments.detectors):
         network()  # loading it belongs to no video
-        detectors |= {name: ours(ShotConfig(detector=name)) for name in ("hybrid", "transnetv2")}
     videos = films(arguments.folder, arguments.part)
-    print(json.dumps({name: measure(detect, videos) for name, detect in detectors.items()}, indent=1))
+    report = {name: measure(DETECTORS[name](), videos) for name in arguments.detectors}
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""Trains the two small networks of the shot detector and writes `curate/shots/chances.npz`.
+"""Trains the small networks of the shot detector and writes `curate/shots/chances.npz`.
 
-    python -m tests.bench.train_shots FOOTAGE [--made N] [--seed N] [--out FILE]
+    python -m tests.bench.train_shots FOOTAGE --corpus ../shared/videos [--kept FOLDER] [--seed N] [--out FILE]
 
-FOOTAGE is what `tests.bench.shot_corpus` takes; only sources of the part `tuning` are read. Learnt from are N videos
-made of their shots (`shot_corpus.film`), and the films themselves. What the truth calls not required is left out, and
-so are frames near the edges of gradual transitions that were read by eye. Every sample is learnt from forwards and
-backwards in time. Takes about ten minutes on one core.
+FOOTAGE holds the films that `shot_truth.json` names; those of the part `tuning` are read. Learnt from are N videos
+made of their shots and of drawn ones (`shot_corpus.film`), and the films themselves. What the truth calls not required
+is left out, and so are frames near the edges of gradual transitions that were read by eye. Where the truth is what a
+detector reported, frames of which the half-trained networks are sure of the contrary are left out too. Every sample is
+learnt from forwards and backwards in time. The same footage, seed and machine give the same numbers.
 """
 
 import argparse
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -23,11 +24,16 @@ from numpy.typing import NDArray
 from curate.shots.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, View, levels
 from curate.shots.features import HEIGHT, WIDTH, Features, Floats, features
 from curate.shots.likeness import CHANNELS, LONGEST, Likeness
+from curate.shots.motion import FARTHEST, RANKS, Motion
 from curate.shots.scale import Scaler
-from tests.bench.shot_corpus import USUAL, film, part_of, shots_of, truth_of
+from tests.bench.shot_corpus import LEARNT, Recipe, film, known_films, shots_of, truth_of
+from tests.bench.shot_drawn import drawn_shots
 from tests.bench.shot_footage import VIDEO_SUFFIXES, Frames, Shot, read_frames
 
 SIZE = (128, 72)
+VIEWS = View(CUT_OFFSETS, motion=True), View(GRADUAL_OFFSETS)
+DRAWN = 8  # shots of footage for each drawn one
+CONTRARY = 0.9  # how far from the truth a network must be to doubt what a detector reported
 HIDDEN = (64, 32)
 EPOCHS = 16
 BATCH = 512
@@ -70,15 +76,32 @@ def chosen_gradual(wanted: Labels, rng: np.random.Generator, dense: float) -> ND
     return np.flatnonzero((wanted != IGNORED) & (rng.random(len(wanted)) < np.where(near, 0.5, dense)))
 
 
-def around(small: NDArray[np.uint8]) -> tuple[Floats, Floats]:
-    """Differences and levels of a whole video, with what is assumed before its start and after its end."""
+class Around(NamedTuple):
+    """Differences, motion and levels of a whole video, with what is assumed before its start and after its end."""
+
+    differences: Floats
+    moved: Floats
+    level: Floats
+
+    def seen(self, view: View, frames: NDArray[np.intp]) -> Floats:
+        """What is seen around frames of the video."""
+        return view(self.differences, self.moved, self.level, frames + GRADUAL_REACH + 1)
+
+
+def around(small: NDArray[np.uint8]) -> Around:
+    """What the networks may look at in a video, [n, HEIGHT, WIDTH, 3]."""
     found: list[Features] = [each for n in range(0, len(small), 16) for each in features(small[n : n + 16])]
     found += [found[-1]] * GRADUAL_REACH
-    likeness = Likeness()
-    before = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
-    differences = [likeness.push(found[n : n + 16]) for n in range(0, len(found), 16)]
+    likeness, motion, start = Likeness(), Motion(), GRADUAL_REACH + 1
+    parts = [found[n : n + 16] for n in range(0, len(found), 16)]
+    differences = [np.zeros((start, LONGEST + 1, CHANNELS), np.float32), *map(likeness.push, parts)]
+    moved = [np.zeros((start, FARTHEST + 1, len(RANKS)), np.float32), *map(motion.push, parts)]
     level = levels(found)
-    return np.concatenate([before, *differences]), np.concatenate([level[:1].repeat(len(before), 0), level])
+    return Around(
+        np.concatenate(differences),
+        np.concatenate(moved),
+        np.concatenate([level[:1].repeat(start, axis=0), level]),
+    )
 
 
 def shrunk(frames: Frames) -> NDArray[np.uint8]:
@@ -104,13 +127,10 @@ def encoded(frames: Sequence[Floats], crf: int) -> NDArray[np.uint8]:
         return np.stack([scale(each) for each in source.decode(video=0)])
 
 
-def made(
-    shots: list[Shot], count: int, seed: int
-) -> Iterator[tuple[NDArray[np.uint8], list[dict[str, Any]]]]:
-    """Made videos as the detector sees them, and their transitions."""
-    for number in range(seed, seed + count):
-        frames, transitions, _ = film(shots, number, USUAL)
-        yield encoded(frames, crf=int(np.random.default_rng(number).integers(18, 34))), transitions
+def made(shots: list[Shot], number: int, recipe: Recipe) -> tuple[NDArray[np.uint8], list[dict[str, Any]]]:
+    """A made video as the detector sees it, and its transitions."""
+    frames, transitions, _ = film(shots, number, recipe)
+    return encoded(frames, crf=int(np.random.default_rng(number).integers(18, 34))), transitions
 
 
 class Samples:
@@ -118,43 +138,59 @@ class Samples:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._views = View(CUT_OFFSETS), View(GRADUAL_OFFSETS)
+        self._views = VIEWS
         self.seen: tuple[list[Floats], list[Floats]] = ([], [])
         self.wanted: tuple[list[Labels], list[Labels]] = ([], [])
+        self.trusted: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]] = ([], [])
 
-    def add(self, small: NDArray[np.uint8], transitions: Sequence[dict[str, Any]], real: bool) -> None:
-        """Take some frames of a video."""
-        differences, level = around(small)
+    def add(
+        self,
+        small: NDArray[np.uint8],
+        transitions: Sequence[dict[str, Any]],
+        real: bool,
+        trusted: bool = True,
+    ) -> None:
+        """Take some frames of a video; `real` if its edges were read by eye, not `trusted` if by a detector."""
+        known = around(small)
         wanted = labels(len(small), transitions, by_eye=real)
         start = GRADUAL_REACH + 1
-        steps = differences[start : start + len(small), 1, 0]
+        steps = known.differences[start : start + len(small), 1, 0]
         frames = (
             chosen(wanted[0], steps, self._rng, 0.12 if real else 0.06),
             chosen_gradual(wanted[1], self._rng, 0.3 if real else 0.15),
         )
-        for number in (0, 1):
-            seen = self._views[number](differences, level, frames[number] + start)
-            self.seen[number].append(seen.astype(np.float16))
+        for number, view in enumerate(self._views):
+            self.seen[number].append(known.seen(view, frames[number]).astype(np.float16))
             self.wanted[number].append(wanted[number][frames[number]])
+            self.trusted[number].append(np.full(len(frames[number]), trusted))
 
 
-def reversed_in_time(offsets: Sequence[int]) -> NDArray[np.intp]:
-    """Where each input of a view is found when time runs backwards."""
+def reversed_in_time(offsets: Sequence[int], channels: Sequence[int]) -> NDArray[np.intp]:
+    """Where each input of a view is found when time runs backwards, by the channels of its differences."""
     places = [-1 - offset for offset in reversed(offsets)] + list(offsets)
     pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :]]
     known = {pair: number for number, pair in enumerate(pairs)}
-    turned = [known[-1 - b, -1 - a] * CHANNELS + channel for a, b in pairs for channel in range(CHANNELS)]
-    count, sides = len(pairs) * CHANNELS, len(places)
+    turned: list[int] = []
+    for count in channels:
+        first = len(turned)
+        turned += [
+            first + known[-1 - b, -1 - a] * count + channel for a, b in pairs for channel in range(count)
+        ]
     mirrored = [places.index(-1 - place) for place in places]
-    return np.array(turned + [count + m for m in mirrored] + [count + sides + m for m in mirrored])
+    for _ in ("energy", "contrast"):
+        first = len(turned)
+        turned += [first + place for place in mirrored]
+    return np.array(turned)
 
 
-def fitted(seen: Floats, wanted: Labels, offsets: Sequence[int], seed: int) -> list[tuple[Floats, Floats]]:
+def fitted(
+    seen: Floats, wanted: Labels, trusted: NDArray[np.bool_], turned: NDArray[np.intp], seed: int
+) -> list[tuple[Floats, Floats]]:
     """Train one network; its layers, with the scaling of the inputs inside the first one."""
     torch.manual_seed(seed)
     inputs, answers = torch.tensor(seen), torch.tensor(wanted.astype(np.float32))
+    sure, backwards = torch.tensor(trusted), torch.tensor(turned)
     mean, spread = inputs.mean(0), inputs.std(0) + 0.02
-    turned = torch.tensor(reversed_in_time(offsets))
     model = torch.nn.Sequential(
         torch.nn.Linear(inputs.shape[1], HIDDEN[0]),
         torch.nn.ReLU(),
@@ -164,18 +200,22 @@ def fitted(seen: Floats, wanted: Labels, offsets: Sequence[int], seed: int) -> l
         torch.nn.Linear(HIDDEN[1], 1),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.02)
-    steps = EPOCHS * (len(inputs) // BATCH + 1)
+    steps = EPOCHS * -(-len(inputs) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    for _ in range(EPOCHS):
+    for epoch in range(EPOCHS):
         for places in torch.randperm(len(inputs)).split(BATCH):  # type: ignore[no-untyped-call]
-            batch = inputs[places]
-            backwards = torch.rand(len(places)) < 0.5
-            batch = torch.where(backwards[:, None], batch[:, turned], batch)
+            batch, answer = inputs[places], answers[places]
+            batch = torch.where((torch.rand(len(places)) < 0.5)[:, None], batch[:, backwards], batch)
             batch = batch + 0.02 * torch.randn_like(batch)
             logits = model((batch - mean) / spread)[:, 0]
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, answers[places] * 0.98 + 0.01)
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, answer * 0.98 + 0.01, reduction="none"
+            )
+            if epoch >= EPOCHS // 2:
+                contrary = (torch.sigmoid(logits.detach()) - answer).abs() > CONTRARY
+                losses = losses * (sure[places] | ~contrary)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            losses.mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     layers = [
@@ -189,6 +229,21 @@ def fitted(seen: Floats, wanted: Labels, offsets: Sequence[int], seed: int) -> l
     return layers
 
 
+def fit(samples: Samples, networks: int) -> dict[str, list[tuple[Floats, Floats]]]:
+    """The layers of each `KIND_SEED`."""
+    turned = (
+        reversed_in_time(CUT_OFFSETS, (CHANNELS, len(RANKS))),
+        reversed_in_time(GRADUAL_OFFSETS, (CHANNELS,)),
+    )
+    found = {}
+    for number, name in enumerate(("cut", "gradual")):
+        seen = np.concatenate(samples.seen[number]).astype(np.float32)
+        wanted, trusted = np.concatenate(samples.wanted[number]), np.concatenate(samples.trusted[number])
+        for seed in range(networks):
+            found[f"{name}_{seed}"] = fitted(seen, wanted, trusted, turned[number], seed)
+    return found
+
+
 def save(path: Path, networks: dict[str, list[tuple[Floats, Floats]]]) -> None:
     """Write the layers of each `KIND_SEED` as plain numbers, weights in half precision."""
     stored: dict[str, Any] = {}
@@ -197,6 +252,48 @@ def save(path: Path, networks: dict[str, list[tuple[Floats, Floats]]]) -> None:
             stored[f"{name}_weights_{number}"] = weights.astype(np.float16)
             stored[f"{name}_biases_{number}"] = biases.astype(np.float32)
     np.savez(path, **stored)
+
+
+class Kept:
+    """Decoded films and made videos that another run may have left in a folder.
+
+    Args:
+        folder: Where they are kept; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The arrays of that name, made if they are not there."""
+        if self._folder is None:
+            return make()
+        path = self._folder / f"{name}.npz"
+        if not path.exists():
+            np.savez(path, **make())
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+
+
+def footage(folder: Path, part: str, kept: Kept) -> Iterator[tuple[Path, Frames]]:
+    """The films of a part and their frames in SIZE."""
+    for name in known_films(part):
+        path = folder / name
+        if not path.exists():
+            print(f"{name} is not in {folder}; nothing is learnt from it")
+            continue
+        yield path, kept(name, lambda path=path: {"frames": read_frames(path, SIZE)})["frames"]  # type: ignore[misc]
+
+
+def corpus(folder: Path) -> Iterator[tuple[NDArray[np.uint8], list[dict[str, Any]]]]:
+    """The films of shared/videos/originals and their transitions."""
+    for path in sorted((folder / "originals").iterdir()):
+        if path.suffix in VIDEO_SUFFIXES and path.stem != "nasa_telescope_two_tracks":
+            truth = path.with_suffix(".cuts.json")
+            known = json.loads(truth.read_text())["transitions"] if truth.exists() else []
+            yield shrunk(read_frames(path, SIZE)), known
 
 
 def main() -> None:
@@ -208,36 +305,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", type=int, default=2, help="of each kind; their mean counts")
     parser.add_argument("--corpus", type=Path, help="shared/videos: its originals/ are learnt from as well")
+    parser.add_argument("--kept", type=Path, help="keep decoded films and made videos here, for the next run")
     default = Path(__file__).parents[2] / "curate" / "shots" / "chances.npz"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    samples = Samples(arguments.seed)
-    shots: list[Shot] = []
-    for path in sorted(arguments.footage.iterdir()):
-        if path.suffix not in VIDEO_SUFFIXES or part_of(path.name) != "tuning":
-            continue
-        frames: Frames = read_frames(path, SIZE)
+    kept, samples, shots = Kept(arguments.kept), Samples(arguments.seed), list[Shot]()
+    for path, frames in footage(arguments.footage, "tuning", kept):
         shots += shots_of(path, frames)
-        samples.add(shrunk(frames), truth_of(path)["transitions"], real=True)
+        truth = truth_of(path)
+        samples.add(shrunk(frames), truth["transitions"], real=True, trusted=truth["read_by"] == "eye")
+    shots += drawn_shots(len(shots) // DRAWN, arguments.seed, SIZE)
     if arguments.corpus:
-        for path in sorted((arguments.corpus / "originals").iterdir()):
-            if path.suffix in VIDEO_SUFFIXES and path.stem != "nasa_telescope_two_tracks":
-                truth = path.with_suffix(".cuts.json")
-                known = json.loads(truth.read_text())["transitions"] if truth.exists() else []
-                samples.add(shrunk(read_frames(path, SIZE)), known, real=True)
-    for small, transitions in made(shots, arguments.made, arguments.seed):
-        samples.add(small, transitions, real=False)
-    networks = {
-        f"{name}_{seed}": fitted(
-            np.concatenate(seen).astype(np.float32), np.concatenate(wanted), offsets, seed
-        )
-        for name, seen, wanted, offsets in zip(
-            ("cut", "gradual"), samples.seen, samples.wanted, (CUT_OFFSETS, GRADUAL_OFFSETS), strict=True
-        )
-        for seed in range(arguments.networks)
-    }
-    save(arguments.out, networks)
+        for small, transitions in corpus(arguments.corpus):
+            samples.add(small, transitions, real=True)
+    for number in range(arguments.seed, arguments.seed + arguments.made):
+
+        def make(number: int = number) -> dict[str, Any]:
+            small, transitions = made(shots, number, LEARNT)
+            return {"small": small, "transitions": json.dumps(transitions)}
+
+        video = kept(f"made_{number}", make)
+        samples.add(video["small"], json.loads(str(video["transitions"])), real=False)
+    save(arguments.out, fit(samples, arguments.networks))
 
 
 if __name__ == "__main__":
