@@ -301,9 +301,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("footage", type=Path)
-    parser.add_argument("--made", type=int, default=150)
+    parser.add_argument("--made", type=int, default=130)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--networks", type=int, default=2, help="of each kind; their mean counts")
+    parser.add_argument("--networks", type=int, default=3, help="of each kind; their mean counts")
     parser.add_argument("--corpus", type=Path, help="shared/videos: its originals/ are learnt from as well")
     parser.add_argument("--kept", type=Path, help="keep decoded films and made videos here, for the next run")
     default = Path(__file__).parents[2] / "curate" / "shots" / "chances.npz"
