@@ -29,6 +29,7 @@ _SHORT_RUN = 4  # frames of a run that a hard cut inside may explain
 _BOTH = 0.4  # chance of a cut beside a likelier one that makes the frame between them a mixed one
 _SURE_CUT = 0.8  # chance of a hard cut that wins over any run around it: its network knows dissolves too
 _LIKELY = 0.35  # share of the threshold above which a frame belongs to a run that exceeds it somewhere
+_LEAST_LIKELY = 0.25  # chance below which a frame belongs to no run, however doubtful runs are wanted
 SETTLED_AFTER = GRADUAL_REACH + 5
 """Frames judged after a doubtful transition that has no better rival to come."""
 
@@ -101,7 +102,7 @@ class ColourDetector:
         self._gradual_judged = 0
         self._history = History(_HISTORY)
         self._chances = Chances()
-        self._runs = Runs(_LIKELY * self._gradual_floor)
+        self._runs = Runs(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
         self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
         self._blanks = array("q")  # frames of one even tone
         self._chance = np.zeros(
