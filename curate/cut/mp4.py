@@ -15,6 +15,9 @@ from av.packet import Packet
 from av.stream import Stream
 
 _BUFFER_BYTES = 1 << 20
+_PROBED_WITH = [{"skip_frame": "all"}] * 2
+"""Of pictures and sound: FFmpeg decodes a key frame when it opens a file, though its index says all we ask."""
+
 _NESTED = frozenset({b"trak", b"mdia", b"minf", b"stbl"})
 
 
