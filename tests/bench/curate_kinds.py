@@ -7,6 +7,7 @@ picture decoded once, by one thread, and the pictures of the clips kept encoded 
 conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second ratio is over a floor that includes
 them, one `curate.picture.Finisher.finish` for each frame kept. Processor seconds, user and system, of this process and
 all its threads; the median of the repetitions' ratios. Each film is curated and its floor measured in turns.
+One film is curated beforehand and not counted: a worker imports once, however many films it sees.
 """
 
 import argparse
@@ -44,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     config = CurateConfig()
     measured: dict[str, list[Times]] = defaultdict(list)
+    times(
+        list_sources([str(options.films)], config.storage)[0], config
+    )  # imports, and tables of whole processes
     for _ in range(options.repeat):
         for source in list_sources([str(options.films)], config.storage):
             measured[Path(source.location).name].append(times(source, config))
