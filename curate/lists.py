@@ -181,7 +181,9 @@ def _is_plain(pa: Any, kind: Any) -> bool:
 def _entry(record: _Record, place: str) -> Entry | WrongEntry:
     said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
     by_name = {name.lower(): name for name in reversed(said)}
-    path_column = next((by_name[name] for name in PATH_COLUMNS if said.get(by_name.get(name, ""))), None)
+    path_column = next(
+        (by_name[name] for name in PATH_COLUMNS if name in by_name and said.get(by_name[name])), None
+    )
     path = said.pop(path_column) if path_column is not None else None
     if not isinstance(path, str) or not path.strip():
         return WrongEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")

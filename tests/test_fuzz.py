@@ -39,6 +39,28 @@ def test_a_broken_input_is_a_result_or_an_error_in_words(name: str, tmp_path: Pa
         attack()
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("list: jsonl", b'{"": "a.mp4"}'),
+        ("trace", b'{"gpus": 8, "steps": [[{"frames": 9, "height": 480, "width": 18446744073709551616}]]}'),
+        ("cost models and topologies", b'{"columns": [[], "module"], "rows": [[1, 2]]}'),
+        (
+            "cost models and topologies",
+            b'{"columns": ["module","frames","degree","seconds"],"rows": [[[],1,1,1]]}',
+        ),
+        ("description of a model", b"[" * 100_000),
+        ("timings and cost tables", b"batch,length,step_s\n1\r2,3,4\n"),
+        ("records of a run", b'\xff\n[[\n{"step": NaN}\n' + b"[" * 100_000),
+        ("S3 listing", b"<x"),
+        ("address", b"https://h/\xff"),
+    ],
+)
+def test_what_was_lost_once_is_survived(name: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    assert survive(READERS[name], tmp_path / "own", data)
+
+
 def test_whole_inputs_are_read(tmp_path: Path) -> None:
     """Else the others would prove nothing."""
     for name in (

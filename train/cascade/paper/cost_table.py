@@ -155,7 +155,7 @@ def read_cost_table(text: str, name: str) -> CostTable:
         if count == _MOST_ROWS:
             raise UsageError(f"{name} has more than {_MOST_ROWS} rows; give fewer")
         at = f"{name}, {where}"
-        if row["module"] not in _MODULES:
+        if not isinstance(row["module"], str) or row["module"] not in _MODULES:
             raise UsageError(f"{at}: module is {row['module']!r}; it is one of {', '.join(_MODULES)}")
         values = {column: _whole(row[column], column, at) for column in SHAPE if column in columns}
         key = tuple(values.get(column, 1) for column in shape)
@@ -191,7 +191,9 @@ def _json(text: str, named: str) -> tuple[Sequence[str], Iterator[tuple[str, dic
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{named}: it is neither CSV nor JSON: {error}") from error
     columns, rows = (held.get("columns"), held.get("rows")) if isinstance(held, dict) else (None, None)
-    if not isinstance(columns, list) or not isinstance(rows, list):
+    if not (
+        isinstance(columns, list) and all(isinstance(one, str) for one in columns) and isinstance(rows, list)
+    ):
         raise UsageError(f'{named}: JSON must be {{"columns": [...], "rows": [[...], ...]}}')
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(columns):

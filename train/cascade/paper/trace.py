@@ -24,16 +24,17 @@ from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
 
 MAX_TRACE_BYTES = 64 << 20
+_MOST = 1_000_000_000
 
 
 class Shape(BaseModel, frozen=True, extra="forbid"):
     """A microbatch of a trace: videos of one shape, or of so many tokens with cached latents."""
 
-    frames: int = Field(0, ge=0, description="of each video")
-    height: int = Field(0, ge=0, description="pixels")
-    width: int = Field(0, ge=0, description="pixels")
-    tokens: int = Field(0, ge=0, description="S of each; 0: what its shape gives")
-    batch: int = Field(1, ge=1, description="videos, B")
+    frames: int = Field(0, ge=0, le=_MOST, description="of each video")
+    height: int = Field(0, ge=0, le=_MOST, description="pixels")
+    width: int = Field(0, ge=0, le=_MOST, description="pixels")
+    tokens: int = Field(0, ge=0, le=_MOST, description="S of each; 0: what its shape gives")
+    batch: int = Field(1, ge=1, le=_MOST, description="videos, B")
 
     @model_validator(mode="after")
     def _known(self) -> "Shape":
@@ -46,7 +47,7 @@ class Trace(BaseModel, frozen=True, extra="forbid"):
     """What a cluster trained on, step by step."""
 
     gpus: int = Field(ge=1, le=65_536, description="that there are")
-    gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
+    gpus_per_node: int = Field(8, ge=1, le=65_536, description="GPUs of a node")
     steps: tuple[Annotated[tuple[Shape, ...], Field(min_length=1)], ...] = Field(
         min_length=1, description="microbatches of each iteration"
     )

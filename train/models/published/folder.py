@@ -60,7 +60,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
         if path.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise UsageError(f"{key}: {path} is larger than {MAX_DESCRIPTION_BYTES} bytes")
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{key}: {path} could not be read: {first_line(error)}") from error
     if not isinstance(values, dict):
         raise UsageError(f"{key}: {path} is no JSON object")
