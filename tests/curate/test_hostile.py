@@ -17,6 +17,7 @@ from loader.decode import decode
 from loader.errors import RunError
 from loader.storage import StorageConfig, open_object, public_url
 from pipelines.report_page import _thumbnail as thumbnail
+from tests.bench.hostile_sources import prove
 from tests.media import write_video
 
 CONFIG = CurateConfig.model_validate(
@@ -163,3 +164,10 @@ def test_a_tag_in_another_encoding_loses_no_film(tmp_path: Path, suffix: str) ->
     decode(data, np.array([0]), video_CTHW)
     assert (len(levels(data)) > 0) == (suffix != "avi")
     assert thumbnail(data, 3).startswith("data:image/jpeg")
+
+
+def test_fuzzed_films_sidecars_and_lists_are_all_accounted_for(tmp_path: Path) -> None:
+    result = prove(tmp_path, films=8, lists=150, seed=18)
+    assert result.lost == []
+    assert result.states.total() == 8 + 5
+    assert result.states["some clips"] >= 5
