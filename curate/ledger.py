@@ -9,8 +9,11 @@ import gzip
 import hashlib
 import io
 import json
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.records import Row
+from loader.errors import RunError, first_line
 from loader.storage.base import Storage
 
 LEDGER = ".ledger/"
@@ -25,6 +29,8 @@ MAX_PACK_BYTES = 1 << 30
 
 _PACK_ABOVE = 256  # loose entries a restart may as well read one by one
 _READERS = 16
+_BROKEN = (ValueError, RecursionError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile)
+"""What damaged JSON, gzip and .npz raise."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +53,10 @@ class Ledger:
         packs, loose = self._listed(stage, fingerprint)
         entries: dict[str, Row] = {}
         for path in packs:
-            for line in gzip.decompress(self.storage.read(path)).splitlines():
-                entry = json.loads(line)
+            for entry in self._packed(path):
                 entries[entry["id"]] = entry["row"]
         with ThreadPoolExecutor(_READERS) as readers:
-            rows = readers.map(lambda path: json.loads(self.storage.read(path)), loose)
+            rows = readers.map(self._loose, loose)
             entries.update(zip(map(_identity, loose), rows, strict=True))
         return entries
 
@@ -74,10 +79,11 @@ class Ledger:
         """Removes the entries whose identity ``gone`` names, packed ones too."""
         packs, loose = self._listed(stage, fingerprint)
         for path in packs:
-            lines = gzip.decompress(self.storage.read(path)).decode().splitlines()
-            left = [line for line in lines if not gone(json.loads(line)["id"])]
-            if len(left) < len(lines):
-                self.storage.write(path, gzip.compress("\n".join(left).encode(), mtime=0))
+            packed = self._packed(path)
+            left = [entry for entry in packed if not gone(entry["id"])]
+            if len(left) < len(packed):
+                lines = (json.dumps(entry, ensure_ascii=False) for entry in left)
+                self.storage.write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
         for path in loose:
             if gone(_identity(path)):
                 self.storage.delete(path)
@@ -116,7 +122,7 @@ class Ledger:
             data = self.storage.read(_arrays_path(name))
         except FileNotFoundError:
             return {}
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        with self._intact(_arrays_path(name)), np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return dict(arrays)
 
     def array_names(self) -> list[str]:
@@ -146,10 +152,39 @@ class Ledger:
 
     def read_note(self, name: str) -> Any:
         """The value, or None."""
+        path = f"{LEDGER}{name}.json"
         try:
-            return json.loads(self.storage.read(f"{LEDGER}{name}.json"))
+            data = self.storage.read(path)
         except FileNotFoundError:
             return None
+        with self._intact(path):
+            return json.loads(data)
+
+    def _loose(self, path: str) -> Row:
+        data = self.storage.read(path)
+        with self._intact(path):
+            row = json.loads(data)
+            if not isinstance(row, dict):
+                raise ValueError("it is no JSON object")
+            return row
+
+    def _packed(self, path: str) -> list[dict[str, Any]]:
+        data = self.storage.read(path)
+        with self._intact(path):
+            entries = [json.loads(line) for line in gzip.decompress(data).splitlines()]
+            if any(not isinstance(one, dict) or set(one) != {"id", "row"} for one in entries):
+                raise ValueError("it holds something else than entries")
+            return entries
+
+    @contextmanager
+    def _intact(self, path: str) -> Iterator[None]:
+        """Turn what damaged bytes raise into words."""
+        try:
+            yield
+        except _BROKEN as error:
+            raise RunError(
+                f"{self.storage.uri(path)} is damaged ({first_line(error)}); remove it: what it held is made again"
+            ) from error
 
     def _listed(self, stage: str, fingerprint: str) -> tuple[list[str], list[str]]:
         folder = _folder(stage, fingerprint)

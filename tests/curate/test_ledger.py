@@ -7,6 +7,7 @@ import pytest
 
 from curate.config import CurateConfig, SourceStageConfig, fingerprint
 from curate.ledger import Ledger, digest
+from loader.errors import RunError
 from loader.storage import open_storage
 
 
@@ -84,8 +85,17 @@ def test_clips_and_arrays_come_back(ledger: Ledger) -> None:
 def test_an_array_file_with_a_pickle_in_it_is_refused(ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / ".ledger/arrays").mkdir(parents=True)
     np.savez(tmp_path / ".ledger/arrays/evil.npz", a=np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(RunError, match=r"evil\.npz is damaged .*allow_pickle"):
         ledger.read_arrays("evil")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"3", b"\xff"])
+def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, data: bytes) -> None:
+    ledger.close("cut", "f", "one", {"a": 1})
+    [path] = tmp_path.rglob("one.json")
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"one\.json is damaged .*; remove it"):
+        ledger.closed("cut", "f")
 
 
 def test_identities_tell_parts_apart() -> None:

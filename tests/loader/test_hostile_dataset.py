@@ -14,6 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from loader.dataset import open_dataset, verify
 from loader.dataset.clip import clip_of
@@ -22,6 +29,7 @@ from loader.dataset.schema import TABLES
 from loader.dataset.tables import from_parquet, to_parquet, to_rows, to_table
 from loader.errors import RunError
 from loader.storage import StorageConfig, open_storage
+from pipelines.cli import main
 from tests.hostile import exchange, rewrite
 from tests.loader.test_dataset import make_sample, write
 from tests.s3server import make_bucket, s3_server
@@ -291,3 +299,33 @@ def test_a_sample_without_its_caption_is_a_bad_sample() -> None:
 
 def test_manifests_stay_plain_json(folder: Path) -> None:
     assert json.loads((folder / "manifest.json").read_bytes())["format"] == "reelweave-dataset"
+
+
+def test_a_signature_tells_who_published(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {}
+    for name in ("own", "other"):
+        private = Ed25519PrivateKey.generate()
+        keys[name] = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub.pem"
+        keys[name][0].write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        keys[name][1].write_bytes(
+            private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+    own, other = keys["own"], keys["other"]
+    assert main(["verify", str(folder), "--key", str(own[1])]) == 1
+    assert "not signed" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--sign", str(own[0])]) == 0
+    assert (folder / "manifest.json.sig").stat().st_size == 64
+    assert main(["verify", str(folder), "--key", str(own[1])]) == 0
+    assert main(["verify", str(folder), "--key", str(other[1])]) == 1
+    rewrite(folder, lambda body: body.update(versions={"reelweave": "of somebody else"}))
+    assert verify(open_storage(folder)).ok
+    assert main(["verify", str(folder), "--key", str(own[1])]) == 1
+    assert "not this key's signature" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--key", str(own[0])]) == 2
+    assert "PRIVATE" not in capsys.readouterr().err
+    (folder / "index.parquet").write_bytes(b"")
+    (folder / "manifest.json.sig").unlink()
+    assert main(["verify", str(folder), "--sign", str(own[0])]) == 1
+    assert not (folder / "manifest.json.sig").exists()

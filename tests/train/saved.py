@@ -1,11 +1,13 @@
 """What checkpoints of a test hold, read without our own reader."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
+from loader.dataset.strict_json import digest
 from loader.storage import open_storage
 from train.checkpoint import latest
 
@@ -24,6 +26,15 @@ def stored(folder: Path, group: str = "model") -> dict[str, torch.Tensor]:
     """The tensors of a checkpoint, none of which was sharded."""
     parts = sorted((folder / group).iterdir())
     return {name: tensor for part in parts for name, tensor in load_file(part).items()}
+
+
+def change_state(out: Path, change: Callable[[dict], object]) -> None:
+    """Changes the state of a run's newest checkpoint as an earlier version would have written it."""
+    path = newest(out) / "state.json"
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    change(values)
+    path.write_text(json.dumps({**values, "sha256": digest(values)}))
 
 
 def metrics(out: Path) -> list[dict]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -11,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from loader.errors import RunError
 from loader.storage import open_storage
 from tests.train.saved import newest
 from train.checkpoint import Checkpoints, CheckpointState
@@ -92,6 +94,17 @@ def load(out: str, layout: Layout) -> None:
         for group, tensors in state.items():
             for name, tensor in tensors.items():
                 assert torch.equal(full(tensor), values()[group][name]), (group, name)
+
+
+def load_damaged(out: str, layout: Layout, name: str) -> None:
+    """Fails on every rank in words, though only one of them reads the damaged part."""
+    with join("cpu") as world:
+        state = groups(world, layout)
+        checkpoints = Checkpoints(open_storage(f"{out}/checkpoints"), CheckpointConfig(), world, state)
+        found = checkpoints.latest()
+        assert found is not None
+        with pytest.raises(RunError, match=f"{name} is damaged"):
+            checkpoints.load_(found)
 
 
 def load_with_torch(out: str, layout: Layout) -> None:

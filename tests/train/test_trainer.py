@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from loader.errors import RunError, UsageError
 from tests.train import worlds
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import relative_errors
-from tests.train.saved import losses, metrics, newest, tensors
+from tests.train.saved import change_state, losses, metrics, newest, tensors
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 
@@ -131,11 +130,12 @@ def test_resuming_with_another_configuration_names_the_key(tmp_path):
 
 def test_a_checkpoint_from_before_a_key_came_goes_on(tmp_path):
     Trainer(tiny_config(4), ClipStream(), tmp_path).run()
-    state = newest(tmp_path) / "state.json"
-    values = json.loads(state.read_text())
-    del values["config"]["ema"]
-    values["config"]["objective"] = {"time_mean": 0.0, "time_std": 1.0, "caption_dropout": 0.1}
-    state.write_text(json.dumps(values))
+
+    def older(values: dict) -> None:
+        del values["config"]["ema"]
+        values["config"]["objective"] = {"time_mean": 0.0, "time_std": 1.0, "caption_dropout": 0.1}
+
+    change_state(tmp_path, older)
     assert Trainer(tiny_config(6), ClipStream(), tmp_path).run().steps == 6
 
 
