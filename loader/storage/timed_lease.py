@@ -74,13 +74,15 @@ class TimedLease:
 
     def renew(self) -> bool:
         """Write the next beat; False when somebody else has taken over."""
-        if not self._version:
-            return False
-        began, holder = self.clock(), self.holder.renewed()
-        if not self.storage.replace(LEASE, holder.to_bytes(), self._version):
-            self._version = ""
-            return False
-        return self._noted(holder, began)
+        while self._version:
+            began, holder = self.clock(), self.holder.renewed()
+            if self.storage.replace(LEASE, holder.to_bytes(), self._version):
+                return self._noted(holder, began)
+            # A beat of ours stands there if the server went away before it told the version.
+            found = self._look()
+            ours = found is not None and found[0] is not None and found[0].id == self.holder.id
+            self._version = found[1] if found is not None and ours and found[1] != self._version else ""
+        return False
 
     def _taken(self) -> bool:
         """Whether the lease is ours after one attempt; False where somebody was faster.
