@@ -25,7 +25,8 @@ Five small sources (one shot, two shots, a copy, one cut off, one empty) are cur
 storage, and then over and over with it, at random moments of their progress: counted in files that came and went, or in
 requests that write. After a stop the same command is started again, as a person would. A run is right when every file
 of the dataset, byte for byte, is that of the undisturbed run, the dataset verifies, its accounting names every source,
-and the output holds the very files that an undisturbed run leaves, those of the ledger too. Seeds are in the results.
+and the output holds the very files that an undisturbed run leaves, those of the ledger too but for the note of how long
+it took. Seeds are in the results.
 S3 is moto over HTTP; Ray is one cluster of two processors that stays while its drivers die. One run in four decodes in
 child processes, as is the default; those in which workers are killed all do.
 
