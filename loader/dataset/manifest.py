@@ -244,7 +244,7 @@ def _contradiction(manifest: Manifest) -> str | None:
         return f"it lists no {missing[:200]}"
     own = manifest.foreign is None
     if other := next((one.path for one in manifest.shards if own and not _SHARD.fullmatch(one.path)), None):
-        return f"it lists a shard {other[:200]!r}, where shards lie under shards/000000.tar"
+        return f"it lists a shard {other[:200]!r}, where a shard is called shards/NUMBER-DIGEST.tar"
     revisions = [*(one.revision for one in manifest.ancestors), manifest.revision]
     if revisions != sorted(set(revisions)):
         return f"revision {manifest.revision} follows those before it in another order: {revisions[:-1]}"
