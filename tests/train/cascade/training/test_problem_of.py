@@ -110,7 +110,7 @@ def test_costs_are_read_from_a_file(tmp_path):
     path.write_text('{"dit": {"linear_s": -1}}')
     with pytest.raises(UsageError, match=r"costs\.json is no cost model, at dit\.linear_s"):
         read_costs(path)
-    with pytest.raises(UsageError, match="cannot read train"):
+    with pytest.raises(UsageError, match=r"none\.json cannot be read"):
         read_costs(tmp_path / "none.json")
 
 
