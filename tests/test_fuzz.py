@@ -53,6 +53,8 @@ def test_a_broken_input_is_a_result_or_an_error_in_words(name: str, tmp_path: Pa
         ("timings and cost tables", b"batch,length,step_s\n1\r2,3,4\n"),
         ("records of a run", b'\xff\n[[\n{"step": NaN}\n' + b"[" * 100_000),
         ("S3 listing", b"<x"),
+        ("S3 listing", b"&151"),  # status 301, however often it is asked
+        ("S3 listing", b"&459"),  # status 404
         ("address", b"https://h/\xff"),
     ],
 )

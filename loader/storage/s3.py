@@ -232,6 +232,10 @@ class S3Storage:
             return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
         except FAULTS as error:
             raise explained(error, uri, self.bucket, self.config, reading=reading) from None
+        except RecursionError:  # botocore follows a bucket from region to region within itself
+            raise RunError(
+                f"{uri}: the endpoint redirects without end; check its address and the region"
+            ) from None
         except (ResponseParserError, ValueError) as error:  # no XML, or a date that is none
             raise RunError(
                 f"{uri}: the endpoint answers what is no answer of S3: {first_line(error)}"
@@ -258,7 +262,12 @@ class S3Storage:
             "Prefix": self._below(check_prefix(prefix)),
         }
         while True:
-            page = self._call(prefix, lambda s3: s3.list_objects_v2(**request))
+            try:
+                page = self._call(prefix, lambda s3: s3.list_objects_v2(**request))
+            except FileNotFoundError:  # there is always a listing, if an empty one
+                raise RunError(
+                    f"{self.uri(prefix)}: the endpoint knows no listing (404); check its address and the bucket"
+                ) from None
             for found in page.get("Contents", ()):
                 _whole(found, ("Key", "Size", "ETag"), self.uri(prefix))
             yield page
