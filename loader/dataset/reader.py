@@ -218,7 +218,11 @@ class Dataset:
         return media_members(self.index)
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard, by its place in the manifest; fewer where it ends before."""
+        """Bytes of a shard, by its place in the manifest; fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+        """
         return self.shard_storage.read(self.manifest.shards[shard].path, offset, size)
 
     def shard_uri(self, shard: int) -> str:

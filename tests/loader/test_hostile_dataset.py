@@ -82,6 +82,7 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "states": (lambda body: body["totals"].update(accounting={}), "does not count kept"),
     "endless": (lambda body: body["totals"].update(duration_s=1e400), "Infinity"),
     "twice": (lambda body: body["files"].append(body["files"][0]), "twice"),
+    "half a character": (lambda body: body["files"][0].update(path="a\ud800"), "half a character"),
     "parent": (lambda body: body["files"][0].update(path="../index.parquet"), r"\.\."),
     "absolute": (lambda body: body["shards"][0].update(path="/etc/passwd"), "/etc/passwd"),
     "another folder": (lambda body: body["shards"][0].update(path="raw/film.tar"), "raw/film.tar"),
