@@ -21,9 +21,8 @@ def read_named(path: Path, most_bytes: int, named: str = "") -> bytes:
     named = named or str(path)
     try:
         # A pipe would else wait for its writer before it could be told from a file.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(handle, "rb") as file:  # noqa: PTH123 - of an open handle
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UsageError(f"{named} is no file: give a file, not a folder, pipe or device")
             data = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:

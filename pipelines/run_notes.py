@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat
 
 from loader.dataset import Dataset
 from loader.dataset.strict_json import parse
@@ -62,5 +62,5 @@ def read_note(dataset: Dataset, name: str, kind: type[Note]) -> Note:
         return kind()
     try:
         return kind.model_validate(parse(dataset.storage.read(path, 0, _MAX_BYTES)))
-    except (ValueError, ValidationError):
+    except ValueError:
         return kind()

@@ -229,14 +229,12 @@ def _contradiction(manifest: Manifest) -> str | None:
     if len(known := set(paths)) < len(paths):
         twice = next(path for path, count in Counter(paths).items() if count > 1)
         return f"it lists {twice[:200]!r} twice"
-    if halves := next(
-        (path for path in paths if any("\ud800" <= letter <= "\udfff" for letter in path)), None
-    ):
-        return f"it lists {ascii(halves)[:200]}, which holds half a character"
     for path in paths:
         if not _SHARD.fullmatch(path.removesuffix(".idx")):
             try:
-                check_path(path)
+                check_path(path).encode()
+            except UnicodeEncodeError:
+                return f"it lists {ascii(path)[:200]}, which holds half a character"
             except UsageError as error:
                 return str(error)[:300]
     required = [table_path(name, manifest.revision) for name in TABLES]

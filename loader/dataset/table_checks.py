@@ -92,12 +92,7 @@ def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
     start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
     wrong_N = np.where(missing_N, ~np.isnan(end_N), _no_span(start_N, end_N))
     yield from _first(wrong_N, sources, "it has an impossible span", start_N, end_N)
-    for state, needed in (
-        ("kept", "key"),
-        ("kept", "start_s"),
-        ("duplicate", "duplicate_of"),
-        ("duplicate", "start_s"),
-    ):
+    for state, needed in _NEEDED:
         of_state, null = pc.equal(table.column("state"), state), pc.is_null(table.column(needed))
         yield from _first(_flags(pc.and_(of_state, null)), sources, f"it is {state} and has no {needed}")
     counts = count_states(table.column("state").to_pylist())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loader.errors import RunError
-from loader.storage.holder import Holder, read_holder
+from loader.storage.holder import Holder, held, read_holder
 from loader.storage.local import LocalStorage, make_folder
 from loader.storage.locks import NO_LOCKS, lock, unlock
 from loader.storage.names import LEASE
@@ -84,12 +84,3 @@ class FileLease:
         for folder in self._made:
             with suppress(OSError):
                 folder.rmdir()
-
-
-def held(root: str, holder: Holder | None) -> RunError:
-    """Return what whoever comes too late is told."""
-    who = "another process, which did not say who it is" if holder is None else str(holder)
-    return RunError(
-        f"{root} is being written to by {who}; wait until that has ended, or stop it, then run the same command"
-        " again; or write to another place"
-    )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+from loader.errors import RunError
 from loader.storage.base import Storage
 from loader.storage.names import LEASE
 
@@ -105,6 +106,15 @@ def read_holder(storage: Storage) -> Holder | None:
         return Holder.from_bytes(storage.read(LEASE, 0, MAX_BYTES))
     except FileNotFoundError:
         return None
+
+
+def held(root: str, holder: Holder | None) -> RunError:
+    """Return what whoever comes too late is told."""
+    who = "another process, which did not say who it is" if holder is None else str(holder)
+    return RunError(
+        f"{root} is being written to by {who}; wait until that has ended, or stop it, then run the same command"
+        " again; or write to another place"
+    )
 
 
 _NUMBERS: dict[str, type] = {"pid": int, "lasts_s": float, "beat": int}

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from loader.errors import RunError
 from loader.storage.base import Storage
-from loader.storage.file_lease import held
-from loader.storage.holder import MAX_BYTES, Holder
+from loader.storage.holder import MAX_BYTES, Holder, held
 from loader.storage.names import LEASE
 
 _BEATS = 4  # renewals in that time

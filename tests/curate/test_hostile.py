@@ -1,5 +1,6 @@
 """Whatever one source, sidecar or list entry does, it is accounted for and costs the others nothing."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -91,6 +92,15 @@ def test_a_fault_of_the_environment_stops_the_run(raw: Path, tmp_path: Path) -> 
     (out / ".ledger/clips").write_bytes(b"in the way")
     with pytest.raises(RunError, match=r"\.ledger/clips"):
         curate([str(raw)], str(out), CONFIG)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_shortage_of_the_machine_is_no_fault_of_a_film(raw: Path, tmp_path: Path, number: int) -> None:
+    def scan(file: object, config: object) -> object:
+        raise OSError(number, os.strerror(number), "spool")
+
+    with patch.object(source_stage, "scan", scan), pytest.raises(RunError, match=r"spool.*make room"):
+        curate([str(raw)], str(tmp_path / "out"), CONFIG)
 
 
 def test_a_film_that_changes_while_it_is_read_fails(raw: Path, tmp_path: Path) -> None:
