@@ -80,7 +80,7 @@ class Decoded:
         ]
         self._contexts = [np.empty((0, 0), np.uint8)] * len(buckets)
 
-    def fill(self, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:  # noqa: D102 - see Contents
+    def fill(self, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
         video, latents = self._videos[place], self._latents
         if latents is not None and latents.text is not None:
             member = _there(clip.context, CONTEXT)
@@ -95,10 +95,10 @@ class Decoded:
             video[:] = view_of(_there(clip.latent, LATENT), str(video.dtype), (C, T, H, W), passed)
         return Filled(video.nbytes, self._contexts[place].nbytes)
 
-    def joined(self) -> torch.Tensor:  # noqa: D102
+    def joined(self) -> torch.Tensor:
         return self._values
 
-    def contexts(self) -> torch.Tensor:  # noqa: D102
+    def contexts(self) -> torch.Tensor:
         joined = _empty(sum(context.nbytes for context in self._contexts), self._pin_memory)
         if len(joined):
             parts = [context.reshape(-1).view(np.uint8) for context in self._contexts]
@@ -118,7 +118,7 @@ class Encoded:
         self._clips = [memoryview(b"")] * samples
         self._pin_memory = pin_memory
 
-    def fill(  # noqa: D102 - see Contents
+    def fill(
         self,
         place: int,
         clip: Clip,
@@ -128,10 +128,10 @@ class Encoded:
         self._clips[place] = _media(clip)
         return Filled(len(clip.media))
 
-    def contexts(self) -> torch.Tensor:  # noqa: D102
+    def contexts(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
 
-    def joined(self) -> torch.Tensor:  # noqa: D102
+    def joined(self) -> torch.Tensor:
         size = sum(map(len, self._clips))
         if _is_sent() and size:
             # Written into the file, not into memory mapped from it, which would cost a page fault every 4 KiB.

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - `Storage` documents the methods
 """A place as the holder of its lease sees it: no write goes through once somebody else has taken over."""
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - `Storage` documents the methods
 """A web server as a storage that can only be read."""
 
 import re

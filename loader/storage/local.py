@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - `Storage` documents the methods
 """A local folder as a storage."""
 
 import errno

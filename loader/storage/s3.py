@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - `Storage` documents the methods
 """An S3 prefix as a storage."""
 
 from __future__ import annotations

@@ -59,12 +59,10 @@ class TensorBoard:
         self._events = SummaryWriter(str(out / "tensorboard"), purge_step=start_step + 1)
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """See `Scalars`."""
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
 
     def close(self, failed: bool) -> None:  # noqa: ARG002 - as `Scalars` has it
-        """See `Scalars`."""
         self._events.close()
 
 
@@ -110,9 +108,7 @@ class Wandb:
         self._run.define_metric("*", step_metric="step")
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """See `Scalars`."""
         self._run.log({**scalars, "step": step})
 
     def close(self, failed: bool) -> None:
-        """See `Scalars`."""
         self._run.finish(exit_code=int(failed))

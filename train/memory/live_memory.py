@@ -36,7 +36,6 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """See `TorchDispatchMode`."""
         if any(_wraps_others(kind) for kind in types):
             return NotImplemented
         out = func(*args, **(kwargs or {}))

@@ -206,7 +206,6 @@ class DiT(Denoiser):
         return [Block(self.config) for _ in range(self.config.layers)]
 
     def repeated(self) -> Sequence[nn.Module]:
-        """See `Denoiser`."""
         return [block for block in self.blocks if not isinstance(block, nn.Identity)]
 
     def keep(self, places: Container[int]) -> None:
@@ -231,17 +230,14 @@ class DiT(Denoiser):
         return self.config.heads
 
     def takes_tokens(self, name: str) -> bool:
-        """See `Denoiser`."""
         return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
-        """See `Denoiser`."""
         return sample_flops(self.config, self.channels, self.text_width, latent_size, text_tokens)
 
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        """See `Denoiser`."""
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
         return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
@@ -253,7 +249,6 @@ class DiT(Denoiser):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """See `Denoiser`."""
         grids, patch = [self.grid(x_CTHW.shape[1:]) for x_CTHW in latents], self.config.patch
         samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
         text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)

@@ -112,7 +112,6 @@ class MMDiT(DiT):
     changes_text = True
 
     def make_blocks(self) -> list[nn.Module]:
-        """See `DiT`."""
         last = self.config.layers - 1
         return [JointBlock(self.config, number == last) for number in range(self.config.layers)]
 
@@ -125,7 +124,6 @@ class MMDiT(DiT):
         rotation: Rotation,
         pack: Pack,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `DiT`."""
         if pack.joint is not None:
             joint = pack.joint
         elif pack.samples is not None and pack.captions is not None:

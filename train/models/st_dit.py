@@ -69,10 +69,8 @@ class STDiT(DiT):
     config: STDiTConfig
 
     def make_blocks(self) -> list[nn.Module]:
-        """See `DiT`."""
         return [STBlock(self.config) for _ in range(self.config.layers)]
 
     @property
     def full_heads(self) -> int:
-        """See `DiT`."""
         return self.config.heads if self.config.full_attention else 0

@@ -126,7 +126,6 @@ class Whole:
         context: ContextParallel | None,
         first: bool,
     ) -> None:
-        """See `Work`."""
         if context is None:
             self._work.train(sample, given, context, first)
             return

@@ -44,7 +44,6 @@ class Measured:
     costs: CostModel
 
     def call_s(self, module: Module) -> float:
-        """See `ClipCosts`."""
         if module == Module.DIT:
             return self.costs.dit.fixed_s
         if module == Module.TEXT:
@@ -52,31 +51,26 @@ class Measured:
         return self.costs.vae.call_s if isinstance(self.costs.vae, FittedVAECost) else 0.0
 
     def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """See `ClipCosts`."""
         one_n, length_n = _lengths(clips)
         seconds_nK = self.costs.dit.seconds(one_n, length_n, degrees_K, self.costs.links)
         return seconds_nK - self.costs.dit.fixed_s
 
     def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """See `ClipCosts`."""
         one_n, length_n = _lengths(clips)
         return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.costs.dit.states_bytes
 
     def vae_s(self, clips: Sequence[Clip]) -> Floats:
-        """See `ClipCosts`."""
         if self.costs.vae is None:
             return np.zeros(len(clips))
         return self.costs.vae.seconds(*_videos(clips))[:, 0] - self.call_s(Module.VAE)
 
     def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
-        """See `ClipCosts`."""
         if self.costs.vae is None:
             return np.zeros(len(clips))
         return self.costs.vae.bytes_of_a_gpu(*_videos(clips))[:, 0] - self.costs.vae.memory_bytes
 
     @property
     def caption_s(self) -> float:
-        """See `ClipCosts`."""
         return self.costs.text.sample_s if self.costs.text else 0.0
 
     def resident_bytes(self, module: Module) -> float:
@@ -102,11 +96,9 @@ class Counted:
     device: torch.device
 
     def call_s(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
-        """See `ClipCosts`."""
         return 0.0
 
     def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """See `ClipCosts`."""
         rate, links = _NOMINAL[self.device.type]
         computed_n1 = np.array([[self._flops(clip) / rate] for clip in clips])
         length_n1 = _lengths(clips)[1][:, None]
@@ -114,11 +106,9 @@ class Counted:
         return np.asarray(computed_n1 / degrees_K + sent_nK / links.bytes_per_s(degrees_K))
 
     def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """See `ClipCosts`."""
         return np.zeros((len(clips), len(degrees_K)))
 
     def vae_s(self, clips: Sequence[Clip]) -> Floats:
-        """See `ClipCosts`."""
         if not any(clip.pixels for clip in clips):
             return np.zeros(len(clips))
         rate, _ = _NOMINAL[self.device.type]
@@ -128,7 +118,6 @@ class Counted:
         return pixels_n * self._flops_of_a_pixel / rate
 
     def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
-        """See `ClipCosts`."""
         return np.zeros(len(clips))
 
     @property
@@ -138,7 +127,6 @@ class Counted:
         return 2 * weights * self.config.text.max_text_tokens / _NOMINAL[self.device.type][0]
 
     def resident_bytes(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
-        """See `ClipCosts`."""
         return 0.0
 
     def _flops(self, clip: Clip) -> int:

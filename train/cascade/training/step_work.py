@@ -59,7 +59,6 @@ class StepWork:
         self._aside = StepLosses(config.denominator)
 
     def owner(self, sample: int) -> int:
-        """See `Work`."""
         return self._entries[sample].owner
 
     def wants(self, cascade: Cascade) -> Sequence[Part]:
@@ -74,7 +73,6 @@ class StepWork:
         return [self._latents(video) for video in entry.videos] if entry.encodes else entry.videos
 
     def source(self, cascade: Cascade) -> Sequence[torch.Tensor]:
-        """See `Work`."""
         batch = self._own[cascade.sample]
         if cascade.module == Module.TEXT:
             return batch.contexts or ()
@@ -84,7 +82,6 @@ class StepWork:
     def make(
         self, cascade: Cascade, numbers: Sequence[int], taken: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """See `Work`."""
         if not numbers:
             return []
         entry = self._entries[cascade.sample]
@@ -102,7 +99,6 @@ class StepWork:
         context: ContextParallel | None,
         first: bool,
     ) -> None:
-        """See `Work`."""
         batch, clock = self._entries[sample].batch, self._clock
         errors = of_whole if context is None else OfParts(context)
         with clock.part("forward"):

@@ -45,7 +45,6 @@ class Limited:
         return min(self.shared_bytes, self.launcher.shared_limit(device))
 
     def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """As of the launcher."""
         return self.launcher.resident(kernel, device, threads, shared_bytes)
 
     def run(

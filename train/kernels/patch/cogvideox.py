@@ -23,7 +23,6 @@ class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
         attention_kwargs: dict[str, Any] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As theirs."""
         x_BLD, text_BMD = hidden_states, encoder_hidden_states
         norm = self.norm1.norm
         shift, scale, gate, t_shift, t_scale, t_gate = _vectors(self.norm1, temb)
@@ -50,7 +49,6 @@ class AdaLayerNorm(TheirAdaLayerNorm):  # type: ignore[misc]
     def forward(
         self, x: torch.Tensor, timestep: torch.Tensor | None = None, temb: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """As theirs."""
         if self.emb is not None or self.chunk_dim != 1:
             normed: torch.Tensor = super().forward(x, timestep, temb)
             return normed

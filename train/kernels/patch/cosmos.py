@@ -26,7 +26,6 @@ class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[mis
         latents: torch.Tensor | None = None,
         block_idx: int | None = None,  # noqa: ARG002 - theirs has it and does not use it either
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """As theirs."""
         x_BLD = hidden_states
         if self.before_proj is not None:
             x_BLD = self.before_proj(x_BLD) + latents
@@ -51,7 +50,6 @@ class CosmosAdaLayerNorm(theirs.CosmosAdaLayerNorm):  # type: ignore[misc]
     def forward(
         self, hidden_states: torch.Tensor, embedded_timestep: torch.Tensor, temb: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """As theirs."""
         own = None if temb is None else temb[..., : 2 * self.embedding_dim]
         shift, scale = _vectors(self, embedded_timestep, own)
         return modulate(self.norm, hidden_states, scale, shift)

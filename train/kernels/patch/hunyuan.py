@@ -138,7 +138,6 @@ class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type
         *_args: Any,
         **_kwargs: Any,
     ) -> Streams:
-        """As theirs."""
         own = Conditions(temb)
         return _dual(self, (hidden_states, encoder_hidden_states), own, own, attention_mask, freqs_cis)
 
@@ -158,7 +157,6 @@ class HunyuanVideoTokenReplaceTransformerBlock(
         token_replace_emb: torch.Tensor | None = None,
         num_tokens: int = 0,
     ) -> Streams:
-        """As theirs."""
         video = Conditions(temb, token_replace_emb, num_tokens)
         streams = hidden_states, encoder_hidden_states
         return _dual(self, streams, video, Conditions(temb), attention_mask, freqs_cis)
@@ -177,7 +175,6 @@ class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlo
         *_args: Any,
         **_kwargs: Any,
     ) -> Streams:
-        """As theirs."""
         streams = hidden_states, encoder_hidden_states
         return _single(self, streams, Conditions(temb), attention_mask, image_rotary_emb)
 
@@ -197,7 +194,6 @@ class HunyuanVideoTokenReplaceSingleTransformerBlock(
         token_replace_emb: torch.Tensor | None = None,
         num_tokens: int = 0,
     ) -> Streams:
-        """As theirs."""
         both = Conditions(temb, token_replace_emb, num_tokens)
         return _single(self, (hidden_states, encoder_hidden_states), both, attention_mask, image_rotary_emb)
 
@@ -206,7 +202,6 @@ class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc
     """The norm before the output."""
 
     def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
-        """As theirs."""
         scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)
         return sites.modulate(self.norm, x, scale, shift)
 

@@ -25,6 +25,5 @@ class Dense:
     mask: torch.Tensor | None = None
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        """See `Attend`."""
         mask = None if self.mask is None else self.mask[:, None, None, :]
         return F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)

@@ -39,7 +39,6 @@ class StoredLatents(Tokenizer):
 
     @property
     def channels(self) -> int:
-        """See `Tokenizer`."""
         return self._channels
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002

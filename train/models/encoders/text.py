@@ -60,7 +60,6 @@ class HashedTextEncoder(TextEncoder):
         return self.table(padded_BL.to(device)), mask_BL.to(device)
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
-        """See ``TextEncoder``."""
         return [len(self._rows(caption)) for caption in captions]
 
     def _rows(self, caption: str) -> list[int]:
@@ -110,7 +109,6 @@ class TransformersTextEncoder(TextEncoder):
         return context_BLD, mask_BL
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
-        """See ``TextEncoder``."""
         counts: list[int] = self._counting(self._tokens(captions)["attention_mask"]).sum(dim=1).tolist()
         return counts
 

@@ -92,11 +92,9 @@ class LatentSizes(Tokenizer):
 
     @property
     def channels(self) -> int:
-        """See `Tokenizer`."""
         return self._channels
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`."""
         size = (len(video_BCTHW), self._channels, *self.latent_size(tuple(video_BCTHW.shape[2:])))
         return torch.zeros(size, device=video_BCTHW.device)
 
@@ -127,11 +125,9 @@ class PatchTransform(Tokenizer):
 
     @property
     def channels(self) -> int:
-        """See `Tokenizer`."""
         return COLOURS * math.prod(self.compression)
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`."""
         self.latent_size(tuple(video_BCTHW.shape[2:]))
         x = video_BCTHW.float()
         if video_BCTHW.dtype == torch.uint8:

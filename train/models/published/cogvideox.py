@@ -37,7 +37,6 @@ class CogVideoX(DiffusersDenoiser):
 
     @property
     def text_length(self) -> int:
-        """See `DiffusersDenoiser`."""
         return int(self.model.config.max_text_seq_length)
 
     def _predict(

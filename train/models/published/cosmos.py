@@ -29,7 +29,6 @@ class Cosmos(DiffusersDenoiser):
 
     @property
     def text_length(self) -> int:
-        """See `DiffusersDenoiser`."""
         return self.config.text_tokens or 512
 
     def _predict(

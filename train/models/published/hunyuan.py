@@ -56,7 +56,6 @@ class HunyuanVideo(DiffusersDenoiser):
 
     @property
     def text_length(self) -> None:
-        """See `DiffusersDenoiser`."""
         return
 
     def _predict(

@@ -100,11 +100,9 @@ class DiffusersDenoiser(Denoiser):
         return Flops(layers + attention, 2 * (layers + attention) - stem, attention)
 
     def repeated(self) -> Sequence[nn.Module]:
-        """See `Denoiser`."""
         return [block for name in self.blocks for block in getattr(self.model, name)]
 
     def takes_tokens(self, name: str) -> bool:
-        """See `Denoiser`."""
         return self._rows(name.removeprefix("model.")) in ("video", "both")
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:

@@ -47,12 +47,10 @@ class DiffusersVAE(Tokenizer):
 
     @property
     def channels(self) -> int:
-        """See `Tokenizer`."""
         return int(self._mean.shape[1])
 
     @property
     def tile_grid(self) -> TileGrid | None:
-        """See `Tokenizer`."""
         return tile_grid_of(self.vae) if self.config.tiling else None
 
     @torch.no_grad()

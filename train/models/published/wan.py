@@ -31,7 +31,6 @@ class Wan(DiffusersDenoiser):
 
     @property
     def text_length(self) -> int:
-        """See `DiffusersDenoiser`."""
         return self.config.text_tokens or 512
 
     @property

@@ -57,7 +57,6 @@ class _Ends:
         self._neighbours = neighbours
 
     def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `DiT`."""
         x_BLD = self._like(values_BLV)
         if self._model.changes_text:
             x_BLD, text_BMD = self._take(x_BLD, self._like(context_BMD))
