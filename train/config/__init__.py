@@ -1,1 +1,1 @@
-"""The configuration of training; importing it loads no torch."""
+"""Configuration of training runs; no module here imports torch."""

@@ -1,4 +1,4 @@
-"""How a run is trained by cascades; importing it loads no torch."""
+"""Configuration of cascade training; importing it loads no torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,59 +9,72 @@ Degree = Annotated[int, Field(ge=1)]
 
 
 class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
-    """How far measurements are believed."""
+    """Online correction of the cost model by measured cascades."""
 
-    iterations: int = Field(8, ge=1, description="latest iterations whose cascades count")
+    iterations: int = Field(
+        8, ge=1, description="number of latest iterations whose cascades enter the correction"
+    )
     prior: float = Field(
         2.0,
         ge=0,
-        description="measurements of a module and degree that take its factor half of the way from 1 to what they say",
+        description="shrinkage: with this many measurements of a module and degree, its factor moves half way from 1"
+        " to the measured ratio",
     )
-    most: float = Field(3.0, gt=1, description="highest factor; its inverse is the lowest")
-    slow: float = Field(1.15, gt=1, description="a GPU that takes this many times as long as others is slow")
-    evidence: int = Field(8, ge=1, description="cascades that a GPU must have run to be called slow")
+    most: float = Field(3.0, gt=1, description="largest correction factor; its inverse is the smallest")
+    slow: float = Field(
+        1.15, gt=1, description="a GPU is a straggler if it takes this many times as long as the others"
+    )
+    evidence: int = Field(
+        8, ge=1, description="cascades a GPU must have run before it can be called a straggler"
+    )
 
 
 class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
-    """Plans and their execution (docs/cascade-execution.md)."""
+    """Planning and execution of cascades (docs/cascade-execution.md)."""
 
     degrees: Annotated[tuple[Degree, ...], Field(min_length=1)] | None = Field(
         None,
-        description="numbers of ranks that a DiT may run on; null: 1, 2, 4, 8 and so on up to all ranks, or 1 alone"
-        " where the model cannot be cut",
+        description="numbers of ranks a DiT may run on; null: powers of two up to all ranks, or 1 where the model"
+        " supports no context parallelism",
     )
     costs: Path | None = Field(
         None,
-        description="measured costs, JSON of `train.cascade.costs.cost_model`; null: operations at a nominal rate,"
+        description="file of measured costs, JSON of `train.cascade.costs.cost_model`; null: FLOPs at a nominal rate,"
         " no memory",
     )
     memory_gib: float | None = Field(
         None,
         gt=0,
-        description="memory of a GPU that plans keep to, by the costs; null: all that it has, on a CPU any",
+        description="memory of one GPU, as the cost model predicts it, that plans may use; null: all memory of the"
+        " GPU, unlimited on a CPU",
     )
     topology: str | None = Field(
         None,
-        description="of the cluster: dgx-h100, dgx-h200, pcie, single, or a file, JSON of"
-        " train.cascade.placement.topology.Topology; null: one node, and GPUs as the planner counts them",
+        description="cluster topology: dgx-h100, dgx-h200, pcie, single, or a JSON file of"
+        " train.cascade.placement.topology.Topology; null: one node with as many GPUs as the plan has",
     )
     handoff_mib: float | None = Field(
-        None, gt=0, description="bytes of a rank for handoffs at once, in MiB; null: what the plan needs"
+        None,
+        gt=0,
+        description="buffer for tensors in transit between ranks, in MiB per rank; null: what the plan needs",
     )
     lookahead: int = Field(
-        2, ge=0, description="cascades ahead of its own that a rank already receives the inputs of"
+        2, ge=0, description="number of later cascades whose inputs a rank receives in advance"
     )
     groups: int = Field(64, ge=1, description="process groups that a rank keeps from step to step")
     gradient_sum: Literal["all", "representatives"] = Field(
         "all",
-        description="how gradients become those of all samples: partial ones summed once over all ranks, or Arachne's"
-        " representatives (replicas alone; in steps where they would count a sample twice, as all)",
+        description="gradient reduction: all: one all-reduce of partial gradients over all ranks; representatives:"
+        " Arachne's representatives (replicas only; steps in which they would count a sample twice use"
+        " all)",
     )
     correction: CorrectionConfig | None = Field(
         None,
-        description="plan with what cascades have taken, and around ranks that are slow; null: with the costs alone, so"
-        " that a run's plans are the same every time",
+        description="correct the cost model by measured cascades and plan around stragglers; null: plan by the cost"
+        " model alone, so that plans are reproducible",
     )
     timeline_every_steps: int | None = Field(
-        None, ge=1, description="steps between pictures of plan and execution in OUT/timeline; null: none"
+        None,
+        ge=1,
+        description="steps between charts of the planned and the measured timeline in OUT/timeline; null: none",
     )

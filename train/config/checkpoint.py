@@ -1,17 +1,17 @@
-"""The configuration of checkpoints: when they are written and which are kept."""
+"""Configuration of checkpoints."""
 
 from pydantic import BaseModel, Field, model_validator
 
 
 class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
-    """When checkpoints are written and how many stay; the last step always writes one."""
+    """Checkpoint interval and retention; the last step always writes a checkpoint."""
 
     every_steps: int = Field(500, ge=1, description="steps between checkpoints")
-    keep_last: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep_last: int = Field(3, ge=1, description="number of newest checkpoints to keep")
     keep_every: int | None = Field(
-        None, ge=1, description="checkpoints of these steps stay for good; a multiple of every_steps"
+        None, ge=1, description="keep the checkpoints of every such step forever; a multiple of every_steps"
     )
-    background: bool = Field(True, description="train on while a checkpoint is written")
+    background: bool = Field(True, description="write checkpoints in the background while training goes on")
 
     @model_validator(mode="after")
     def _kept_ones_are_written(self) -> "CheckpointConfig":

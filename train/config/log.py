@@ -1,4 +1,4 @@
-"""What is told and recorded while training; importing it loads no torch."""
+"""Configuration of logs, profiles and memory snapshots; importing it loads no torch."""
 
 from typing import Annotated, Literal
 
@@ -6,17 +6,17 @@ from pydantic import BaseModel, Field, PositiveFloat
 
 
 class StepWindow(BaseModel, frozen=True, extra="forbid"):
-    """Some steps of some ranks."""
+    """A range of optimizer steps on selected ranks."""
 
-    from_step: int = Field(10, ge=1, description="first optimizer step that is recorded, counted from 1")
-    steps: int = Field(3, ge=1, le=1000, description="how many")
+    from_step: int = Field(10, ge=1, description="first recorded optimizer step, counted from 1")
+    steps: int = Field(3, ge=1, le=1000, description="number of recorded steps")
     ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (0,), min_length=1, description="the ranks that record"
+        (0,), min_length=1, description="ranks that record"
     )
 
     @property
     def last_step(self) -> int:
-        """The last one that is recorded."""
+        """Last recorded step."""
         return self.from_step + self.steps - 1
 
 
@@ -26,41 +26,42 @@ class ProfileConfig(StepWindow, frozen=True, extra="forbid"):
     from_step: int = Field(
         10,
         ge=2,
-        description="first optimizer step that is recorded; the step before it warms the profiler up",
+        description="first recorded optimizer step; the step before it warms up the profiler",
     )
     shapes: bool = Field(False, description="record the shapes of operators' inputs")
-    stacks: bool = Field(False, description="record where in the source operators were called; slow")
-    memory: bool = Field(False, description="record what operators allocate and free")
+    stacks: bool = Field(False, description="record the source line of each operator call; slow")
+    memory: bool = Field(False, description="record allocations and frees of operators")
 
 
 class MemorySnapshotConfig(StepWindow, frozen=True, extra="forbid"):
-    """What lies in a GPU's memory and where it was allocated, in ``memory`` of the run's folder; needs a GPU."""
+    """Allocations of a GPU and their call sites, in ``memory`` of the run's folder; needs a GPU."""
 
-    max_events: int = Field(100_000, ge=1, description="newest allocations and frees that are kept")
+    max_events: int = Field(100_000, ge=1, description="number of newest allocations and frees to keep")
 
 
 class WandbConfig(BaseModel, frozen=True, extra="forbid"):
-    """Weights & Biases; needs the extra ``wandb``. Who you are it takes from its own settings."""
+    """Weights & Biases; needs the extra ``wandb``. The login comes from wandb's own settings."""
 
-    project: str = Field(min_length=1, description="that the run belongs to")
-    name: str | None = Field(None, description="of the run; null lets wandb invent one")
-    entity: str | None = Field(None, description="user or team; null is your default one")
+    project: str = Field(min_length=1, description="project that the run belongs to")
+    name: str | None = Field(None, description="name of the run; null: wandb chooses one")
+    entity: str | None = Field(None, description="user or team; null: your default entity")
     mode: Literal["online", "offline"] = Field(
-        "online", description="offline: keep everything in the run's folder, for wandb sync"
+        "online", description="offline: write to the run's folder, for a later wandb sync"
     )
 
 
 class LogConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is told while training; metrics.jsonl gets a line at every step."""
+    """Logging; metrics.jsonl gets a line at every step."""
 
     every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
-    wandb: WandbConfig | None = Field(None, description="tell Weights & Biases, too; null does not")
+    wandb: WandbConfig | None = Field(None, description="log to Weights & Biases, too; null: do not")
     peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
         None,
-        description="of one device, for MFU; measure: of a dense bfloat16 product, before the first step",
+        description="peak TFLOP/s of one device, for MFU; measure: time a dense bfloat16 product before the first"
+        " step",
     )
-    profile: ProfileConfig | None = Field(None, description="record a profiler's trace; null records none")
+    profile: ProfileConfig | None = Field(None, description="record a profiler trace; null: none")
     memory_snapshot: MemorySnapshotConfig | None = Field(
-        None, description="record a GPU's allocations; null records none"
+        None, description="record allocations of a GPU; null: none"
     )

@@ -1,22 +1,23 @@
-"""The configuration of low-rank adapters."""
+"""Configuration of LoRA adapters."""
 
 from pydantic import BaseModel, Field
 
 
 class LoraConfig(BaseModel, frozen=True, extra="forbid"):
-    """Low-rank adapters: they are trained, averaged and saved, and nothing else (`train.models.lora`)."""
+    """LoRA adapters, the only weights that are then trained, averaged and saved (`train.models.lora`)."""
 
-    rank: int = Field(16, ge=1, description="of each adapter's two matrices")
-    alpha: float = Field(16.0, gt=0, description="an adapter's output counts alpha / rank")
+    rank: int = Field(16, ge=1, description="rank of each adapter")
+    alpha: float = Field(16.0, gt=0, description="scale: an adapter's output is multiplied by alpha / rank")
     targets: tuple[str, ...] = Field(
-        (), description="layers that get one, by the end of their names; empty: the projections of attention"
+        (), description="suffixes of the names of layers to adapt; empty: the projections of attention"
     )
     dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of an adapter's inputs that are dropped; not the same after a resume",
+        description="dropout on inputs of adapters; the random numbers differ after a resume",
     )
     checkpoint: str | None = Field(
-        None, description="folder of a run of ours, or of one of its checkpoints, whose weights are adapted"
+        None,
+        description="base weights: the folder of a run of `reelweave train`, or of one of its checkpoints",
     )

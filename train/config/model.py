@@ -1,4 +1,4 @@
-"""The architectures that can be trained, as configurations; importing them loads no torch."""
+"""Configurations of trainable architectures; importing them loads no torch."""
 
 from typing import Literal
 
@@ -6,9 +6,9 @@ from pydantic import BaseModel, Field, model_validator
 
 
 class TransformerConfig(BaseModel, frozen=True, extra="forbid"):
-    """What all of our diffusion transformers share."""
+    """Common keys of the built-in diffusion transformers."""
 
-    hidden: int = Field(384, ge=2, description="width of a token; at least the values in one patch")
+    hidden: int = Field(384, ge=2, description="width of a token; at least the number of values in a patch")
     heads: int = Field(6, ge=1, description="attention heads; hidden / heads is even and at least 6")
     layers: int = Field(4, ge=1, description="transformer blocks")
     mlp_ratio: float = Field(4.0, gt=0, description="width of the MLP in units of hidden")
@@ -16,7 +16,7 @@ class TransformerConfig(BaseModel, frozen=True, extra="forbid"):
     adaln_rank: int | None = Field(
         None,
         ge=1,
-        description="AdaLN-LoRA: rank of each modulation's matrix; null: full, [hidden, 9 * hidden]",
+        description="AdaLN-LoRA: rank of each modulation matrix; null: full rank, [hidden, 9 * hidden]",
     )
 
     @model_validator(mode="after")
@@ -30,7 +30,7 @@ class TransformerConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def inner(self) -> int:
-        """Width of the MLP."""
+        """Width of the MLP's hidden layer."""
         return int(self.hidden * self.mlp_ratio)
 
 
@@ -45,45 +45,49 @@ class STDiTConfig(TransformerConfig):
 
     kind: Literal["st_dit"] = "st_dit"
     full_attention: bool = Field(
-        False, description="attention over all tokens in each block, before spatial and temporal attention"
+        False,
+        description="add attention over all tokens to each block, before spatial and temporal attention",
     )
 
 
 class MMDiTConfig(TransformerConfig):
-    """The transformer of two streams, video and text, with joint attention (`train.models.mmdit`)."""
+    """The two-stream transformer of video and text with joint attention (`train.models.mmdit`)."""
 
     kind: Literal["mmdit"] = "mmdit"
 
 
 ModelConfig = DiTConfig | STDiTConfig | MMDiTConfig
-"""Ours; told apart by `kind`."""
+"""Built-in architectures; `kind` selects one."""
 
 
 class DiffusersConfig(BaseModel, frozen=True, extra="forbid"):
-    """A published transformer of diffusers, to be trained further (`train.models.published.shared`)."""
+    """A published transformer of diffusers, for fine-tuning (`train.models.published.shared`)."""
 
     kind: Literal["diffusers"] = "diffusers"
     name: str = Field(
         description="name of a pipeline or model on the Hugging Face hub, or a local folder of either"
     )
     subfolder: str = Field(
-        "transformer", description="of the pipeline; a local folder that is the model's own needs none"
+        "transformer",
+        description="subfolder of the transformer in a pipeline; ignored where a local folder holds the model alone",
     )
     patch: tuple[int, int, int] = Field(
-        (1, 2, 2), description="latent frames, rows and columns per token, as the model has them; checked"
+        (1, 2, 2), description="latent frames, rows and columns per token; must match the model"
     )
     fused: bool = Field(True, description="use the fused operators (docs/patch.md)")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="type of its weights; bfloat16 only where they are frozen, under lora"
+        "float32", description="dtype of the weights; bfloat16 only for frozen weights, under lora"
     )
     text_tokens: int | None = Field(
-        None, ge=1, description="length that captions are filled up to; null: that of the family's pipeline"
+        None,
+        ge=1,
+        description="length that captions are padded to; null: the length in the family's pipeline",
     )
     guidance: float | None = Field(
-        None, gt=0, description="HunyuanVideo: the guidance that a distilled model is told; 6 in its pipeline"
+        None, gt=0, description="HunyuanVideo: guidance input of a distilled model; its pipeline uses 6"
     )
     fps: float | None = Field(
         None,
         gt=0,
-        description="Cosmos: frames per second that positions in time are told; null: not told, as images",
+        description="Cosmos: frames per second for positions in time; null: no frame rate, as for images",
     )

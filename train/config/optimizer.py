@@ -1,4 +1,4 @@
-"""The configuration of the optimizer, its learning rate, the average of weights, and FP8 products."""
+"""Configuration of the optimizer, its learning rate, the EMA of weights, and FP8 matrix products."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
     """AdamW; weight decay acts on matrices only."""
 
     lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.99), description="decay of the two moment averages")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="decay rates of the two moment averages")
     eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, description="decay per unit of learning rate")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
@@ -24,13 +24,13 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class EmaConfig(BaseModel, frozen=True, extra="forbid"):
-    """An average of the weights over the steps, for sampling (`train.step.ema`)."""
+    """Exponential moving average of the weights, for sampling (`train.step.ema`)."""
 
     decay: float = Field(
         0.9999,
         ge=0,
         lt=1,
-        description="share of the average that stays at a step; early steps keep less of it",
+        description="share of the average that stays at each step; smaller in early steps",
     )
 
 
@@ -39,14 +39,14 @@ class Fp8Config(BaseModel, frozen=True, extra="forbid"):
 
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = Field(
         "tensorwise",
-        description="what shares a scale: a tensor (fastest), or a row (closer); rowwise_with_gw_hp: a row, and"
-        " gradients of weights in bfloat16 (closest)",
+        description="scaling granularity: tensorwise (fastest), rowwise (more accurate), or rowwise_with_gw_hp (rows,"
+        " with gradients of weights in bfloat16; most accurate)",
     )
     fsdp_all_gather: bool = Field(
-        False, description="under FSDP, gather weights in FP8: half of the bytes; tensorwise alone"
+        False, description="under FSDP, gather weights in FP8, which halves the bytes; tensorwise only"
     )
     emulate: bool = Field(
-        False, description="round as FP8 does and multiply in float32: on any device, slowly, to rehearse"
+        False, description="round to FP8 and multiply in float32: slow, for trials on any device"
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""How a run lies on its ranks; importing it loads no torch."""
+"""Configuration of parallelism; importing it loads no torch."""
 
 from typing import Annotated, Literal
 
@@ -8,50 +8,53 @@ Degree = Annotated[int, Field(ge=1)]
 
 
 class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
-    """The layout of a run: the degrees multiply to the number of ranks, which are all replicas by default."""
+    """Degrees of parallelism, whose product is the number of ranks; by default every rank is a replica."""
 
     dp_replicate: Degree | Literal["rest"] = Field(
         "rest",
-        description="groups of ranks that each hold the whole state; rest: as many as there are ranks for",
+        description="number of replicas of the whole state; rest: as many as the ranks allow",
     )
     dp_shard: Degree | Literal["rest"] = Field(
-        1, description="ranks of such a group, which train on different samples and divide the state; or rest"
+        1,
+        description="ranks per replica that train on different samples and shard the state; rest: all remaining ranks",
     )
     shard: Literal["weights", "optimizer"] = Field(
         "weights",
-        description="what they divide: weights, gradients and optimizer state (FSDP, HSDP), or the optimizer's state"
-        " alone (ZeRO-1)",
+        description="sharded state: weights, gradients and optimizer state (FSDP, HSDP), or optimizer state alone"
+        " (ZeRO-1)",
     )
-    ring: int = Field(1, ge=1, description="context parallel: ranks that pass keys and values round a ring")
-    ulysses: int = Field(1, ge=1, description="context parallel: ranks that exchange attention heads")
-    tp: int = Field(1, ge=1, description="tensor parallel: ranks that divide each matrix of a block")
-    pp: int = Field(1, ge=1, description="pipeline parallel: stages that divide the blocks")
+    ring: int = Field(
+        1, ge=1, description="context parallelism: ranks that pass keys and values around a ring"
+    )
+    ulysses: int = Field(1, ge=1, description="context parallelism: ranks that exchange attention heads")
+    tp: int = Field(1, ge=1, description="tensor parallelism: ranks that shard each matrix of a block")
+    pp: int = Field(1, ge=1, description="pipeline parallelism: stages that divide the blocks")
     pp_schedule: Literal["1f1b", "gpipe"] = Field(
         "1f1b",
-        description="when a stage runs backwards: as soon as it can, and keeps few activations (1F1B), or"
-        " behind all forwards (GPipe)",
+        description="pipeline schedule: 1f1b: backward as early as possible, with few activations in memory; gpipe:"
+        " backward after all forwards",
     )
     activation_checkpointing: Literal["none", "full", "selective", "memory_budget"] = Field(
         "none",
-        description="what a block computes again in the backward: nothing, everything, all but matrix products and"
-        " attention, or what brings activations down to activation_memory_budget",
+        description="activations recomputed in the backward: none, all, all but matrix products and attention, or as"
+        " many as activation_memory_budget requires",
     )
     activation_memory_budget: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="share of a compiled block's activations that is kept, with memory_budget",
+        description="memory_budget: share of a compiled block's activations to keep",
     )
     compile: bool = Field(False, description="compile each block with torch.compile")
     schedule: Literal["static", "cascade"] = Field(
         "static",
-        description="what runs where: static, each rank the microbatches that it reads; cascade, each step by a plan of"
-        " its own (docs/cascade-execution.md)",
+        description="assignment of work to ranks: static: each rank runs the microbatches it reads; cascade: a plan"
+        " per step (docs/cascade-execution.md)",
     )
 
     @property
     def memory_budget(self) -> float:
-        """Share of a compiled block's activations that is kept."""
+        """Share of a compiled block's activations to keep."""
         return self.activation_memory_budget if self.activation_checkpointing == "memory_budget" else 1.0
 
     @model_validator(mode="after")

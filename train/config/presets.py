@@ -1,4 +1,4 @@
-"""Architectures of published shapes, by name; docs/models.md compares their parameters with the published sizes."""
+"""Presets of published architectures; docs/models.md compares their parameter counts with published sizes."""
 
 from collections.abc import Mapping
 

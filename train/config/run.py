@@ -1,4 +1,4 @@
-"""The configuration of a training run."""
+"""Configuration of a training run."""
 
 import operator
 from typing import Any, Literal
@@ -21,44 +21,50 @@ from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
-    """One training run; the data come as a stream beside it."""
+    """Configuration of one training run; the data stream is configured beside it."""
 
     model: ModelConfig | DiffusersConfig = Field(
         DiTConfig(),
         discriminator="kind",
-        description="an architecture, the name of a preset, or a published model",
+        description="architecture, name of a preset, or published model",
     )
-    lora: LoraConfig | None = Field(None, description="train adapters of the model; null trains all of it")
+    lora: LoraConfig | None = Field(None, description="train LoRA adapters only; null: train all weights")
     tokenizer: PatchTransformConfig | DiffusersVAEConfig = Field(PatchTransformConfig(), discriminator="kind")
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
-    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
+    ema: EmaConfig | None = Field(
+        None, description="keep an exponential moving average of the weights; null: none"
+    )
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     parallel: ParallelConfig = ParallelConfig()
     cascade: CascadeConfig = CascadeConfig()
     fp8: Fp8Config | None = Field(
         None,
-        description="matrix products of blocks in FP8; null has them in dtype. A run may go on with or without",
+        description="matrix products of blocks in FP8; null: in dtype. A resumed run may change it",
     )
     recalibrate: RecalibrateConfig | None = Field(
-        None, description="when measured times replace the cost that steps are planned with; null is never"
+        None, description="refit the cost model of step plans to measured times during training; null: never"
     )
-    seed: int = Field(0, description="decides initial weights, noise, timesteps and dropped captions")
+    seed: int = Field(0, description="seed of initial weights, noise, timesteps and caption dropout")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="dtype of activations; weights stay float32"
+    )
     denominator: Literal["step", "epoch", "step_tokens"] = Field(
         "step",
-        description="what a sample's gradient is divided by: the samples of its step, or the mean of all steps, by"
-        " which samples of small steps count no more than others; step_tokens: a sample counts by its video tokens,"
-        " divided by those of its step",
+        description="divisor of a sample's gradient: step: samples of its step; epoch: mean samples of all steps, so"
+        " that samples of small steps weigh no more; step_tokens: samples weigh by video tokens, divided"
+        " by those of the step",
     )
     lost_after_s: float = Field(
-        60.0, gt=0, description="a rank without a sign of life for so long counts as lost, and the run ends"
+        60.0, gt=0, description="heartbeat timeout: a rank silent for this long is lost, and the run ends"
     )
-    max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+    max_nonfinite_steps: int = Field(
+        5, ge=1, description="stop after this many consecutive steps with a non-finite gradient"
+    )
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -143,7 +149,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def compression(self) -> Compression:
-        """Pixels that become one token: the tokenizer's patch times the model's."""
+        """Pixels per token along each axis: the tokenizer's patch times the model's."""
         latent = (self.tokenizer.frames, self.tokenizer.height, self.tokenizer.width)
         frames, height, width = map(operator.mul, latent, self.model.patch)
         return Compression(frames=frames, height=height, width=width, causal=True)

@@ -1,4 +1,4 @@
-"""The configuration of text encoders: hashed words that are trained, or published encoders that are frozen."""
+"""Configuration of text encoders: trainable hashed words, or frozen published encoders."""
 
 from typing import Literal
 
@@ -9,27 +9,27 @@ class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
     """Trainable embeddings of hashed words: needs no download and no tokenizer."""
 
     kind: Literal["hashed"] = "hashed"
-    vocabulary: int = Field(4096, ge=1, description="rows of the embedding table words are hashed into")
+    vocabulary: int = Field(4096, ge=1, description="rows of the embedding table that words are hashed into")
     width: int = Field(128, ge=1, description="width of a word's embedding")
-    max_text_tokens: int = Field(64, ge=1, description="words used of a caption")
+    max_text_tokens: int = Field(64, ge=1, description="words of a caption in use; the rest is cut off")
 
 
 class PublishedTextConfig(BaseModel, frozen=True, extra="forbid"):
-    """Where a text encoder of transformers lies, and how much it reads."""
+    """Location and limits of a text encoder of transformers."""
 
     name: str = Field(description="name on the Hugging Face hub, or a local folder")
-    subfolder: str = Field("", description="of the encoder, where it is part of a pipeline: text_encoder")
+    subfolder: str = Field("", description="subfolder of the encoder in a pipeline, for example text_encoder")
     tokenizer_subfolder: str = Field(
-        "", description="of its tokenizer, where it is part of a pipeline: tokenizer"
+        "", description="subfolder of the tokenizer in a pipeline, for example tokenizer"
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="type of its weights")
-    max_text_tokens: int = Field(256, ge=1, description="tokens used of a caption")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="dtype of the weights")
+    max_text_tokens: int = Field(256, ge=1, description="tokens of a caption in use; the rest is cut off")
 
 
 class PooledTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
-    """A frozen encoder, such as CLIP's, of which one vector stands for the whole caption."""
+    """A frozen encoder, such as CLIP's, with one pooled vector per caption."""
 
-    max_text_tokens: int = Field(77, ge=1, description="tokens used of a caption")
+    max_text_tokens: int = Field(77, ge=1, description="tokens of a caption in use; the rest is cut off")
 
 
 class TransformersTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
@@ -38,15 +38,16 @@ class TransformersTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
     kind: Literal["transformers"] = "transformers"
     padding: Literal["mask", "text"] = Field(
         "mask",
-        description="mask: padding of captions does not count; text: they are filled up to max_text_tokens, and padding"
-        " is read and counts like words, as CogVideoX has it",
+        description="mask: attention ignores padding; text: captions are padded to max_text_tokens and attended in"
+        " full, as in CogVideoX",
     )
-    template: str = Field("{}", description="what the encoder reads, with {} for the caption")
+    template: str = Field("{}", description="prompt of the encoder, with {} for the caption")
     template_tokens: int = Field(
-        0, ge=0, description="tokens of the template before the caption, which are cut off"
+        0, ge=0, description="tokens of the template before the caption, which are cut off the context"
     )
-    skipped_layers: int = Field(0, ge=0, description="last layers of the encoder that are left out")
+    skipped_layers: int = Field(0, ge=0, description="number of last layers of the encoder to skip")
     pooled: PooledTextConfig | None = Field(
         None,
-        description="a second encoder, which HunyuanVideo needs; its vector is the first row of the context",
+        description="second encoder with a pooled output, needed by HunyuanVideo; its vector is the first row of the"
+        " context",
     )

@@ -1,4 +1,4 @@
-"""The configuration of video tokenizers: the fixed patch transform, or a published VAE."""
+"""Configuration of video tokenizers: the fixed patch transform, or a published VAE."""
 
 from typing import Literal
 
@@ -9,7 +9,9 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     """The fixed space-time patch transform (`train.models.encoders.tokenizer`)."""
 
     kind: Literal["patch"] = "patch"
-    frames: int = Field(2, ge=1, description="video frames per latent frame; the first frame has its own")
+    frames: int = Field(
+        2, ge=1, description="video frames per latent frame; the first frame has a latent frame of its own"
+    )
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
 
@@ -22,16 +24,19 @@ class DiffusersVAEConfig(BaseModel, frozen=True, extra="forbid"):
         description="name of a pipeline or VAE on the Hugging Face hub, or a local folder of either"
     )
     subfolder: str = Field(
-        "vae", description="of the pipeline; a local folder that is the VAE's own needs none"
+        "vae",
+        description="subfolder of the VAE in a pipeline; ignored where a local folder holds the VAE alone",
     )
-    frames: int = Field(4, ge=1, description="video frames per latent frame, as the VAE has them; checked")
-    height: int = Field(8, ge=1, description="pixel rows per latent row; checked")
-    width: int = Field(8, ge=1, description="pixel columns per latent column; checked")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of its weights and activations")
+    frames: int = Field(4, ge=1, description="video frames per latent frame; must match the VAE")
+    height: int = Field(8, ge=1, description="pixel rows per latent row; must match the VAE")
+    width: int = Field(8, ge=1, description="pixel columns per latent column; must match the VAE")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="dtype of weights and activations")
     scale: float = Field(
         1.0,
         gt=0,
-        description="standard deviation that latents are brought to: 0.5 for Cosmos 1, 1 for all others",
+        description="standard deviation that latents are scaled to: 0.5 for Cosmos 1, 1 for all others",
     )
-    slicing: bool = Field(False, description="one sample after the other, for less memory")
-    tiling: bool = Field(False, description="one tile of the picture after the other; seams may show")
+    slicing: bool = Field(False, description="encode and decode one sample at a time, for less memory")
+    tiling: bool = Field(
+        False, description="encode and decode in spatial tiles, for less memory; seams may show"
+    )

@@ -1,4 +1,4 @@
-"""The configuration of a tokenizer's fine-tuning; importing it loads no torch."""
+"""Configuration of fine-tuning a video tokenizer; importing it loads no torch."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -12,39 +12,39 @@ from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig
 
 
 class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):
-    """A causal 3D VAE of diffusers: as it was published, or of a changed architecture that begins with its weights."""
+    """A causal 3D VAE of diffusers, in its published architecture or one initialized from its weights."""
 
     name: str = Field(
         description="name of a pipeline or VAE on the Hugging Face hub, or a local folder of either"
     )
     subfolder: str = Field(
-        "vae", description="of the pipeline; a local folder that is the VAE's own needs none"
+        "vae",
+        description="subfolder of the VAE in a pipeline; ignored where a local folder holds the VAE alone",
     )
     architecture: Path | None = Field(
         None,
-        description="JSON file of diffusers in place of the VAE's config.json; weights that fit are taken, the others"
-        " drawn by seed; null: the architecture stays",
+        description="JSON config of diffusers in place of the VAE's config.json; weights that fit are loaded, the"
+        " others initialized from seed; null: the published architecture",
     )
     new_only_steps: int = Field(
         0,
         ge=0,
-        description="steps of the beginning in which weights that were taken rest; needs architecture",
+        description="number of first steps in which the loaded weights are frozen; needs architecture",
     )
     frozen_encoder: bool = Field(
-        False, description="train the decoder alone: latents, and models trained on them, stay valid"
+        False,
+        description="train the decoder alone, so that stored latents and models trained on them stay valid",
     )
-    frames: int = Field(
-        4, ge=1, description="video frames per latent frame, as the architecture has them; checked"
-    )
-    height: int = Field(8, ge=1, description="pixel rows per latent row; checked")
-    width: int = Field(8, ge=1, description="pixel columns per latent column; checked")
+    frames: int = Field(4, ge=1, description="video frames per latent frame; must match the architecture")
+    height: int = Field(8, ge=1, description="pixel rows per latent row; must match the architecture")
+    width: int = Field(8, ge=1, description="pixel columns per latent column; must match the architecture")
     statistics: Literal["auto", "keep", "measure"] = Field(
         "auto",
-        description="mean and deviation of latents that an export tells: the published ones, or those measured in"
-        " training; auto measures where there is an architecture of its own",
+        description="mean and deviation of latents in an export: keep: the published ones; measure: those measured in"
+        " training; auto: measure if architecture is set",
     )
     activation_checkpointing: bool = Field(
-        False, description="compute activations again in the backward; not for Wan"
+        False, description="recompute activations in the backward; not for Wan"
     )
 
     @model_validator(mode="after")
@@ -57,15 +57,15 @@ class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def measures_statistics(self) -> bool:
-        """Whether an export tells measured statistics of the latents."""
+        """True if an export carries measured latent statistics."""
         return self.statistics == "measure" or (self.statistics == "auto" and self.architecture is not None)
 
 
 class TermConfig(BaseModel, frozen=True, extra="forbid"):
-    """A term of the loss."""
+    """One weighted term of the loss."""
 
     weight: float = Field(1.0, ge=0, description="factor of the term")
-    start_step: int = Field(1, ge=1, description="first step, counted from 1, in which the term counts")
+    start_step: int = Field(1, ge=1, description="first step, counted from 1, that includes the term")
 
 
 class KlConfig(TermConfig, frozen=True, extra="forbid"):
@@ -73,21 +73,23 @@ class KlConfig(TermConfig, frozen=True, extra="forbid"):
 
     weight: float = Field(1e-6, ge=0, description="factor of the term")
     per: Literal["element", "sample"] = Field(
-        "element", description="mean over a latent's elements, or their sum for each sample"
+        "element", description="reduction: mean over a latent's elements, or sum over them per sample"
     )
 
 
 class LpipsConfig(TermConfig, frozen=True, extra="forbid"):
-    """Learned perceptual similarity of frames; also reported of held-out clips."""
+    """Learned perceptual similarity of frames (LPIPS); also reported for held-out clips."""
 
-    network: Literal["vgg", "alex", "squeeze"] = Field("vgg", description="whose features are compared")
+    network: Literal["vgg", "alex", "squeeze"] = Field(
+        "vgg", description="network that computes the features"
+    )
     backbone: Path = Field(
         description="weights of torchvision's vgg16, alexnet or squeezenet1_1: a .pth or .safetensors file"
     )
 
     @property
     def least_px(self) -> int:
-        """The shortest side of a frame that the network takes."""
+        """Shortest frame side that the network accepts, in pixels."""
         return {"vgg": 16, "alex": 31, "squeeze": 17}[self.network]
 
 
@@ -95,48 +97,46 @@ class DiscriminatorOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid")
     """AdamW of the discriminator; weight decay acts on matrices only."""
 
     lr: float = Field(1e-4, gt=0, description="learning rate after the warm-up")
-    betas: tuple[float, float] = Field((0.5, 0.9), description="decay of the two moment averages")
+    betas: tuple[float, float] = Field((0.5, 0.9), description="decay rates of the two moment averages")
     weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
 
 
 class GanConfig(TermConfig, frozen=True, extra="forbid"):
-    """A discriminator of patches in space and time, trained beside the tokenizer, and the wish to fool it."""
+    """Adversarial term: a spatio-temporal patch discriminator, trained beside the tokenizer."""
 
     weight: float = Field(0.1, ge=0, description="factor of the term")
-    loss: Literal["hinge", "vanilla"] = Field("hinge", description="of the discriminator and against it")
+    loss: Literal["hinge", "vanilla"] = Field("hinge", description="adversarial loss of both networks")
     warmup_steps: int = Field(
-        0, ge=0, description="steps before start_step in which the discriminator learns alone"
+        0, ge=0, description="steps before start_step in which the discriminator alone trains"
     )
     adaptive: bool = Field(
         False,
-        description="weigh the term by the ratio of gradients at the decoder's last layer, of the step before",
+        description="scale the term by the ratio of gradients at the decoder's last layer in the previous step",
     )
-    r1: float = Field(
-        0.0, ge=0, description="factor of the squared gradient of its verdict on real clips; 0: none"
-    )
+    r1: float = Field(0.0, ge=0, description="weight of the R1 gradient penalty on real clips; 0: none")
     lecam: float = Field(
-        0.0, ge=0, description="factor of the distance to what it said of the other kind; 0: none"
+        0.0, ge=0, description="weight of the LeCam regularization of the discriminator; 0: none"
     )
-    channels: int = Field(64, ge=8, multiple_of=8, description="of the discriminator's first layer")
-    layers: int = Field(3, ge=1, description="its layers that halve time and space")
+    channels: int = Field(64, ge=8, multiple_of=8, description="channels of the discriminator's first layer")
+    layers: int = Field(3, ge=1, description="layers of the discriminator that halve time and space")
     optimizer: DiscriminatorOptimizerConfig = DiscriminatorOptimizerConfig()
 
     @property
     def least_px(self) -> int:
-        """The shortest side of a frame that the discriminator takes."""
+        """Shortest frame side that the discriminator accepts, in pixels."""
         return 3 << self.layers
 
     @property
     def first_step(self) -> int:
-        """The first step in which the discriminator learns."""
+        """First step that trains the discriminator."""
         return max(1, self.start_step - self.warmup_steps)
 
 
 class LossesConfig(BaseModel, frozen=True, extra="forbid"):
-    """The loss of a clip: the sum of these terms; null leaves one out."""
+    """Loss of a clip: the sum of these terms; null omits a term."""
 
-    mse: TermConfig | None = Field(TermConfig(), description="squared error of pixels in [-1, 1], their mean")
-    l1: TermConfig | None = Field(None, description="absolute error of pixels in [-1, 1], their mean")
+    mse: TermConfig | None = Field(TermConfig(), description="mean squared error of pixels in [-1, 1]")
+    l1: TermConfig | None = Field(None, description="mean absolute error of pixels in [-1, 1]")
     kl: KlConfig | None = KlConfig()
     lpips: LpipsConfig | None = None
     gan: GanConfig | None = None
@@ -157,30 +157,36 @@ class VaeOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid"):
 
 
 class VaeScheduleConfig(ScheduleConfig, frozen=True, extra="forbid"):
-    """Linear warm-up, then a cosine down to ``min_lr_ratio``; of tokenizer and discriminator."""
+    """Linear warm-up, then a cosine down to ``min_lr_ratio``, for tokenizer and discriminator."""
 
     total_steps: int = Field(10_000, ge=1, description="optimizer steps of the run")
     warmup_steps: int = Field(500, ge=0, description="steps over which the learning rate rises")
 
 
 class VaeTrainConfig(BaseModel, frozen=True, extra="forbid"):
-    """One fine-tuning of a tokenizer; the clips come as a stream beside it."""
+    """Configuration of fine-tuning one tokenizer; the clip stream is configured beside it."""
 
     kind: Literal["vae"] = "vae"
     model: VaeModelConfig
     losses: LossesConfig = LossesConfig()
     optimizer: VaeOptimizerConfig = VaeOptimizerConfig()
     schedule: VaeScheduleConfig = VaeScheduleConfig()
-    ema: EmaConfig | None = Field(None, description="keep an average of the weights; null keeps none")
+    ema: EmaConfig | None = Field(
+        None, description="keep an exponential moving average of the weights; null: none"
+    )
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
-    seed: int = Field(0, description="decides new weights, the discriminator's, and the posterior's samples")
+    seed: int = Field(0, description="seed of new weights, the discriminator and posterior samples")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of activations, not of weights")
-    lost_after_s: float = Field(
-        60.0, gt=0, description="a rank without a sign of life for so long counts as lost, and the run ends"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="dtype of activations; weights stay float32"
     )
-    max_nonfinite_steps: int = Field(5, ge=1, description="stop after so many in a row")
+    lost_after_s: float = Field(
+        60.0, gt=0, description="heartbeat timeout: a rank silent for this long is lost, and the run ends"
+    )
+    max_nonfinite_steps: int = Field(
+        5, ge=1, description="stop after this many consecutive steps with a non-finite gradient"
+    )
 
     @model_validator(mode="after")
     def _terms_fit_the_model(self) -> Self:

@@ -1,4 +1,4 @@
-"""What `reelweave latents` stores, and the prices by which it chooses; importing it loads no torch."""
+"""Configuration of stored latents: contents, workers, and the prices that decide what to store."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -16,47 +16,46 @@ BucketName = Annotated[str, StringConstraints(pattern=r"^\d+x\d+x\d+$")]
 
 
 class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is stored, when that pays, and who computes it. Prices are in any currency, the same for all."""
+    """Stored latents: contents, prices and workers. Prices are in any one currency."""
 
     SPEED_ONLY: ClassVar = frozenset({"runner", "workers", "measurements"})
 
     dtype: Literal["float16", "float32"] = Field(
-        "float16", description="of latents and contexts; float16 keeps 11 bits and nothing above 65504"
+        "float16",
+        description="dtype of latents and contexts; float16 has 11 significant bits and a maximum of 65504",
     )
     views: PositiveInt = Field(
         1,
-        description="choices of frames that are stored of a clip that is longer than its bucket; training takes them in"
-        " turn, one per pass, where on the fly it draws another for every pass",
+        description="frame selections stored per clip longer than its bucket; training uses them in turn, one per"
+        " pass, while encoding on the fly draws a new one",
     )
-    context: bool = Field(
-        True, description="store the contexts of captions, where the text encoder is frozen"
-    )
-    clips: bool = Field(False, description="carry the clips of stored buckets, too")
+    context: bool = Field(True, description="store caption contexts of a frozen text encoder")
+    clips: bool = Field(False, description="store the clips of stored buckets, too")
     on_the_fly: tuple[BucketName, ...] = Field(
-        (), description="buckets that are not stored whatever they cost, as FRAMESxHEIGHTxWIDTH"
+        (), description="buckets that are never stored, as FRAMESxHEIGHTxWIDTH"
     )
     epochs: PositiveFloat | None = Field(
-        None, description="passes over the dataset that are planned, in all runs that will use it"
+        None, description="planned passes over the dataset, in all runs that will use it"
     )
     device_hour_price: NonNegativeFloat | None = Field(
-        None, description="of one device for an hour; null: every bucket is stored"
+        None, description="price of one device-hour; null: store every bucket"
     )
-    gib_month_price: NonNegativeFloat = Field(0.0, description="of keeping 1 GiB for a month")
-    gib_read_price: NonNegativeFloat = Field(0.0, description="of reading 1 GiB, requests and transfer")
-    months: PositiveFloat = Field(1.0, description="how long the version is kept")
+    gib_month_price: NonNegativeFloat = Field(0.0, description="price of keeping 1 GiB for a month")
+    gib_read_price: NonNegativeFloat = Field(
+        0.0, description="price of reading 1 GiB, requests and transfer together"
+    )
+    months: PositiveFloat = Field(1.0, description="months that the version is kept")
     max_shard_mb: PositiveFloat = Field(
-        256.0, description="size of a shard, about; what a kill costs is the shards that are being written"
+        256.0, description="approximate size of a shard; a kill loses the shards in progress"
     )
-    measurements: PositiveInt = Field(
-        2, description="of the seconds of encoding, per bucket; their median counts"
-    )
+    measurements: PositiveInt = Field(2, description="timed encodings per bucket; the median counts")
     runner: Literal["ray", "sequential"] = Field(
         "ray", description="ray: on all machines of the cluster, or on this one; sequential: in this process"
     )
     workers: PositiveInt | None = Field(
-        None, description="at a time; null: one per GPU, or as many as the processors have room for"
+        None, description="concurrent workers; null: one per GPU, or as many as the CPUs allow"
     )
-    threads: PositiveInt = Field(1, description="processors of a worker; on a CPU they may change last bits")
+    threads: PositiveInt = Field(1, description="CPU threads per worker; on a CPU they may change last bits")
 
     @model_validator(mode="after")
     def _prices_need_epochs(self) -> Self:

@@ -1,4 +1,4 @@
-"""The configuration of sampling; importing it loads no torch."""
+"""Configuration of sampling; importing it loads no torch."""
 
 from typing import Literal
 
@@ -8,16 +8,18 @@ Solver = Literal["euler", "heun"]
 
 
 class SampleConfig(BaseModel, frozen=True, extra="forbid"):
-    """How a video is sampled."""
+    """Size, solver and guidance of a sampled video."""
 
-    frames: int = Field(ge=1, description="frames of the video")
-    height: int = Field(ge=1, description="pixels")
-    width: int = Field(ge=1, description="pixels")
-    steps: int = Field(50, ge=1, description="steps from noise to video")
-    solver: Solver = Field("euler", description="heun asks the model twice a step and errs less")
+    frames: int = Field(ge=1, description="number of frames")
+    height: int = Field(ge=1, description="height in pixels")
+    width: int = Field(ge=1, description="width in pixels")
+    steps: int = Field(50, ge=1, description="solver steps from noise to video")
+    solver: Solver = Field(
+        "euler", description="ODE solver; heun evaluates the model twice per step, with a smaller error"
+    )
     guidance: float = Field(
         5.0,
         ge=0,
-        description="how far to go from no caption to the caption; 1 is the caption alone, at half the cost",
+        description="classifier-free guidance scale; 1 is the caption alone, at half the cost",
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="decides the noise")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the noise")
