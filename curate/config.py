@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from curate.aesthetic import AestheticConfig
 from curate.caption import CaptionConfig
 from curate.cut import CutConfig
 from curate.dedup import DedupConfig
-from curate.embed import EmbedConfig
 from curate.filters import FilterConfig, ScoreConfig
-from curate.probe import ProbeConfig
+from curate.frames.probe import ProbeConfig
+from curate.models.aesthetic import AestheticConfig
+from curate.models.embed import EmbedConfig
+from curate.models.text_embed import TextEmbedConfig
 from curate.shots import ShotConfig
-from curate.spans import SpanConfig
-from curate.stitch import StitchConfig
-from curate.text_embed import TextEmbedConfig
+from curate.shots.spans import SpanConfig
+from curate.shots.stitch import StitchConfig
 from loader.storage import StorageConfig
 
 

@@ -10,47 +10,47 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loader.batch import BadSample, Microbatch, Pack, Step
     from loader.blend import open_source
-    from loader.buckets import Bucket, BucketConfig, assign
-    from loader.cost import LinearQuadraticCost, PowerCost
+    from loader.buckets.buckets import Bucket, BucketConfig, assign
+    from loader.buckets.cost import LinearQuadraticCost, PowerCost
+    from loader.buckets.stats import dataset_stats
+    from loader.buckets.tokens import Compression
     from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset, verify
     from loader.errors import RunError, UsageError
-    from loader.plan import plan_epoch
-    from loader.policy import Division
-    from loader.share import Share
-    from loader.stats import dataset_stats
-    from loader.step_loader import StepLoader
+    from loader.plan.plan import plan_epoch
+    from loader.plan.policy import Division
+    from loader.read.share import Share
+    from loader.read.stream_config import StreamConfig
     from loader.storage import StorageConfig, open_storage
-    from loader.stream import VideoStream
-    from loader.stream_config import StreamConfig
-    from loader.tokens import Compression
+    from loader.stream.step_loader import StepLoader
+    from loader.stream.stream import VideoStream
 
 _HOMES = {
     "BadSample": "loader.batch",
-    "Bucket": "loader.buckets",
-    "BucketConfig": "loader.buckets",
-    "Compression": "loader.tokens",
+    "Bucket": "loader.buckets.buckets",
+    "BucketConfig": "loader.buckets.buckets",
+    "Compression": "loader.buckets.tokens",
     "Dataset": "loader.dataset",
     "DatasetWriter": "loader.dataset",
-    "Division": "loader.policy",
-    "LinearQuadraticCost": "loader.cost",
+    "Division": "loader.plan.policy",
+    "LinearQuadraticCost": "loader.buckets.cost",
     "Microbatch": "loader.batch",
     "Pack": "loader.batch",
-    "PowerCost": "loader.cost",
+    "PowerCost": "loader.buckets.cost",
     "RunError": "loader.errors",
     "Sample": "loader.dataset",
-    "Share": "loader.share",
+    "Share": "loader.read.share",
     "Step": "loader.batch",
-    "StepLoader": "loader.step_loader",
+    "StepLoader": "loader.stream.step_loader",
     "StorageConfig": "loader.storage",
-    "StreamConfig": "loader.stream_config",
+    "StreamConfig": "loader.read.stream_config",
     "UsageError": "loader.errors",
-    "VideoStream": "loader.stream",
-    "assign": "loader.buckets",
-    "dataset_stats": "loader.stats",
+    "VideoStream": "loader.stream.stream",
+    "assign": "loader.buckets.buckets",
+    "dataset_stats": "loader.buckets.stats",
     "open_dataset": "loader.dataset",
     "open_source": "loader.blend",
     "open_storage": "loader.storage",
-    "plan_epoch": "loader.plan",
+    "plan_epoch": "loader.plan.plan",
     "verify": "loader.dataset",
 }
 

@@ -6,9 +6,9 @@ from typing import NamedTuple, Self
 
 import torch
 
-from loader.arrays import Places
-from loader.buckets import Bucket
-from loader.position import Position
+from loader.base.arrays import Places
+from loader.buckets.buckets import Bucket
+from loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -148,7 +148,7 @@ class Pack(Batch):
 
     Attributes:
         buckets: the shape of each.
-        lengths: S of each as it was planned; with `cu_seqlens` of ``loader.packing`` where each begins.
+        lengths: S of each as it was planned; with `cu_seqlens` of ``loader.plan.packing`` where each begins.
         videos: uint8 RGB [3, frames, height, width] each; an image has one frame; of no frames where the stream does
             not decode. Floating point, [C, T, H, W], are latents that stand for pixels.
     """

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
+from loader.base.printable import printable
 from loader.errors import RunError, UsageError
-from loader.printable import printable
 from loader.storage.names import without_secrets
-from pipelines.noise import hide_secrets, silence_noise
+from pipelines.terminal.noise import hide_secrets, silence_noise
 
 COMMANDS = (
     "demo",
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"reelweave {version('reelweave')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module: ModuleType = importlib.import_module(f"pipelines.{name.replace('-', '_')}")
+        module: ModuleType = importlib.import_module(f"pipelines.commands.{name.replace('-', '_')}")
         summary = (module.__doc__ or "").splitlines()[0]
         command = commands.add_parser(
             name,

@@ -12,14 +12,14 @@ import numpy as np
 
 from curate.config import CurateConfig, fingerprint
 from curate.cut import Clip, CutConfig, FailedClip, Observe, cut
-from curate.inputs import list_sources
+from curate.frames.frame_times import Decoder, Timeline, timeline
+from curate.frames.picture import Geometry, geometry
+from curate.frames.source import open_video
 from curate.ledger import Ledger
-from curate.picture import Geometry, geometry
 from curate.records import Record
-from curate.source import open_video
-from curate.source_stage import CutSource
-from curate.spans import Span
-from curate.timeline import Decoder, Timeline, timeline
+from curate.shots.spans import Span
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import list_sources
 from loader.storage import StorageConfig, open_storage
 
 

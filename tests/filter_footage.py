@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from curate.filters import ClipSample, MotionMeter, ScoreConfig, levels
-from curate.picture import Finisher, geometry
+from curate.frames.picture import Finisher, geometry
+from curate.frames.source import open_video
 from curate.shots.scale import Scaler
-from curate.source import open_video
 
 WIDTH, HEIGHT, RATE = 512, 288, 25
 Picture = NDArray[np.uint8]

@@ -1,6 +1,7 @@
 """Who may import whom (DESIGN section 1), and that importing the loader stays light."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -74,12 +75,28 @@ def test_no_module_is_in_a_circle_of_imports(room: str) -> None:
     TopologicalSorter(modules(room)).prepare()  # raises CycleError, which names the circle
 
 
-def test_no_folder_of_training_is_in_a_circle_of_imports() -> None:
-    unit = {path: path.relative_to(ROOT / "train").parts[0] for path in files("train")}
-    graph: dict[str, set[str]] = defaultdict(set)
-    for path, found in modules("train").items():
-        graph[unit[path]] |= {unit[one] for one in found} - {unit[path]}
-    TopologicalSorter(graph).prepare()
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_folder_is_in_a_circle_of_imports(room: str) -> None:
+    """At every level: neither two folders of one folder, nor a folder and a module beside it."""
+    levels: dict[Path, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path, found in modules(room).items():
+        for other in found:
+            at = Path(os.path.commonpath((path, other)))
+            here, there = path.relative_to(at).parts[0], other.relative_to(at).parts[0]
+            levels[at][here].add(there)
+    for graph in levels.values():
+        TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_folder_has_more_entries_than_a_person_takes_in(room: str) -> None:
+    entries: dict[Path, set[str]] = defaultdict(set)
+    for path in files(room):
+        parts = path.relative_to(ROOT).parts
+        for depth in range(1, len(parts)):
+            entries[Path(*parts[:depth])].add(parts[depth])
+    crowded = {str(folder): len(found - {"__init__.py"}) for folder, found in entries.items()}
+    assert {folder: count for folder, count in crowded.items() if count > 17} == {}
 
 
 def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 from pipelines.cli import COMMANDS
 from tests.media import write_video
 

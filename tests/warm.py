@@ -114,8 +114,8 @@ _RUNS = 1000  # no status of a process
 def serve() -> None:
     """Answer a `Warm` until it closes its pipe."""
     import pipelines.cli
-    import pipelines.report
-    import pipelines.report_page  # noqa: F401
+    import pipelines.commands.report
+    import pipelines.report.page  # noqa: F401
 
     for line in sys.stdin:
         question = json.loads(line)

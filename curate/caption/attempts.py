@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from curate.caption.backend import Ask, Backend, Draft
 from curate.caption.checks import CHECKS, FaultName, faults
 from curate.caption.config import CaptionConfig
-from curate.clip_pictures import Fault
+from curate.caption.models.backend import Ask, Backend, Draft
+from curate.models.clip_frames import Fault
 
 _SHOWN_CHARS = 80
 

@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.caption.attempts import Answer, answered
-from curate.caption.backend import Ask, Backend
 from curate.caption.checks import SENTENCE_ENDS
 from curate.caption.config import CaptionConfig
+from curate.caption.models.backend import Ask, Backend
+from curate.caption.models.rewrite import TEXT
+from curate.caption.models.transformers_model import TransformersModel
+from curate.caption.models.vllm_backend import VllmModel
+from curate.caption.models.vlm import VISION
 from curate.caption.prompts import prompt_text, rewrite_text
 from curate.caption.provenance import provenance, rewritten_provenance
-from curate.caption.rewrite import TEXT
-from curate.caption.transformers_model import TransformersModel
 from curate.caption.types import Caption
-from curate.caption.vllm_backend import VllmModel
-from curate.caption.vlm import VISION
 from curate.caption.windows import Window, pictures_of, windows
-from curate.clip_pictures import ClipError, Fault, clip_pictures
-from curate.named_model import NamedModel
-from curate.source import open_video
+from curate.frames.source import open_video
+from curate.models.clip_frames import ClipError, Fault, clip_pictures
+from curate.models.hf_model import NamedModel
 from loader.errors import UsageError
 
 _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa: RUF001

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from curate.device import Device
+from curate.models.device import Device
 
 Backend = Literal["transformers", "vllm"]
 

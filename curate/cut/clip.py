@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from av.video.frame import VideoFrame
 
-from curate.picture import Geometry
-from curate.spans import Span
+from curate.frames.picture import Geometry
+from curate.shots.spans import Span
 
 
 @dataclass(frozen=True)

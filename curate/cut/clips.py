@@ -24,10 +24,10 @@ from curate.cut.copy import Unit, copy, copyable, form_of, units_of
 from curate.cut.feed import Feed, StepBack, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import verify
-from curate.picture import Finisher, Geometry
-from curate.source import open_video
-from curate.spans import Span
-from curate.timeline import Decoder, Timeline, source_frames
+from curate.frames.frame_times import Decoder, Timeline, source_frames
+from curate.frames.picture import Finisher, Geometry
+from curate.frames.source import open_video
+from curate.shots.spans import Span
 
 _SOUND_SKEW_S = 5  # how far behind its pictures sound may lie in a file
 

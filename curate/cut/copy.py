@@ -13,12 +13,12 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate import hdr
 from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
-from curate.picture import Geometry
-from curate.timeline import Timeline, source_frames
-from loader.dataset.orientation import Turn, turn_of
+from curate.frames import hdr
+from curate.frames.frame_times import Timeline, source_frames
+from curate.frames.picture import Geometry
+from loader.dataset.tars.orientation import Turn, turn_of
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _FULL_RANGE = 2

@@ -14,7 +14,7 @@ from av.video.stream import VideoStream
 from curate.cut.clip import CutError
 from curate.cut.config import CutConfig
 from curate.cut.mp4 import Mp4
-from curate.picture import Geometry
+from curate.frames.picture import Geometry
 
 TOO_LARGE = "the clips of its source are too large for it (probe.max_growth)"
 X264, NVENC = "libx264", "h264_nvenc"

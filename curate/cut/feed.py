@@ -52,7 +52,7 @@ class _Clock:
 
 
 class Feed:
-    """Stands in for the container towards `curate.timeline.Decoder` and keeps what others want on the way.
+    """Stands in for the container towards `curate.frames.frame_times.Decoder` and keeps what others want on the way.
 
     Sound never lies exactly beside its pictures, and whether a span can be copied is known only at its end; so
     a feed reads ahead. Packets are compressed, and how many of them it may hold is bounded.

@@ -14,7 +14,7 @@ from av.video.stream import VideoStream
 
 from curate.cut.clip import CutError
 from curate.cut.mp4 import read
-from curate.picture import Geometry
+from curate.frames.picture import Geometry
 
 
 def verify(

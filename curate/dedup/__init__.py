@@ -13,7 +13,7 @@ from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
 from curate.dedup.neighbours import Floats, Places, near_others, near_pairs
 from curate.dedup.types import DedupConfig, Duplicate, Item, PerceptualConfig, SemanticConfig
-from curate.device import Device
+from curate.models.device import Device
 
 __all__ = ["DedupConfig", "Duplicate", "Item", "contaminated", "dedup", "fingerprint", "quality"]
 

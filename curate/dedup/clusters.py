@@ -3,7 +3,7 @@
 import numpy as np
 
 from curate.dedup.neighbours import Floats, Places, nearest_centre
-from curate.device import Device
+from curate.models.device import Device
 
 
 def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu") -> Places:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.device import Device, pick_device
+from curate.models.device import Device, pick_device
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.intp]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from curate.device import Device
+from curate.models.device import Device
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curate.foreign.tar import read_tar
-from curate.isolate import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Poisoned
 from loader.errors import RunError
 from loader.storage import ObjectInfo, Storage
 

@@ -10,9 +10,9 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.source import SourceError, open_video
-from loader.dataset.media import FORMATS
-from loader.dataset.orientation import turn_of
+from curate.frames.source import SourceError, open_video
+from loader.dataset.tars.media import FORMATS
+from loader.dataset.tars.orientation import turn_of
 
 PROBE_VERSION = 2
 """Counts up when the same bytes would give other values; tars looked at by older code are then read again."""
@@ -50,7 +50,7 @@ def probe(data: bytes | memoryview) -> Media:
     """Reads all packets of a video or picture, and decodes one frame of it.
 
     Raises:
-        SourceError: no container of ``loader.dataset.media`` can be read, no frame can be decoded, or fewer
+        SourceError: no container of ``loader.dataset.tars.media`` can be read, no frame can be decoded, or fewer
             frames are there than the header promises.
     """
     if not data:

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from curate.foreign.probe import PROBE_VERSION, probe
-from curate.source import SourceError
+from curate.frames.source import SourceError
 from loader.dataset.foreign import TAR_TABLE, TarIndex
-from loader.dataset.media import NO_CAPTION, caption_of, media_suffix
 from loader.dataset.schema import OPTIONAL, Row
-from loader.dataset.tables import to_table
-from loader.dataset.tar_samples import read_sample
-from loader.dataset.tar_scan import TarSample, TarScan
+from loader.dataset.tables.parquet import to_table
+from loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix
+from loader.dataset.tars.tar_samples import read_sample
+from loader.dataset.tars.tar_scan import TarSample, TarScan
 from loader.errors import RunError
 from loader.storage import Storage
 from loader.text import count_tokens

@@ -1,7 +1,7 @@
 """Shot detection: a small interface and the detectors behind it."""
 
 from curate.shots.choice import ShotConfig, check_detector, make_detector
-from curate.shots.colour import ColourDetector, ColourDetectorConfig
+from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
 from curate.shots.types import ForetellingDetector, Piece, ShotDetector, Transition, pieces
 
 __all__ = [

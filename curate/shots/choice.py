@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from curate.device import Device
-from curate.shots.colour import ColourDetector, ColourDetectorConfig
+from curate.models.device import Device
+from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
 from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from curate.shots.hybrid import HybridConfig, HybridDetector
 from curate.shots.rate import frame_step, thinned

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from curate.device import Device
-from curate.shots.colour import (
+from curate.models.device import Device
+from curate.shots.colour.detector import (
     REACH,
     SETTLED_AFTER,
     ColourDetector,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from curate.device import Device, pick_device
+from curate.models.device import Device, pick_device
 from curate.shots.types import Transition
 from loader.errors import UsageError
 

@@ -16,19 +16,19 @@ from loader.blend.drawing import Mask, draw
 from loader.blend.latents import common
 from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
+from loader.blend.source import Source
 from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.clip import Clip
+from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex, joined
-from loader.epoch_draws import Draws
 from loader.errors import UsageError
-from loader.source import Source
 from loader.storage import StorageConfig
 
 
 class Blend:
-    """Datasets mixed by weights or repetitions; a `loader.source.Source`. Can be pickled, as a `Dataset` can.
+    """Datasets mixed by weights or repetitions; a `loader.blend.source.Source`. Can be pickled, as a `Dataset` can.
 
     What an epoch holds: `tree.epoch_draws` says how much of each leaf, `drawing.draw` which samples.
 
@@ -113,7 +113,7 @@ class Blend:
         return dataset.clip(own, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds, leaf after leaf; see `loader.source.Source`.
+        """What an epoch holds, leaf after leaf; see `loader.blend.source.Source`.
 
         Raises:
             UsageError: a node has a weight and no sample that can be drawn, weights count tokens and there are no

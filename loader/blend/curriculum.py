@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, PositiveInt, RootModel, model_validator
 
 from loader.blend.config import Factor
-from loader.buckets import BucketConfig
+from loader.buckets.buckets import BucketConfig
 
 
 class Stage(BaseModel, frozen=True, extra="forbid"):

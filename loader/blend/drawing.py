@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.draws import shuffled
-from loader.epoch_draws import Draws
+from loader.base.philox import shuffled
+from loader.dataset.draws import Draws
 
 _PURPOSE = 1 << 32  # of the random words; smaller ones belong to the plan
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from loader.base.difference import first_difference
 from loader.dataset.latents import Latents
-from loader.difference import first_difference
 from loader.errors import UsageError
 
 

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from loader.dataset.latents import CONTEXT, LATENT
-from loader.dataset.media import caption_of, media_suffix
-from loader.dataset.tar_samples import read_sample
+from loader.dataset.tars.media import caption_of, media_suffix
+from loader.dataset.tars.tar_samples import read_sample
 from loader.errors import RunError
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.energon import EnergonShard, energon_files
 from loader.dataset.manifest import (
     FileEntry,
     Foreign,
@@ -28,11 +27,12 @@ from loader.dataset.manifest import (
     sha256,
     table_path,
 )
-from loader.dataset.members import media_members
 from loader.dataset.plan_index import from_index, to_arrow
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
 from loader.dataset.shard import idx_bytes
-from loader.dataset.tables import from_parquet, to_parquet, to_rows, to_table
+from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
+from loader.dataset.tars.energon import EnergonShard, energon_files
+from loader.dataset.tars.members import media_members
 from loader.dataset.writer import publish_files
 from loader.storage.base import Storage
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.arrays import Flags, Places
-from loader.dataset.arrow_file import read_columns
+from loader.base.arrays import Flags, Places
 from loader.dataset.manifest import Ancestor, Manifest
 from loader.dataset.plan_index import DTYPES, PlanIndex
+from loader.dataset.tables.arrow_file import read_columns
 from loader.errors import RunError
 
 REMEMBERED = 16

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.columns import Joined, parts
-from loader.dataset.arrow_file import read_columns
+from loader.base.columns import Joined, parts
+from loader.base.node_files import NodeFiles
 from loader.dataset.manifest import FileEntry
 from loader.dataset.schema import Row
+from loader.dataset.tables.arrow_file import read_columns
 from loader.errors import RunError
-from loader.node_files import NodeFiles
 from loader.storage.base import Storage
-from loader.storage.fenced import unfenced
+from loader.storage.leases.fenced import unfenced
 from loader.storage.local import LocalStorage
 
 MAX_BYTES_PER_SAMPLE = 40

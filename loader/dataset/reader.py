@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.arrays import Places, numbers
+from loader.base.arrays import Places, numbers
+from loader.base.node_files import NodeFiles
 from loader.dataset.clip import Clip, clip_of
+from loader.dataset.draws import Draws
 from loader.dataset.history import History
 from loader.dataset.latents import Latents
 from loader.dataset.listed import explained, read_listed
 from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
-from loader.dataset.members import Members, media_members, members
 from loader.dataset.plan_index import (
     PLANNED,
     PlanIndex,
@@ -26,11 +27,10 @@ from loader.dataset.plan_index import (
 )
 from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
-from loader.dataset.table_checks import problems, row_count
-from loader.dataset.tables import read_table, to_rows
-from loader.epoch_draws import Draws
+from loader.dataset.tables.checks import problems, row_count
+from loader.dataset.tables.parquet import read_table, to_rows
+from loader.dataset.tars.members import Members, media_members, members
 from loader.errors import RunError, UsageError
-from loader.node_files import NodeFiles
 from loader.storage import Storage, StorageConfig, open_storage
 
 NAME_CHARS = 16
@@ -257,7 +257,7 @@ class Dataset:
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds: every sample once; see `loader.source.Source`."""
+        """What an epoch holds: every sample once; see `loader.blend.source.Source`."""
         del seed  # every epoch is one whole pass
         rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws.once(rows_D, epoch)

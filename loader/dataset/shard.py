@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.energon import EnergonShard
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
-from loader.dataset.tar_format import TAR_BLOCK
+from loader.dataset.tars.energon import EnergonShard
+from loader.dataset.tars.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from loader.dataset.energon import energon_files
 from loader.dataset.history import History, ancestors
 from loader.dataset.latents import Latents
 from loader.dataset.manifest import (
@@ -28,10 +27,11 @@ from loader.dataset.plan_index import from_arrow, from_index, to_arrow
 from loader.dataset.reader import Dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, write_shard
-from loader.dataset.tables import from_parquet, to_parquet, to_table
+from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
+from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
-from loader.storage.lease import leased
+from loader.storage.leases.lease import leased
 
 SIDECARS = ".nv-meta/"
 _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")

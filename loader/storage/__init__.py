@@ -2,10 +2,10 @@
 
 from loader.storage.base import ObjectInfo, Storage
 from loader.storage.config import StorageConfig
-from loader.storage.lease import leased
+from loader.storage.leases.lease import leased
 from loader.storage.names import public_url
 from loader.storage.opening import open_object, open_storage
-from loader.storage.web import SilentError, WebError
+from loader.storage.web.web import SilentError, WebError
 
 __all__ = [
     "ObjectInfo",

@@ -83,7 +83,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         prefix = (match[2] or "").removesuffix("/")
         return S3Storage(match[1], check_path(prefix) if prefix else "", config)
     if _WEB.fullmatch(text):
-        from loader.storage.http import HttpStorage
+        from loader.storage.web.http import HttpStorage
 
         address, query = _split_query(text)
         return HttpStorage(address.rstrip("/"), config, query, listed_in)
@@ -99,7 +99,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
 
 
 def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[Storage, str]:
-    from loader.storage.http import HttpStorage
+    from loader.storage.web.http import HttpStorage
 
     address, query = _split_query(text)
     folder, _, name = address.rpartition("/")

@@ -7,11 +7,11 @@ Prints Markdown; plan times are for one core. A thirtieth of the steps are plann
 
 import argparse
 
-from loader.cost import PowerCost
-from loader.microbatches import Microbatches
-from loader.policy import POLICIES, Division, Policy, budgets_of
-from loader.simulate import Simulated, planned_steps, simulate
-from loader.workloads import WORKLOADS
+from loader.buckets.cost import PowerCost
+from loader.paper.simulate import Simulated, planned_steps, simulate
+from loader.paper.workloads import WORKLOADS
+from loader.plan.microbatches import Microbatches
+from loader.plan.policy import POLICIES, Division, Policy, budgets_of
 
 CASES = ((16, 1), (128, 3), (1024, 30))
 """Ranks, and what share of the steps is enough for them."""

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.buckets import Assignment, BucketConfig, assign
-from loader.columns import parts
+from loader.base.columns import parts
+from loader.buckets.buckets import Assignment, BucketConfig, assign
 from loader.dataset import Manifest, open_dataset
 from loader.dataset.manifest import FileEntry, ShardEntry, Totals, count_states
 from loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
 from loader.dataset.schema import TABLES
-from loader.plan import plan_epoch
-from loader.policy import Division
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division
 
 PER_SHARD = 1000
 SHAPES = np.array(

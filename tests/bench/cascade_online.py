@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from loader.errors import RunError
 from train.cascade.online.correction import corrected, correction
 from train.cascade.online.measured import Window, measurements

@@ -2,12 +2,12 @@
 
     python -m tests.bench.curate_kinds --films OUT/PART [--repeat 3]
 
-Takes the films of `tests.bench.curate_films`. What the floor is says `pipelines.bench_curate`: every packet of the
+Takes the films of `tests.bench.curate_films`. What the floor is says `pipelines.benchmarks.curate`: every packet of the
 picture decoded once, by one thread, and the pictures of the clips kept encoded once with the options of the clips;
 conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second ratio is over a floor that includes
-them, one `curate.picture.Finisher.finish` for each frame kept. Processor seconds, user and system, of this process and
-all its threads; the median of the repetitions' ratios. Each film is curated and its floor measured in turns.
-One film is curated beforehand and not counted: a worker imports once, however many films it sees.
+them, one `curate.frames.picture.Finisher.finish` for each frame kept. Processor seconds, user and system, of this
+process and all its threads; the median of the repetitions' ratios. Each film is curated and its floor measured in
+turns. One film is curated beforehand and not counted: a worker imports once, however many films it sees.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from curate.config import CurateConfig, fingerprint
-from curate.inputs import SourceRef, list_sources
+from curate.frames.picture import Finisher, Geometry
+from curate.frames.source import open_video
 from curate.ledger import Ledger
-from curate.picture import Finisher, Geometry
 from curate.records import Record
-from curate.source import open_video
-from curate.source_stage import CutSource
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
-from pipelines.bench_curate import floor
+from pipelines.benchmarks.curate import floor
 
 Times = tuple[float, float, float]
 """Seconds of curation, of the floor, and of conversions."""

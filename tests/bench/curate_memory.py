@@ -22,7 +22,7 @@ import numpy as np
 CURATE = """
 import sys
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate({"run": {"runner": "sequential"}}))
 """
 

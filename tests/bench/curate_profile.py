@@ -24,34 +24,48 @@ from typing import Any
 from unittest.mock import patch
 
 from curate.config import CurateConfig, fingerprint
-from curate.inputs import SourceRef, list_sources
 from curate.ledger import Ledger
 from curate.records import Record
-from curate.source_stage import CutSource
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
-from pipelines.bench_curate import floor
+from pipelines.benchmarks.curate import floor
 
 PARTS = {
-    "open, probe": ("curate.source:_opened", "curate.source:_counted", "curate.scan:probe"),
-    "decode": ("curate.timeline:Decoder._packets",),
+    "open, probe": (
+        "curate.frames.source:_opened",
+        "curate.frames.source:_counted",
+        "curate.source_pass.scan:probe",
+    ),
+    "decode": ("curate.frames.frame_times:Decoder._packets",),
     "small pictures": ("curate.shots.scale:Scaler.__call__",),
-    "shots": ("curate.shots.colour:ColourDetector.push", "curate.shots.colour:ColourDetector.finish"),
-    "stitch": ("curate.stitch:Samples.push", "curate.scan:stitch", "curate.foresight:stitch"),
-    "statistics": ("curate.sampling:FrameStats.push",),
-    "foresight, window": ("curate.ahead:Ahead.push", "curate.ahead:Ahead.finish"),
-    "convert": ("curate.picture:Finisher.finish",),
+    "shots": (
+        "curate.shots.colour.detector:ColourDetector.push",
+        "curate.shots.colour.detector:ColourDetector.finish",
+    ),
+    "stitch": (
+        "curate.shots.stitch:Samples.push",
+        "curate.source_pass.scan:stitch",
+        "curate.source_pass.lookahead:stitch",
+    ),
+    "statistics": ("curate.source_pass.sampling:FrameStats.push",),
+    "lookahead, window": (
+        "curate.source_pass.lookahead_encode:Ahead.push",
+        "curate.source_pass.lookahead_encode:Ahead.finish",
+    ),
+    "convert": ("curate.frames.picture:Finisher.finish",),
     "encode": (
         "curate.cut.encode:Encoder.__init__",
         "curate.cut.encode:Encoder.show",
         "curate.cut.encode:Encoder.finish",
     ),
     "motion": ("curate.filters.vectors:MotionMeter.push",),
-    "sample": ("curate.sampling:Collector.push", "curate.sampling:Collector.take"),
-    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.sampling:levels"),
+    "sample": ("curate.source_pass.sampling:Collector.push", "curate.source_pass.sampling:Collector.take"),
+    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.source_pass.sampling:levels"),
     "verify": ("curate.cut.clips:verify",),
-    "scores": ("curate.source_stage:scores",),
-    "fingerprints": ("curate.source_stage:embed_pictures", "curate.source_stage:dedup_fingerprint"),
-    "hash": ("curate.source_stage:_sha256", "curate.cut.clip:Clip.sha256"),
+    "scores": ("curate.source_pass.stage:scores",),
+    "fingerprints": ("curate.source_pass.stage:embed_pictures", "curate.source_pass.stage:dedup_fingerprint"),
+    "hash": ("curate.source_pass.stage:_sha256", "curate.cut.clip:Clip.sha256"),
     "ledger": ("curate.ledger:Ledger.write_clip", "curate.ledger:Ledger.write_arrays"),
 }
 

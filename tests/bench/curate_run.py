@@ -20,7 +20,7 @@ from pathlib import Path
 import ray
 
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import Dataset
 from loader.storage import open_storage
 

@@ -11,12 +11,12 @@ import random
 import statistics
 from collections import defaultdict
 
-from curate.forecast import Extent, ForecastConfig, Measured, extents, forecast
-from curate.headers import read_headers
-from curate.inputs import SourceRef
+from curate.frames.probe import ProbeConfig
 from curate.ledger import Ledger
-from curate.probe import ProbeConfig
-from curate.source_stage import STAGE, source_id
+from curate.run.forecast import Extent, ForecastConfig, Measured, extents, forecast
+from curate.source_pass.stage import STAGE, source_id
+from curate.sources.headers import read_headers
+from curate.sources.inputs import SourceRef
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
 

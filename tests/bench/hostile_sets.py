@@ -169,7 +169,7 @@ def in_child(act: Callable[[], Any], limit_s: float) -> dict[str, Any]:
 def make_dataset(folder: Path) -> None:
     """Two films, curated as a person would, with embeddings and a report."""
     from curate.config import CurateConfig
-    from curate.run import curate
+    from curate.run.curate import curate
     from pipelines.cli import main as reelweave
     from tests.media import write_video
 
@@ -239,7 +239,7 @@ def forge(body: Any, chance: random.Random) -> None:
 def forge_table(folder: Path, chance: random.Random) -> None:
     """Put other values of the right type into a row of a table, or leave rows out."""
     from loader.dataset.schema import TABLES
-    from loader.dataset.tables import from_parquet, to_parquet, to_rows, to_table
+    from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
 
     name = chance.choice(("index", "accounting", "scores"))
     rows = to_rows(from_parquet((folder / f"{name}.parquet").read_bytes()))
@@ -303,7 +303,7 @@ def _reelweave(*words: str) -> Command:
 
 def _stream(folder: Path) -> None:
     from loader.dataset import open_dataset
-    from loader.stream import VideoStream
+    from loader.stream.stream import VideoStream
     from tests.loader.stream_clips import config
 
     stream = VideoStream(open_dataset(folder), config(epochs=1))

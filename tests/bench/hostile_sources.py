@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.config import CurateConfig
-from curate.inputs import list_sources
-from curate.run import curate
+from curate.run.curate import curate
+from curate.sources.inputs import list_sources
 from loader.dataset import open_dataset
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig

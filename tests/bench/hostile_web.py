@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from curate.inputs import SourceRef, list_sources
+from curate.sources.inputs import SourceRef, list_sources
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig
 from tests.hostile_addresses import hostile_addresses

@@ -21,7 +21,7 @@ STEP_S = 120
 ALL_S = 570
 BENCH = """
 import json, sys
-from pipelines.bench_kernels import Plan, bench_kernels
+from pipelines.benchmarks.kernels import Plan, bench_kernels
 json.dump(bench_kernels(Plan(seconds=220)), open(sys.argv[1], "w"), indent=1)
 """
 

@@ -12,11 +12,11 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from loader.batch import Microbatch, Pack
-from loader.cost import Cost, LinearQuadraticCost
+from loader.buckets.cost import Cost, LinearQuadraticCost
 from loader.dataset import open_dataset
-from loader.policy import Regime
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
+from loader.plan.policy import Regime
+from loader.read.stream_config import StreamConfig
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import BUCKETS
 
 DEADLINE_S = 120.0

@@ -19,15 +19,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
-from loader.buckets import BucketConfig, assign
+from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.fetch import Fetched, Fetcher
-from loader.plan import plan_epoch
-from loader.policy import Division
-from loader.samples import Samples
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division
+from loader.read.fetch import Fetched, Fetcher
+from loader.read.samples import Samples
 from loader.storage import StorageConfig, open_storage
-from loader.tokens import Compression
-from pipelines.bench_loader import SAMPLE_BYTES, write_samples
+from pipelines.benchmarks.loader import SAMPLE_BYTES, write_samples
 from tests.s3server import Fault, FaultyProxy, make_bucket, s3_server
 
 Read = Callable[[Dataset, Sequence[int]], Iterator[bytes]]

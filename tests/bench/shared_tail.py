@@ -18,12 +18,12 @@ from itertools import product
 import numpy as np
 import torch.distributed as dist
 
-from loader.arrays import Floats, Places
-from loader.balance import balanced
-from loader.claims import Claims
-from loader.cost import PowerCost, seconds
-from loader.tail import Tail, TailConfig, tail_of, victims
-from loader.workloads import WORKLOADS
+from loader.base.arrays import Floats, Places
+from loader.buckets.cost import PowerCost, seconds
+from loader.paper.workloads import WORKLOADS
+from loader.plan.balance import balanced
+from loader.stream.claims import Claims
+from loader.stream.tail import Tail, TailConfig, tail_of, victims
 
 ERRORS = (0.02, 0.05, 0.10)
 STEP_S = 4.0  # of a live step
@@ -71,7 +71,7 @@ def step_of(name: str, ranks: int, microbatches: int, number: int, error: float,
 
 
 def ends_of(step: Step, readers: int) -> Floats:
-    """When each rank is done; one event after the other, as `loader.shared_steps` takes pieces."""
+    """When each rank is done; one event after the other, as `loader.stream.shared_steps` takes pieces."""
     ranks = len(step.fixed_R)
     behind = np.cumsum(np.bincount(step.tail.home, minlength=ranks))
     at = np.concatenate([[0], behind[:-1]])

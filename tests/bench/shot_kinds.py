@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from curate.shot_score import Counts, FileScore, Truth, load_truth, score
 from curate.shots import ShotConfig
+from curate.shots.score import Counts, FileScore, Truth, load_truth, score
 from curate.shots.transnet import network
 from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_detectors import Detect, decode_only, duration_s, ours, scenedetect

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from curate.perceptual import PICTURE
-from curate.shot_score import Counts, Truth, analysis_frames, load_truth, score
+from curate.frames.perceptual import PICTURE
 from curate.shots import ColourDetector, ColourDetectorConfig, Transition
-from curate.stitch import Samples, StitchConfig, stitch
-from pipelines.config import resolve
+from curate.shots.score import Counts, Truth, analysis_frames, load_truth, score
+from curate.shots.stitch import Samples, StitchConfig, stitch
+from pipelines.configuration.config import resolve
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 from tests.media import CORPUS
 

@@ -1,4 +1,4 @@
-"""Trains the small networks of the shot detector and writes `curate/shots/chances.npz`.
+"""Trains the small networks of the shot detector and writes `curate/shots/colour/chances.npz`.
 
     python -m tests.bench.train_shots FOOTAGE --corpus ../shared/videos [--kept FOLDER] [--seed N] [--out FILE]
 
@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from curate.shots.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, View, levels
-from curate.shots.features import HEIGHT, WIDTH, Features, Floats, features
-from curate.shots.likeness import CHANNELS, LONGEST, Likeness
-from curate.shots.motion import FARTHEST, RANKS, Motion
+from curate.shots.colour.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, View, levels
+from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, features
+from curate.shots.colour.likeness import CHANNELS, LONGEST, Likeness
+from curate.shots.colour.motion import FARTHEST, RANKS, Motion
 from curate.shots.scale import Scaler
 from tests.bench.shot_corpus import LEARNT, Recipe, film, known_films, shots_of, truth_of
 from tests.bench.shot_drawn import drawn_shots

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from curate.config import CurateConfig
-from curate.progress import Progress
-from curate.run import curate
+from curate.run.curate import curate
+from curate.runners.progress import Progress
 from loader.dataset import verify
 from loader.storage import open_storage
 

@@ -10,10 +10,10 @@ import argparse
 
 import numpy as np
 
-from loader.buckets import Assignment
-from loader.plan import plan_epoch
-from loader.policy import Division
-from loader.workloads import WORKLOADS, Workload
+from loader.buckets.buckets import Assignment
+from loader.paper.workloads import WORKLOADS, Workload
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division
 
 ORDER = "dual_constraint"  # `balanced` has the same steps, where ranks wait once a step
 DIVISIONS = (

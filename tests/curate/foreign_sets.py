@@ -7,7 +7,7 @@ from pathlib import Path
 
 from curate.foreign.run import Indexed, index_tars
 from loader.dataset import open_dataset, verify
-from loader.dataset.tables import to_rows
+from loader.dataset.tables.parquet import to_rows
 from loader.storage import open_storage
 from tests.foreign_tars import by_tarfile, by_webdataset, picture, video
 

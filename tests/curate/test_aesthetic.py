@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from curate.aesthetic import AestheticConfig, AestheticHead
+from curate.models.aesthetic import AestheticConfig, AestheticHead
 from loader.errors import UsageError
 from tests.tiny_models import Program
 

@@ -14,11 +14,11 @@ from av.video.frame import VideoFrame
 from curate.config import CurateConfig, fingerprint
 from curate.cut.clip import CutError
 from curate.cut.encode import Encoder
-from curate.inputs import list_sources
 from curate.ledger import Ledger
-from curate.scan import scan
-from curate.source_stage import CutSource
-from curate.spans import spans
+from curate.shots.spans import spans
+from curate.source_pass.scan import scan
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import list_sources
 from loader.storage import open_storage
 from tests.filter_footage import HEIGHT, WIDTH, encode, pan, still
 from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
@@ -171,7 +171,7 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
 
     path = write_video(tmp_path / "a.mp4", (60, 70))
     whole = curated(path, config(0), tmp_path / "whole")
-    monkeypatch.setattr("curate.ahead.Encoder", Failing)
+    monkeypatch.setattr("curate.source_pass.lookahead_encode.Encoder", Failing)
     assert curated(path, config(512), tmp_path / "out") == whole
     assert Failing.left < 0
 

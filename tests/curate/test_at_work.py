@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from curate.at_work import at_work, noted, watching
-from curate.inputs import SourceRef
 from curate.ledger import Ledger
-from curate.progress import Meter, Progress
+from curate.runners.progress import Meter, Progress
+from curate.source_pass.at_work import at_work, noted, watching
+from curate.sources.inputs import SourceRef
 from loader.storage import open_storage
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from curate.caption import Caption, CaptionConfig, Captioner, availability
-from curate.caption.backend import Ask, Draft
 from curate.caption.captioner import shortened
+from curate.caption.models.backend import Ask, Draft
 from curate.caption.prompts import PROMPTS, prompt_text, sha256
 from curate.caption.windows import Window, pictures_of, windows
-from curate.clip_pictures import Fault
+from curate.models.clip_frames import Fault
 from loader.errors import UsageError
 from tests.media import write_video
 from tests.tiny_vlm import tiny_vlm, tiny_writer

@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.clip_pictures import ClipError, clip_pictures
+from curate.models.clip_frames import ClipError, clip_pictures
 from loader.errors import UsageError
 from tests.media import read_number, write_video
 

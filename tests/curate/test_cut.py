@@ -13,8 +13,8 @@ from curate.cut import Clip, CutConfig, FailedClip, cut
 from curate.cut.clip import CutError
 from curate.cut.encode import nvenc_fault
 from curate.cut.verify import verify
-from curate.picture import Geometry
-from curate.spans import Span
+from curate.frames.picture import Geometry
+from curate.shots.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
 from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, sound_first, write_video
 

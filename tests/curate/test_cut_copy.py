@@ -11,8 +11,8 @@ import pytest
 
 from curate.cut import Clip, CutConfig, FailedClip
 from curate.cut.copy import Form, Unit, copyable, decoding_times, holds_idr
-from curate.picture import Geometry
-from curate.timeline import Timeline
+from curate.frames.frame_times import Timeline
+from curate.frames.picture import Geometry
 from tests.curate.test_probe import edited
 from tests.cutting import clips_of, cut_file, describe, pictures
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video

@@ -11,9 +11,9 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
 from curate.dedup import DedupConfig, Item, contaminated, dedup, fingerprint, quality
-from curate.perceptual import embed_pictures
-from curate.source import open_video
-from curate.timeline import Decoder
+from curate.frames.frame_times import Decoder
+from curate.frames.perceptual import embed_pictures
+from curate.frames.source import open_video
 from tests.media import CORPUS, NO_CORPUS
 
 CONFIG = DedupConfig()

@@ -10,7 +10,7 @@ import pytest
 
 from curate.filters import FilterConfig, MotionMeter, decide, frame_motion, motion_scores
 from curate.filters.vectors import vector_motion
-from curate.source import open_video
+from curate.frames.source import open_video
 from tests.filter_footage import HEIGHT, RATE, WIDTH, encode, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS
 

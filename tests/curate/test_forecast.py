@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from curate.config import CurateConfig
-from curate.forecast import Estimate, Extent, ForecastConfig, Measured, choose_sample, extents, forecast
-from curate.headers import Footage, read_headers
-from curate.inputs import SourceRef, list_sources
-from curate.probe import ProbeConfig
-from curate.run import curate, forecast_curation
+from curate.frames.probe import ProbeConfig
+from curate.run.curate import curate, forecast_curation
+from curate.run.forecast import Estimate, Extent, ForecastConfig, Measured, choose_sample, extents, forecast
+from curate.sources.headers import Footage, read_headers
+from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import StorageConfig
 from tests.media import write_video
 

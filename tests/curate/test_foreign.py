@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.removal import remove
-from curate.run import curate
+from curate.run.curate import curate
+from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset
 from loader.dataset.manifest import Foreign, Manifest
 from loader.dataset.reader import shard_storage
-from loader.dataset.tables import to_rows
-from loader.dataset.tar_scan import TarScan
+from loader.dataset.tables.parquet import to_rows
+from loader.dataset.tars.tar_scan import TarScan
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
 from tests.curate.foreign_sets import clips, digests, failed, index, mixed_set, problems

@@ -7,7 +7,7 @@ import numpy as np
 
 from loader import StreamConfig, VideoStream
 from loader.dataset import open_dataset
-from loader.dataset.tables import to_rows
+from loader.dataset.tables.parquet import to_rows
 from tests.curate.foreign_sets import failed, index, problems
 from tests.energon import energon_samples
 from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture

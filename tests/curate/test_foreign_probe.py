@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from curate.foreign.probe import probe
-from curate.source import SourceError
+from curate.frames.source import SourceError
 from tests.foreign_tars import picture, video
 from tests.media import numbered_frame, write_video
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from loader.buckets import BucketConfig
+from loader.buckets.buckets import BucketConfig
+from loader.buckets.tokens import Compression
 from loader.dataset import open_dataset, verify
-from loader.dataset.tables import to_rows
-from loader.dataset.tar_scan import TarScan
+from loader.dataset.tables.parquet import to_rows
+from loader.dataset.tars.tar_scan import TarScan
 from loader.storage import StorageConfig, open_storage
-from loader.stream import StreamConfig, VideoStream
-from loader.tokens import Compression
+from loader.stream.stream import StreamConfig, VideoStream
 from tests.commands import reelweave
 from tests.curate.foreign_sets import clips, failed, index, mixed_set
 from tests.energon import energon_samples
@@ -43,7 +43,7 @@ def test_a_video_that_kills_its_reader_is_left_out(
     by_webdataset(tmp_path / "set/b.tar", clips(raw, 10, 2))
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
-        "if 'curate.isolate' in sys.orig_argv:\n"
+        "if 'curate.frames.child_process' in sys.orig_argv:\n"
         "    import curate.foreign.tar as module\n"
         "    described = module._described\n"
         "    def deadly(region):\n"

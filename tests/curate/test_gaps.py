@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from curate.frames.frame_times import source_frames, timeline
 from curate.records import Record
-from curate.spans import SpanConfig, spans
-from curate.timeline import source_frames, timeline
+from curate.shots.spans import SpanConfig, spans
 from tests.curate.test_ahead import config, curated
 from tests.cutting import curated as records_of
 from tests.filter_footage import encode

@@ -9,15 +9,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from curate import source_stage
 from curate.config import CurateConfig
 from curate.filters.sound import levels
-from curate.run import curate
+from curate.run.curate import curate
+from curate.source_pass import stage as source_stage
 from loader.dataset import open_dataset
-from loader.decode import decode
 from loader.errors import RunError
+from loader.read.decode import decode
 from loader.storage import StorageConfig, open_object, public_url
-from pipelines.report_page import _thumbnail as thumbnail
+from pipelines.report.page import _thumbnail as thumbnail
 from tests.bench.hostile_sources import prove
 from tests.media import write_video
 

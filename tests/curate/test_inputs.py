@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.inputs import SourceRef, list_sources, shown
+from curate.sources.inputs import SourceRef, list_sources, shown
 from loader.errors import UsageError
 from loader.storage import StorageConfig, WebError, open_object, open_storage
 from tests.httpserver import WebServer, web_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.inputs import SourceRef, list_sources
+from curate.sources.inputs import SourceRef, list_sources
 from loader.errors import UsageError
 from loader.storage import StorageConfig, WebError, open_object
 from tests.bench import hostile_web

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.isolate import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Poisoned
 from loader.errors import RunError
 
 
@@ -103,7 +103,7 @@ def test_an_exception_crosses_over_whole(isolated: Isolated) -> None:
 def test_a_child_does_not_outlive_its_parent() -> None:
     code = """
 from tests.curate.test_isolate import work
-from curate.isolate import Isolated
+from curate.frames.child_process import Isolated
 import time
 print(Isolated(work)({"name": "a"})[0]["pid"], flush=True)
 time.sleep(60)

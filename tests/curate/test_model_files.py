@@ -7,7 +7,7 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.model_files import model_digests
+from curate.run.model_files import model_digests
 from loader.storage import open_storage
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage

@@ -8,9 +8,9 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.records import Row
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import open_dataset, verify
-from loader.dataset.tables import to_rows
+from loader.dataset.tables.parquet import to_rows
 from loader.errors import UsageError
 from tests.filter_footage import encode, pan
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from curate.config import SourceStageConfig
-from curate.probe import Probe, ProbeConfig, probe
-from curate.scan import scan
-from curate.source import SourceError, open_video
-from curate.timeline import Decoder, timeline
+from curate.frames.frame_times import Decoder, timeline
+from curate.frames.probe import Probe, ProbeConfig, probe
+from curate.frames.source import SourceError, open_video
+from curate.source_pass.scan import scan
 from loader.storage import StorageConfig, WebError, open_object
 from tests.httpserver import web_server
 from tests.media import CORPUS, NO_CORPUS, numbered_frame, read_number, write_video

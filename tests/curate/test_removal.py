@@ -7,7 +7,7 @@ import pytest
 
 from curate.ledger import Ledger
 from curate.records import Record
-from curate.removal import remove
+from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, publish, verify, write_shard
 from loader.errors import UsageError
 from loader.storage import open_storage

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.run import Progress, curate
+from curate.run.curate import Progress, curate
 from loader.dataset import open_dataset, verify
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
@@ -178,7 +178,7 @@ def test_a_stopped_run_does_not_cut_again(raw: Path, made: Path, tmp_path: Path)
 CURATE = """
 import sys
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate_json(sys.argv[3]))
 # Without a model there is no need of what takes seconds to import.
 assert "ray" in sys.modules or "torch" not in sys.modules

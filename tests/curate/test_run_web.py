@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
 from tests.httpserver import WebServer, web_server

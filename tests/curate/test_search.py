@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from curate.embed import ClipEmbedder, EmbedConfig, Embedding
-from curate.search import WEIGHTS_VERSION, ClipSearch
+from curate.models.embed import ClipEmbedder, EmbedConfig, Embedding
+from curate.search.search import WEIGHTS_VERSION, ClipSearch
 from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage

@@ -8,7 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.shot_score import (
+from curate.shots import ColourDetector, ColourDetectorConfig, ShotDetector, Transition
+from curate.shots.score import (
     Counts,
     TrueTransition,
     Truth,
@@ -18,7 +19,6 @@ from curate.shot_score import (
     score_video,
     summary,
 )
-from curate.shots import ColourDetector, ColourDetectorConfig, ShotDetector, Transition
 from loader.errors import RunError, UsageError
 
 CUT = TrueTransition(type="cut", start_frame=99, end_frame=100)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curate.shot_score import FileScore, load_truth, score_folder
 from curate.shots import (
     ColourDetector,
     ColourDetectorConfig,
@@ -16,6 +15,7 @@ from curate.shots import (
     Transition,
     pieces,
 )
+from curate.shots.score import FileScore, load_truth, score_folder
 
 VIDEOS = Path(__file__).parents[3] / "shared" / "videos"
 

@@ -6,8 +6,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.chances import Chances
-from curate.shots.features import (
+from curate.shots.colour.chances import Chances
+from curate.shots.colour.features import (
     HEIGHT,
     WIDTH,
     features,
@@ -15,7 +15,7 @@ from curate.shots.features import (
     structure_difference,
     unshifted_difference,
 )
-from curate.shots.likeness import Likeness
+from curate.shots.colour.likeness import Likeness
 from curate.shots.scale import Scaler, area_weights
 from tests.curate.test_shots import mixed, scene, still
 

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.features import features
-from curate.shots.motion import FARTHEST, RANKS, Motion
+from curate.shots.colour.features import features
+from curate.shots.colour.motion import FARTHEST, RANKS, Motion
 from tests.curate.test_shots import scene
 
 Floats = NDArray[np.float32]

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from curate.shots import ColourDetectorConfig, ShotConfig, Transition, make_detector
-from curate.shots.colour import ColourDetector, Nominations
+from curate.shots.colour.detector import ColourDetector, Nominations
 from curate.shots.hybrid import HybridConfig, HybridDetector
 from curate.shots.transnet import (
     MARGIN,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig, fingerprint
-from curate.inputs import list_sources
 from curate.ledger import Ledger
-from curate.pipeline import Stage, runner
 from curate.records import Row
-from curate.source_stage import CutSource, SourceStage
+from curate.runners.pipeline import Stage, runner
+from curate.source_pass.stage import CutSource, SourceStage
+from curate.sources.inputs import list_sources
 from loader.storage import StorageConfig, open_storage
 from tests.media import write_video
 

@@ -7,7 +7,7 @@ import av
 import pytest
 from av.stream import Disposition
 
-from curate.source import open_video
+from curate.frames.source import open_video
 from tests.media import numbered_frame
 
 

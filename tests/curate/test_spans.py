@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from curate.frames.frame_times import Damage, Timeline
 from curate.shots import Transition
-from curate.spans import SpanConfig, spans
-from curate.timeline import Damage, Timeline
+from curate.shots.spans import SpanConfig, spans
 
 ANY = SpanConfig(min_clip_s=0)
 

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from curate.clip_stages import ClipStage, clip_identity
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.model_stages import Judge
 from curate.records import Record
+from curate.run.clip_stages import ClipStage, clip_identity
+from curate.run.model_stages import Judge
 from loader.storage import open_storage
 from tests.media import write_video
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.perceptual import PICTURE
-from curate.shot_score import Counts, analysis_frames, load_truth, score
+from curate.frames.perceptual import PICTURE
 from curate.shots import ColourDetector, ColourDetectorConfig, Transition
-from curate.stitch import Samples, StitchConfig, stitch
+from curate.shots.score import Counts, analysis_frames, load_truth, score
+from curate.shots.stitch import Samples, StitchConfig, stitch
 from tests.media import CORPUS, NO_CORPUS
 
 CONFIG = StitchConfig()

@@ -15,10 +15,10 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import Dataset, open_dataset, verify
 from loader.storage import StorageConfig, open_storage
-from pipelines.report import default_config, write_report
+from pipelines.commands.report import default_config, write_report
 from tests.commands import reelweave
 from tests.curate.test_run import config
 from tests.media import write_video

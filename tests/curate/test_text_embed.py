@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from curate.text_embed import TextEmbedConfig, TextEmbedder, passes
+from curate.models.text_embed import TextEmbedConfig, TextEmbedder, passes
 from loader.errors import RunError, UsageError
 from tests.tiny_models import WORDS, tiny_text_encoder
 

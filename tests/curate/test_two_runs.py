@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.forecast import ForecastConfig
 from curate.foreign.run import index_tars
-from curate.removal import remove
-from curate.run import curate, forecast_curation
+from curate.run.curate import curate, forecast_curation
+from curate.run.forecast import ForecastConfig
+from curate.takedown.removal import remove
 from loader.dataset import DatasetWriter, Removal, verify
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, leased, open_storage

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from curate.forecast import ForecastConfig
 from curate.records import Row
-from curate.removal import remove
-from curate.run import curate, forecast_curation
-from curate.source_stage import CutSource
+from curate.run.curate import curate, forecast_curation
+from curate.run.forecast import ForecastConfig
+from curate.source_pass.stage import CutSource
+from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage
@@ -165,7 +165,7 @@ def test_a_source_that_kills_its_worker_is_quarantined_by_name(
 ) -> None:
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
-        patched.setattr("curate.work.CutSource", Poisonous)
+        patched.setattr("curate.run.state.CutSource", Poisonous)
         curate([str(raw)], str(out), config(run={"isolate": True}))
     rows = [row for row in open_dataset(out).accounting.to_pylist() if row["source"].endswith("2.mp4")]
     assert [(row["state"], row["stage"]) for row in rows] == [("failed", "worker")]

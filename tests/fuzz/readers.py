@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.dataset.tar_format import TarError
+from loader.dataset.tars.tar_format import TarError
 from loader.errors import RunError, UsageError
 
 OURS = (RunError, UsageError)  # ObjectError is a RunError
@@ -62,8 +62,8 @@ def _tars(folder: Path) -> list[bytes]:
 
 
 def _tar(folder: Path, data: bytes) -> object:
-    from loader.dataset.tar_samples import read_sample
-    from loader.dataset.tar_scan import TarScan
+    from loader.dataset.tars.tar_samples import read_sample
+    from loader.dataset.tars.tar_scan import TarScan
 
     samples = list(TarScan(io.BytesIO(data)))
     with suppress(*OURS, TarError):
@@ -121,7 +121,7 @@ def _with_file(ending: str) -> Reader:
 
 def _opened(folder: Path) -> object:
     from loader.dataset import open_dataset
-    from loader.dataset.verify import verify
+    from loader.dataset.checks.verify import verify
     from loader.storage import open_storage
 
     with suppress(*OURS):
@@ -182,9 +182,9 @@ def _states(folder: Path) -> list[bytes]:
 
 
 def _state(folder: Path, data: bytes) -> object:
-    from loader.loader_state import read_loader_state, read_reading_state
-    from loader.state_diff import diff_states
-    from pipelines.state import _read, describe
+    from loader.stream.loader_state import read_loader_state, read_reading_state
+    from loader.stream.state_diff import diff_states
+    from pipelines.commands.state import _read, describe
 
     with suppress(ValueError, RecursionError):
         held = json.loads(data)
@@ -251,8 +251,8 @@ def _checkpoint(ending: str) -> Reader:
 
 def _config(folder: Path, data: bytes) -> object:
     from curate.config import CurateConfig
-    from pipelines.config import resolve
-    from pipelines.train_config import TrainRunConfig
+    from pipelines.configuration.config import resolve
+    from pipelines.configuration.train_config import TrainRunConfig
 
     file = _file(folder, "config.yaml", data)
     with suppress(*OURS):
@@ -262,7 +262,7 @@ def _config(folder: Path, data: bytes) -> object:
 
 def _overrides(folder: Path, data: bytes) -> object:
     from curate.config import CurateConfig
-    from pipelines.config import resolve
+    from pipelines.configuration.config import resolve
 
     return resolve(CurateConfig, None, data.decode("utf-8", "surrogateescape").split("\n"))
 
@@ -300,7 +300,7 @@ def _sidecar(folder: Path, data: bytes) -> object:
 
 def _listing(suffix: str) -> Callable[[Path, bytes], object]:
     def read(folder: Path, data: bytes) -> object:
-        from curate.lists import read_list
+        from curate.sources.lists import read_list
 
         return list(read_list(io.BytesIO(data), f"list.{suffix}"))
 
@@ -396,9 +396,9 @@ _PROFILE = b"module,batch,frames,height,width,length,degree,seconds,peak_gib\n" 
 
 
 def _csv(folder: Path, data: bytes) -> object:
-    from loader.cost_fit import read_timings
-    from loader.memory_fit import fit_memory
-    from pipelines.files import read_text
+    from loader.buckets.cost_fit import read_timings
+    from loader.buckets.memory_fit import fit_memory
+    from pipelines.terminal.files import read_text
     from train.cascade.costs.profile_csv import read_profile
     from train.cascade.paper.cost_table import read_cost_table
 
@@ -423,8 +423,8 @@ def _cost_models(folder: Path) -> list[bytes]:
 
 
 def _cost_model(folder: Path, data: bytes) -> object:
-    from pipelines.plan_execution import topology_of
-    from pipelines.plan_problems import _cost_model as costs
+    from pipelines.plans.execution import topology_of
+    from pipelines.plans.problems import _cost_model as costs
     from train.cascade.training.clip_costs import read_costs
 
     file = _file(folder, "a.json", data)
@@ -435,7 +435,7 @@ def _cost_model(folder: Path, data: bytes) -> object:
 
 
 def _trace(folder: Path, data: bytes) -> object:
-    from loader.tokens import COMPRESSIONS
+    from loader.buckets.tokens import COMPRESSIONS
     from train.cascade.paper.trace import read_trace
 
     return read_trace(_file(folder, "trace.json", data)).samples(COMPRESSIONS["hunyuanvideo"])

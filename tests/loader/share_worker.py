@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 
 from loader.dataset import Dataset, open_dataset
 from loader.errors import RunError
-from loader.share import Share
+from loader.read.share import Share
 from loader.storage import open_storage
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, config, digest
 
 SETTINGS = {

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from loader.batch import Microbatch, Pack
 from loader.dataset import open_dataset
-from loader.shared_steps import SharedSteps
-from loader.stream import VideoStream
-from loader.tail import TailConfig
+from loader.stream.shared_steps import SharedSteps
+from loader.stream.stream import VideoStream
+from loader.stream.tail import TailConfig
 from tests.loader.stream_clips import config
 
 SETTINGS = config(epochs=4, microbatches=3)

@@ -4,12 +4,12 @@ import hashlib
 from pathlib import Path
 
 from loader.batch import Microbatch
-from loader.buckets import BucketConfig
+from loader.buckets.buckets import BucketConfig
+from loader.buckets.tokens import Compression
 from loader.dataset import Dataset, DatasetWriter, Sample
+from loader.read.stream_config import StreamConfig
 from loader.storage import open_storage
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
-from loader.tokens import Compression
+from loader.stream.stream import VideoStream
 
 BUCKETS = BucketConfig(
     frames=(5, 9),

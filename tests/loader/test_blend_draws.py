@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loader.blend import Blend
+from loader.blend.source import Source
 from loader.dataset import open_dataset
-from loader.epoch_draws import Draws
+from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.source import Source
 from tests.loader.blend_datasets import blend_of, write_dataset
 
 A, B, C = 40, 25, 11

@@ -6,7 +6,7 @@ import pytest
 
 from loader.batch import Coming, Microbatch, Pack
 from loader.dataset import Dataset
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import config
 
 

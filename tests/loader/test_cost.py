@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from loader.cost import LinearQuadraticCost, PowerCost, largest_batch, seconds
-from loader.cost_fit import Timings, fit_linear_quadratic, fit_power, read_timings
+from loader.buckets.cost import LinearQuadraticCost, PowerCost, largest_batch, seconds
+from loader.buckets.cost_fit import Timings, fit_linear_quadratic, fit_power, read_timings
 from loader.errors import UsageError
 
 WIDE_DIT = LinearQuadraticCost(fixed_s=0.02, token_s=2e-5, square_s=2e-5 / 30_000)

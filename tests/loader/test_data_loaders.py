@@ -16,7 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from loader.batch import Microbatch
 from loader.dataset import Dataset
 from loader.errors import UsageError
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import EVERY_KEY, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital'")

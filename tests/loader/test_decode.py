@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loader.buckets import Bucket
-from loader.decode import Decoder, decode, decode_with_decord, decode_with_pyav
+from loader.buckets.buckets import Bucket
 from loader.errors import RunError
+from loader.read.decode import Decoder, decode, decode_with_decord, decode_with_pyav
 from tests.media import read_number, write_video
 
 needs_decord = pytest.mark.skipif(find_spec("decord") is None, reason="decord is not installed")
@@ -220,7 +220,7 @@ import sys
 if sys.argv[1] == "hidden":
     sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
 import numpy as np
-from loader.decode import decode
+from loader.read.decode import decode
 video_CTHW = np.empty((3, 3, 48, 96), np.uint8)
 decode(sys.stdin.buffer.read(), np.arange(5, 8), video_CTHW, decoder=sys.argv[2])
 print("decord.video_reader" in sys.modules, file=sys.stderr)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from loader.buckets import BucketConfig, assign
-from loader.cost import seconds
-from loader.epoch import dataset_steps
-from loader.epoch_draws import Draws
+from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.cost import seconds
+from loader.buckets.tokens import Compression
+from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan import plan_epoch
-from loader.policy import POLICIES, Division, Policy
-from loader.simulate import PlannedStep
-from loader.tokens import Compression
+from loader.paper.dataset_steps import dataset_steps
+from loader.paper.simulate import PlannedStep
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import POLICIES, Division, Policy
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(

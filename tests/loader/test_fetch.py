@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from loader.fetch import MAX_RANGE_BYTES, Fetcher, Place, ranges
+from loader.read.fetch import MAX_RANGE_BYTES, Fetcher, Place, ranges
 
 SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.removal import remove
+from curate.takedown.removal import remove
 from loader.blend import open_source
 from loader.dataset import (
     Dataset,
@@ -24,9 +24,9 @@ from loader.dataset import (
 from loader.dataset.history import REMEMBERED, SHAPE, History
 from loader.dataset.plan_index import DTYPES, PlanIndex
 from loader.errors import UsageError
-from loader.shuffle import Shuffle
+from loader.plan.shuffle import Shuffle
 from loader.storage import open_storage
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import SAMPLES, config, write
 from tests.loader.test_revisions import accounted
 from tests.loader.test_stream_resume import run_steps

@@ -26,7 +26,7 @@ from loader.dataset import open_dataset, verify
 from loader.dataset.clip import clip_of
 from loader.dataset.plan_index import from_arrow, to_arrow
 from loader.dataset.schema import TABLES
-from loader.dataset.tables import from_parquet, to_parquet, to_rows, to_table
+from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
 from loader.errors import RunError
 from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main

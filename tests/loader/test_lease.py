@@ -15,9 +15,9 @@ import pytest
 from loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, leased, open_storage
-from loader.storage.holder import Holder, read_holder
+from loader.storage.leases.holder import Holder, read_holder
+from loader.storage.leases.timed_lease import TimedLease
 from loader.storage.names import LEASE
-from loader.storage.timed_lease import TimedLease
 from tests.loader.test_dataset import make_sample
 from tests.loader.test_revisions import accounted
 from tests.s3server import FaultyProxy, make_bucket, s3_server

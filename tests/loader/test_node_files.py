@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.columns import Joined
+from loader.base.columns import Joined
+from loader.base.node_files import NodeFiles
 from loader.dataset import Dataset, open_dataset
-from loader.node_files import NodeFiles
-from loader.shuffle import Shuffle
+from loader.plan.shuffle import Shuffle
 from loader.storage import StorageConfig, open_storage
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import config
 from tests.loader.test_dataset import make_sample, tree, write
 from tests.loader.test_stream_resume import run_steps
@@ -34,7 +34,7 @@ print(int(index.size.sum()), ".plan.arrow" in maps)
 MAKE = """
 import sys, time
 from pathlib import Path
-from loader.node_files import NodeFiles
+from loader.base.node_files import NodeFiles
 
 def fill(path):
     path.write_text("half")
@@ -159,7 +159,7 @@ PLAN = """
 import json, sys
 from pathlib import Path
 from loader.dataset import open_dataset
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import config
 settings = config(decode=False, node_folder=Path(sys.argv[2]), microbatches=3)
 stream = VideoStream(open_dataset(sys.argv[1]), settings, int(sys.argv[3]), 2)

@@ -5,14 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from loader.buckets import Assignment, BucketConfig, assign
+from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.outlook import heavy_tail, outlook
-from loader.plan import EpochPlan, plan_epoch
-from loader.plan_metrics import idle
-from loader.policy import Division
-from loader.stream import VideoStream
-from loader.tokens import Compression
+from loader.paper.outlook import heavy_tail, outlook
+from loader.paper.plan_metrics import idle
+from loader.plan.plan import EpochPlan, plan_epoch
+from loader.plan.policy import Division
+from loader.stream.stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import config
 

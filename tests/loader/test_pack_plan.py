@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from loader.batch import Pack
-from loader.buckets import Assignment, BucketConfig, assign
+from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.plan import Done, plan_epoch
-from loader.policy import Division, Policy
-from loader.stream import VideoStream
-from loader.tokens import Compression
+from loader.plan.plan import Done, plan_epoch
+from loader.plan.policy import Division, Policy
+from loader.stream.stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import SAMPLES, config
 from tests.media import read_number

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.buckets import Budgets
-from loader.cost import LinearQuadraticCost, PowerCost
+from loader.buckets.buckets import Budgets
+from loader.buckets.cost import LinearQuadraticCost, PowerCost
 from loader.errors import UsageError
-from loader.microbatches import Microbatches
-from loader.packed_steps import PackedStep, packed_steps, simulate_packs
-from loader.packing import CARRIED, PackSizes, balanced_packs, cu_seqlens, packs_in_order, taken
-from loader.workloads import WORKLOADS
+from loader.paper.packed_steps import PackedStep, packed_steps, simulate_packs
+from loader.paper.workloads import WORKLOADS
+from loader.plan.microbatches import Microbatches
+from loader.plan.packing import CARRIED, PackSizes, balanced_packs, cu_seqlens, packs_in_order, taken
 from tests.bench.hard_packs import mixtures
 from tests.bench.hard_packs import packed as packed_hard
 

@@ -8,12 +8,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from loader.buckets import Assignment, BatchSize, Bucket, Budgets
-from loader.cost import PowerCost, seconds
-from loader.epoch_draws import Draws
+from loader.buckets.buckets import Assignment, BatchSize, Bucket, Budgets
+from loader.buckets.cost import PowerCost, seconds
+from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan import Done, EpochPlan, plan_epoch
-from loader.policy import Division, Policy, Regime
+from loader.plan.plan import Done, EpochPlan, plan_epoch
+from loader.plan.policy import Division, Policy, Regime
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.removal import remove
-from loader.buckets import assign
+from curate.takedown.removal import remove
+from loader.buckets.buckets import assign
 from loader.dataset import (
     Removal,
     open_dataset,

@@ -7,13 +7,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from loader.buckets import Budgets
-from loader.cost import Cost, LinearQuadraticCost, PowerCost, seconds
-from loader.cost_fit import Timings
-from loader.plan_metrics import idle
-from loader.policy import Division, place
-from loader.recalibrate import RecalibrateConfig, recalibrated
-from loader.workloads import WORKLOADS
+from loader.buckets.buckets import Budgets
+from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
+from loader.buckets.cost_fit import Timings
+from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from loader.paper.plan_metrics import idle
+from loader.paper.workloads import WORKLOADS
+from loader.plan.policy import Division, place
 
 CONFIG = RecalibrateConfig()
 WORKLOAD = WORKLOADS["koala-wide"]

@@ -14,7 +14,7 @@ from loader.dataset import (
     verify,
     write_shard,
 )
-from loader.dataset.tables import to_rows
+from loader.dataset.tables.parquet import to_rows
 from loader.errors import RunError
 from loader.storage import open_storage
 from tests.loader.test_dataset import make_sample, problems, write

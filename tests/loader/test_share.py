@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from loader.dataset import Dataset, Sample
-from loader.decode import decode
 from loader.errors import UsageError
-from loader.share import Loaded, Share, divide
-from loader.stream import VideoStream
+from loader.read.decode import decode
+from loader.read.share import Loaded, Share, divide
+from loader.stream.stream import VideoStream
 from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
 from tests.loader.stream_clips import config, make_sample, write
 from tests.train.ranks import Ranks
@@ -156,7 +156,7 @@ def test_a_rank_decodes_ahead_however_many_microbatches_others_decode_between(
         second.set()
         return decode(*arguments, **options)
 
-    monkeypatch.setattr("loader.contents.decode", decode_two_at_once)
+    monkeypatch.setattr("loader.read.collate.decode", decode_two_at_once)
     list(VideoStream(dataset, SETTINGS["one by one"], share=LastOfEight()))
     assert next(began) > 1
 

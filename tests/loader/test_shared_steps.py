@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from loader.claims import Claims
-from loader.cost import PowerCost, seconds
+from loader.buckets.cost import PowerCost, seconds
 from loader.dataset import Dataset
 from loader.errors import UsageError
-from loader.shared_steps import SharedSteps
-from loader.stream import VideoStream
-from loader.tail import Tail, TailConfig, tail_of, victims
-from loader.workloads import WORKLOADS
+from loader.paper.workloads import WORKLOADS
+from loader.stream.claims import Claims
+from loader.stream.shared_steps import SharedSteps
+from loader.stream.stream import VideoStream
+from loader.stream.tail import Tail, TailConfig, tail_of, victims
 from tests.loader.shared_steps_worker import BEFORE, run
 from tests.loader.stream_clips import SAMPLES, config
 from tests.train.ranks import Ranks

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.arrays import Places
+from loader.base.arrays import Places
 from loader.dataset import Dataset, open_dataset
-from loader.fetch import Place, ranges
-from loader.plan import group_draws, plan_epoch
-from loader.policy import Division
-from loader.shuffle import Permuted, Shuffle
+from loader.plan.plan import group_draws, plan_epoch
+from loader.plan.policy import Division
+from loader.plan.shuffle import Permuted, Shuffle
+from loader.read.fetch import Place, ranges
 from pipelines.cli import main
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config
 from tests.loader.test_plan import assignment

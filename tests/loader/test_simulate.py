@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from loader.cost import LinearQuadraticCost, PowerCost, seconds
-from loader.policy import POLICIES, Division, Policy, budgets_of, place
-from loader.simulate import PlannedStep, Simulated, planned_steps, simulate
-from loader.workloads import WORKLOADS
+from loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
+from loader.paper.simulate import PlannedStep, Simulated, planned_steps, simulate
+from loader.paper.workloads import WORKLOADS
+from loader.plan.policy import POLICIES, Division, Policy, budgets_of, place
 
 
 def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> Simulated:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from loader.cost import PowerCost
-from loader.policy import Division, Policy, Regime
-from loader.simulate import Simulated, planned_steps, simulate
-from loader.slots import slotted
-from loader.workloads import WORKLOADS
+from loader.buckets.cost import PowerCost
+from loader.paper.simulate import Simulated, planned_steps, simulate
+from loader.paper.workloads import WORKLOADS
+from loader.plan.policy import Division, Policy, Regime
+from loader.plan.slots import slotted
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]
 

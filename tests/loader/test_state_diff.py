@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from loader.cost import LinearQuadraticCost
+from loader.buckets.cost import LinearQuadraticCost
 from loader.dataset import Dataset
-from loader.position import Part, Position, Setting, StreamState, read_state, state_of
-from loader.state_diff import Relation, diff_states
-from loader.stream import VideoStream
+from loader.plan.position import Part, Position, Setting, StreamState, read_state, state_of
+from loader.stream.state_diff import Relation, diff_states
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import config
 
 STEP = Setting(policy="balanced", regime="step", lookahead=4)

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.buckets import BucketConfig, assign
+from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.stats import DatasetStats, dataset_stats
+from loader.buckets.tokens import Compression
 from loader.dataset.plan_index import PlanIndex
-from loader.plan import plan_epoch
-from loader.policy import Division
-from loader.stats import DatasetStats, dataset_stats
-from loader.tokens import Compression
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(

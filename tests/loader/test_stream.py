@@ -10,14 +10,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from loader.batch import Microbatch
-from loader.buckets import Bucket
+from loader.buckets.buckets import Bucket
+from loader.buckets.frame_sampling import FrameSampling
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import RunError, UsageError
-from loader.plan import plan_epoch
-from loader.policy import Division
-from loader.sampling import FrameSampling
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division
 from loader.storage import open_storage
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SAMPLES, SHAPELESS, config, digest, keys, make_sample, write
 from tests.media import read_number
 

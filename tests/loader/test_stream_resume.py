@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from loader.batch import Microbatch
-from loader.cost import LinearQuadraticCost
+from loader.buckets.cost import LinearQuadraticCost
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
-from loader.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, read_state, state_of
-from loader.shuffle import Shuffle
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
+from loader.plan.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, read_state, state_of
+from loader.plan.shuffle import Shuffle
+from loader.read.stream_config import StreamConfig
+from loader.stream.stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
 from tests.train.ranks import Ranks
 

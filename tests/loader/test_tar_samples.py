@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import webdataset
 
-from loader.dataset.tar_samples import read_sample
-from loader.dataset.tar_scan import TarSample, TarScan
+from loader.dataset.tars.tar_samples import read_sample
+from loader.dataset.tars.tar_scan import TarSample, TarScan
 from loader.errors import RunError
 from tests.foreign_tars import by_tarfile, by_webdataset
 

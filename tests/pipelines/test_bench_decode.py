@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from pipelines.bench_decode import SCENES, bench_decode
+from pipelines.benchmarks.decode import SCENES, bench_decode
 
 
 def test_stream_and_decoders_decode_the_same_clips() -> None:

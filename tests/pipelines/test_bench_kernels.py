@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from pipelines.bench_kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
-from pipelines.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
-from pipelines.kernel_goals import BF16, COMPILED, FP32, Row, goals
+from pipelines.benchmarks.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
+from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
+from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
 from train.kernels.eager import EAGER
 from train.kernels.reference import norm_modulate
 

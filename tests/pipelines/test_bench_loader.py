@@ -1,7 +1,7 @@
 """The loader's benchmark, on few samples."""
 
-from pipelines.bench_loader import bench_loader
-from pipelines.bench_peers import installed_peers
+from pipelines.benchmarks.loader import bench_loader
+from pipelines.benchmarks.peers import installed_peers
 
 
 def test_it_reads_everything_and_is_no_slower_than_the_others() -> None:
@@ -15,5 +15,5 @@ def test_it_reads_everything_and_is_no_slower_than_the_others() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_left_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.bench_peers.find_spec", lambda name: None)
+    monkeypatch.setattr("pipelines.benchmarks.peers.find_spec", lambda name: None)
     assert installed_peers(tmp_path, tmp_path) == {}

@@ -6,7 +6,7 @@ import pytest
 
 from curate.config import CurateConfig
 from loader.errors import UsageError
-from pipelines.config import resolve
+from pipelines.configuration.config import resolve
 
 
 def put(tmp_path: Path, text: str) -> Path:

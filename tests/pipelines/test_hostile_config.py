@@ -10,14 +10,14 @@ import pytest
 from pydantic import BaseModel
 
 from curate.config import CurateConfig
-from curate.forecast import ForecastConfig
+from curate.run.forecast import ForecastConfig
 from loader.errors import UsageError
 from loader.storage.names import without_secrets
-from pipelines.config import resolve
-from pipelines.config_docs import _models
-from pipelines.report import ReportConfig
-from pipelines.train_config import TrainRunConfig
-from pipelines.train_vae_config import VaeRunConfig
+from pipelines.commands.report import ReportConfig
+from pipelines.configuration.config import resolve
+from pipelines.configuration.config_docs import _models
+from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.configuration.train_vae_config import VaeRunConfig
 from tests.commands import reelweave
 
 MODELS = [CurateConfig, ReportConfig, TrainRunConfig, VaeRunConfig, ForecastConfig]

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.config import CurateConfig
-from curate.run import curate
+from curate.run.curate import curate
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
 from pipelines.cli import main
-from pipelines.report import default_config, write_report
+from pipelines.commands.report import default_config, write_report
 from tests.media import write_video
 
 NASTY = "<script>alert('x')</script><img src=http://example.org/x.png onerror=alert(1)> \"'&"

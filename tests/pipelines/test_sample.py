@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from loader.decode import decode
+from loader.read.decode import decode
 from pipelines.cli import main
-from pipelines.mp4 import encode_mp4
+from pipelines.terminal.mp4 import encode_mp4
 from tests.train.clips import ClipStream, tiny_config
 from train.config.optimizer import EmaConfig
 from train.loop.trainer import Trainer

@@ -7,11 +7,18 @@ import yaml
 
 from curate.config import CurateConfig
 from loader.errors import UsageError
-from pipelines.config import resolve
-from pipelines.config_docs import CURATE_HEAD, LATENTS_HEAD, TRAIN_HEAD, VAE_HEAD, page, yaml_file
-from pipelines.report import ReportConfig
-from pipelines.train_config import TrainRunConfig
-from pipelines.train_vae_config import VaeRunConfig
+from pipelines.commands.report import ReportConfig
+from pipelines.configuration.config import resolve
+from pipelines.configuration.config_docs import (
+    CURATE_HEAD,
+    LATENTS_HEAD,
+    TRAIN_HEAD,
+    VAE_HEAD,
+    page,
+    yaml_file,
+)
+from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.configuration.train_vae_config import VaeRunConfig
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.latents.config import LatentsConfig

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from loader.dataset import Dataset, open_dataset
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from pipelines.cli import main
 from tests.loader.stream_clips import SAMPLES, SHAPES, config, make_sample, write
 from tests.media import write_video
@@ -52,8 +52,8 @@ def run_config(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def saved(dataset: Dataset, run_config: Path, tmp_path: Path) -> Path:
     """The state behind one step of that run."""
-    from pipelines.config import resolve
-    from pipelines.train_config import TrainRunConfig
+    from pipelines.configuration.config import resolve
+    from pipelines.configuration.train_config import TrainRunConfig
 
     stream = VideoStream(dataset, resolve(TrainRunConfig, run_config, []).stream)
     for micro in stream:

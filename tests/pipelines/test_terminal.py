@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.printable import printable, printable_json
+from loader.base.printable import printable, printable_json
 from tests.commands import reelweave
 from tests.media import write_video
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets import Bucket
-from loader.position import Position
+from loader.buckets.buckets import Bucket
+from loader.plan.position import Position
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
 from train.config.model import DiTConfig

@@ -6,12 +6,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from loader.buckets import BucketConfig
+from loader.buckets.buckets import BucketConfig
 from loader.dataset import Sample
-from loader.stream_config import StreamConfig
-from pipelines.latents_run import Outcome, make_latents
-from pipelines.train import train
-from pipelines.train_config import TrainRunConfig
+from loader.read.stream_config import StreamConfig
+from pipelines.commands.train import train
+from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.latents.run import Outcome, make_latents
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 PRELOADED = (
     "train.loop.trainer",
-    "loader.stream",
+    "loader.stream.stream",
     "train.cascade.training.cascades",
     "torch._dynamo",
     "torch.distributed.fsdp",

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.batch import Microbatch, Pack
-from loader.buckets import Bucket
-from loader.position import Position
+from loader.buckets.buckets import Bucket
+from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import relative_errors
 from train.config.lora import LoraConfig

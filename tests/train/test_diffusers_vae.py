@@ -6,8 +6,8 @@ import diffusers
 import pytest
 import torch
 
+from loader.buckets.tokens import visual_tokens
 from loader.errors import UsageError
-from loader.tokens import visual_tokens
 from tests.train.clips import ClipStream
 from tests.train.published import drawn, run_config
 from train.config.run import TrainConfig

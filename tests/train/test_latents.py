@@ -8,13 +8,13 @@ import pytest
 import torch
 import webdataset
 
-from curate.removal import remove
+from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, verify
 from loader.dataset.latents import LATENT
 from loader.errors import RunError, UsageError
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from pipelines.cli import main
-from pipelines.train_config import HeldOutConfig
+from pipelines.configuration.train_config import HeldOutConfig
 from tests.train.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips
 from train.latents.given import stored
 from train.logs.log import LOSSES

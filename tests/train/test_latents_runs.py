@@ -13,7 +13,7 @@ from loader.dataset import open_dataset, verify
 from loader.dataset.latents import LATENT
 from loader.errors import UsageError
 from loader.storage import StorageConfig
-from loader.stream import VideoStream
+from loader.stream.stream import VideoStream
 from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
 from tests.train.clips import tiny_config
@@ -173,7 +173,7 @@ def read_shared(dataset: str, out: str, folder: str) -> None:
     """Notes what microbatches and packs hold, read by all ranks together."""
     import torch.distributed as dist
 
-    from loader.share import Share
+    from loader.read.share import Share
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")

@@ -9,9 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_mask
 
 from loader.batch import Microbatch, Pack
-from loader.buckets import Bucket
+from loader.buckets.buckets import Bucket
 from loader.errors import UsageError
-from loader.position import Position
+from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
 from train.config.model import DiTConfig

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from loader.batch import Batch
-from loader.buckets import BucketConfig
+from loader.buckets.buckets import BucketConfig
 from loader.dataset import Dataset, open_dataset
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
-from pipelines.train import train
-from pipelines.train_config import HeldOutConfig, TrainRunConfig
+from loader.read.stream_config import StreamConfig
+from loader.stream.stream import VideoStream
+from pipelines.commands.train import train
+from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config

@@ -4,8 +4,8 @@ import pytest
 import torch
 import yaml
 
-from loader.buckets import BucketConfig
-from loader.measured import read_measured
+from loader.buckets.buckets import BucketConfig
+from loader.buckets.measured_shapes import read_measured
 from pipelines.cli import main
 from tests.train.clips import tiny_config
 from train.distributed.world import World, join

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from loader.cost import Cost, LinearQuadraticCost, PowerCost
-from loader.cost_fit import Timings
-from loader.recalibrate import RecalibrateConfig, Recalibration
+from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
+from loader.buckets.cost_fit import Timings
+from loader.buckets.recalibrate import RecalibrateConfig, Recalibration
 from tests.train import worlds
 from tests.train.clips import ClipStream, tiny_config
 from train.distributed.world import join

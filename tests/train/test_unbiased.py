@@ -22,11 +22,11 @@ import pytest
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets import Assignment, Bucket, Budgets, batch_size
-from loader.cost import PowerCost
-from loader.plan import PlannedMicrobatch, StepPlan, plan_epoch
-from loader.policy import Division, budgets_of
-from loader.position import Position
+from loader.buckets.buckets import Assignment, Bucket, Budgets, batch_size
+from loader.buckets.cost import PowerCost
+from loader.plan.plan import PlannedMicrobatch, StepPlan, plan_epoch
+from loader.plan.policy import Division, budgets_of
+from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config
 from train.config.model import DiTConfig
 from train.config.tokenizer import PatchTransformConfig

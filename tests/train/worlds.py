@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from loader.batch import Batch
-from loader.buckets import BucketConfig
-from loader.cost import PowerCost
+from loader.buckets.buckets import BucketConfig
+from loader.buckets.cost import PowerCost
+from loader.buckets.recalibrate import RecalibrateConfig
 from loader.dataset import open_dataset
-from loader.recalibrate import RecalibrateConfig
-from loader.stream import VideoStream
-from loader.stream_config import StreamConfig
+from loader.read.stream_config import StreamConfig
+from loader.stream.stream import VideoStream
 from tests.train.clips import ClipStream, tiny_config
 from train.config.log import ProfileConfig
 from train.distributed.world import join

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
+from loader.base.arrays import Flags, Floats, Places
 from loader.errors import UsageError
 
 

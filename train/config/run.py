@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from loader.recalibrate import RecalibrateConfig
-from loader.tokens import Compression
+from loader.buckets.recalibrate import RecalibrateConfig
+from loader.buckets.tokens import Compression
 from train.config.cascade import CascadeConfig
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from loader.tokens import Compression
+from loader.buckets.tokens import Compression
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
 from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 from loader.errors import RunError
 from loader.storage import Storage, leased
-from loader.storage.fenced import Fence, Fenced
-from loader.storage.file_lease import NoLocksError
+from loader.storage.leases.fenced import Fence, Fenced
+from loader.storage.leases.file_lease import NoLocksError
 from train.distributed.world import World
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from loader.base.difference import first_difference
 from loader.dataset.latents import Latents, array_of
-from loader.difference import first_difference
 from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.latents.identity import text_identity, tokenizer_identity

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.ahead import ahead
+from loader.base.prefetch import ahead
 from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
 from loader.dataset.clip import Clip, clip_of
 from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
 from loader.dataset.schema import PLACEMENT
-from loader.decode import decode
 from loader.errors import RunError
+from loader.read.decode import decode
+from loader.read.stream_config import StreamConfig
 from loader.storage import Storage
-from loader.stream_config import StreamConfig
 from train.latents.encoders import Encoders, UnusableError
 from train.latents.plan import PlannedSample, PlannedShard
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 
 from rich.console import Console
 
+from loader.base.printable import printable
 from loader.batch import BadSample
-from loader.printable import printable
 from train.config.log import LogConfig
 from train.logs.breakdown import Breakdown
 from train.logs.metrics import StepMetrics, Summary

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from loader.difference import first_difference
+from loader.base.difference import first_difference
 from loader.errors import UsageError
 from train.checkpoint import Checkpoints
 from train.step.batches import Stream

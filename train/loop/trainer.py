@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from loader.buckets.recalibrate import recalibrated
 from loader.errors import RunError
-from loader.recalibrate import recalibrated
 from loader.storage import Storage, open_storage
 from train.cascade.training.start import run_by_cascades
 from train.checkpoint import Checkpoints, CheckpointState

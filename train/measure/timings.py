@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from loader.batch import Batch, Microbatch
-from loader.cost_fit import Timings
+from loader.buckets.cost_fit import Timings
 from train.distributed.world import World
 
 Part = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]

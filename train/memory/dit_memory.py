@@ -1,7 +1,7 @@
 """What the fused operators of our DiT keep for its backward: of M_mem, the bytes per token that need no measurement.
 
-A measured peak (`loader.memory_fit`) contains it, along with all that is not counted here: attention itself, linear
-layers, the MLP, the last gate of each block, weights and their optimizer.
+A measured peak (`loader.buckets.memory_fit`) contains it, along with all that is not counted here: attention itself,
+linear layers, the MLP, the last gate of each block, weights and their optimizer.
 """
 
 import torch

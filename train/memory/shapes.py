@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets import Bucket, BucketConfig, bucket_length, buckets_of
+from loader.buckets.buckets import Bucket, BucketConfig, bucket_length, buckets_of
 from loader.errors import RunError
-from loader.position import Position
+from loader.plan.position import Position
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 class MeasuredShape(NamedTuple):
-    """What one shape took; the columns of a shape benchmark (`loader.measured`).
+    """What one shape took; the columns of a shape benchmark (`loader.buckets.measured_shapes`).
 
     Attributes:
         batch: B.

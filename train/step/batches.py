@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from loader.batch import Coming, Microbatch, Pack
-from loader.cost import Cost
+from loader.buckets.cost import Cost
 from loader.errors import RunError
 from train.measure.timings import StepClock
 
 
 class Stream(Protocol):
-    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.VideoStream`)."""
+    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.stream.VideoStream`)."""
 
     def __iter__(self) -> Iterator[Microbatch | Pack]:
         """Goes on from the state."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from train.cascade.costs.cost_model import DiTCost, Links, TextCost
 from train.cascade.costs.profile_csv import Profile
 from train.cascade.costs.run_sizes import RunSizes

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loader.buckets.tokens import COMPRESSIONS
 from loader.errors import UsageError
-from loader.tokens import COMPRESSIONS
 from tests.train.cascade.profiles import DIT, GRID, LINKS, SHAPES, SIZES, TEXT, VAE, efficiency, profile
 from train.cascade.costs.cost_model import CostModel, Links
 from train.cascade.costs.fit import Fitted, fit_costs

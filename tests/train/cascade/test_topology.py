@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from loader.errors import UsageError
-from pipelines.config import resolve
+from pipelines.configuration.config import resolve
 from train.cascade.placement.levels import Levels, handoff_hops, levels
 from train.cascade.placement.topology import PRESETS, Topology
 

@@ -3,9 +3,9 @@ from functools import partial
 import numpy as np
 import pytest
 
+from loader.buckets.tokens import COMPRESSIONS
 from loader.errors import UsageError
-from loader.tokens import COMPRESSIONS
-from loader.workloads import WORKLOADS
+from loader.paper.workloads import WORKLOADS
 from train.cascade.paper.cases import DEGREES, HUNYUAN_720P
 from train.cascade.paper.simulate import Noise
 from train.cascade.paper.trace import Cluster, Summary, arithmetic, read_trace, replay, samples_of

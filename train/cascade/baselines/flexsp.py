@@ -7,7 +7,7 @@ VAE run in the group of their DiT.
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.problem import Problem
 from train.cascade.schedule import Run, Schedule
 from train.cascade.scheduling.static import chain, chains

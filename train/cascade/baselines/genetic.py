@@ -7,7 +7,7 @@ random degrees only, which fails on large clusters.
 import numpy as np
 from pydantic import BaseModel, Field
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.compiled import compiled

@@ -6,7 +6,7 @@ in which samples follow each other on the same GPUs.
 
 import numpy as np
 
-from loader.arrays import Places
+from loader.base.arrays import Places
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.bound import lower_bound

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from loader.errors import UsageError
 from train.cascade.costs.trees import LEAF, BoostedTrees, Tree
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import BaseModel, Field
 
-from loader.arrays import Floats, Places
-from loader.tokens import Compression
+from loader.base.arrays import Floats, Places
+from loader.buckets.tokens import Compression
 from train.cascade.costs.vae_cost import AnyVAECost
 from train.cascade.problem import Module, Problem
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
+from loader.buckets.tokens import Compression
 from loader.errors import UsageError
-from loader.tokens import Compression
 from train.cascade.costs.cost_model import CostModel, HeldOutError, Links, TextCost
 from train.cascade.costs.fit_dit import fit_dit
 from train.cascade.costs.fit_lines import error_of, held_out, relative_fit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from train.cascade.costs.cost_model import DiTCost, Links
 from train.cascade.costs.fit_lines import line_above, relative_fit
 from train.cascade.costs.profile_csv import Profile

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
-from loader.cost_fit import not_negative
+from loader.base.arrays import Flags, Floats, Places
+from loader.buckets.cost_fit import not_negative
 from loader.errors import UsageError
 from train.cascade.costs.cost_model import HeldOutError
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.costs.boosting import boosted
 from train.cascade.costs.fit_lines import line_above, relative_fit
 from train.cascade.costs.profile_csv import Profile

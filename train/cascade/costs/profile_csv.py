@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.arrays import Flags, Floats, Places
-from loader.csv_rows import csv_rows
+from loader.base.arrays import Flags, Floats, Places
+from loader.base.csv_rows import csv_rows
 from loader.errors import UsageError
 from train.cascade.problem import Module
 

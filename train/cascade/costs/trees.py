@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 
 LEAF = -1
 """The feature of a node that asks nothing."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from loader.errors import UsageError
 from train.cascade.costs.trees import BoostedTrees
 from train.models.encoders.tile_grid import TileGrid

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.online.measured import Window
 from train.cascade.online.slow_gpus import slow_gpus, taken_part
 from train.cascade.problem import Module, Problem

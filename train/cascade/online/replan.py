@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from loader.errors import RunError, UsageError
 from train.cascade.paper.simulate import Noise, execute, orders
 from train.cascade.placement.mapper import by_number

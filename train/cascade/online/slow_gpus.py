@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.online.measured import Measurement
 
 _ERRORS = 4.0

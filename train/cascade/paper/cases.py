@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from loader.arrays import Places
+from loader.base.arrays import Places
 from loader.errors import UsageError
 from train.cascade.costs.cost_model import CostModel, DiTCost, Samples, TextCost
 from train.cascade.costs.vae_cost import VAECost

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats
-from loader.csv_rows import csv_rows
+from loader.base.arrays import Floats
+from loader.base.csv_rows import csv_rows
 from loader.errors import UsageError
 from train.cascade.paper.trace import Shape
 from train.cascade.problem import Module, Problem

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from loader.errors import RunError
 from train.cascade.placement.communication import Communication
 from train.cascade.placement.mapper import needs

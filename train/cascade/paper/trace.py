@@ -9,12 +9,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from loader.arrays import Floats
-from loader.buckets import Bucket
+from loader.base.arrays import Floats
+from loader.base.named_file import read_named
+from loader.buckets.buckets import Bucket
+from loader.buckets.tokens import Compression, sequence_length
 from loader.errors import UsageError
-from loader.microbatches import Microbatches
-from loader.named_file import read_named
-from loader.tokens import Compression, sequence_length
+from loader.plan.microbatches import Microbatches
 from train.cascade.costs.cost_model import CostModel, Samples
 from train.cascade.paper.simulate import Noise, execute, flops_cv
 from train.cascade.placement.communication import Traffic, communication
@@ -97,7 +97,7 @@ def _where(loc: Sequence[int | str]) -> str:
 
 
 def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples:
-    """Of a step of a workload (`loader.workloads`) or of a dataset's stream (`loader.epoch`).
+    """Of a step of a workload (`loader.paper.workloads`) or of a dataset's stream (`loader.paper.dataset_steps`).
 
     Args:
         microbatches: of the step, of all ranks.

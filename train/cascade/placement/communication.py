@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats
+from loader.base.arrays import Floats
 from train.cascade.costs.cost_model import CostModel, Links, Samples
 from train.cascade.placement.levels import handoff_hops, off_rail
 from train.cascade.placement.mapper import needs

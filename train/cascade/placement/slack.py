@@ -6,7 +6,7 @@ docs/benchmarks/cascade_online.md. Execution therefore keeps the order of the st
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.placement.mapper import needs
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.passes import Lines

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Flags, Numbers, Places
+from loader.base.arrays import Flags, Numbers, Places
 from train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
 from train.cascade.scheduling.compiled import compiled

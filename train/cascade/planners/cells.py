@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loader.arrays import Places
+from loader.base.arrays import Places
 from train.cascade.planners.annealing import Cooling, State, anneal
 from train.cascade.planners.narrowing import narrowed, tried
 from train.cascade.planners.starts import dealt, degrees, smallest

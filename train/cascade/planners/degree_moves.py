@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Numbers, Places
+from loader.base.arrays import Numbers, Places
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.list_schedule import Tables

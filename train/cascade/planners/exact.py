@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.planners.narrowing import narrowed
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule

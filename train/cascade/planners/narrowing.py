@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
+from loader.base.arrays import Flags, Floats, Places
 from train.cascade.problem import Module, Problem
 from train.cascade.scheduling.compiled import compiled
 

@@ -1,6 +1,6 @@
 """Moves of the annealing that change the order in which a cell's cascades are laid; compiled."""
 
-from loader.arrays import Numbers
+from loader.base.arrays import Numbers
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.serial import MODULES

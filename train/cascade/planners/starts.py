@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Numbers, Places
+from loader.base.arrays import Flags, Floats, Numbers, Places
 from train.cascade.problem import Module, Problem
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.serial import MODULES

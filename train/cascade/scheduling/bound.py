@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loader.arrays import Flags, Floats
+from loader.base.arrays import Flags, Floats
 from train.cascade.problem import Problem
 from train.cascade.scheduling.compiled import compiled
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.compiled import compiled

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.arrays import Flags, Floats, Places
+from loader.base.arrays import Flags, Floats, Places
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.compiled import compiled

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.arrays import Floats, Numbers, Places
+from loader.base.arrays import Floats, Numbers, Places
 from train.cascade.problem import Module
 from train.cascade.scheduling.compiled import compiled
 

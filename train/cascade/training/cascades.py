@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from loader.base.finite import finite
+from loader.base.named_file import read_named
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
-from loader.finite import finite
-from loader.named_file import read_named
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, Whole

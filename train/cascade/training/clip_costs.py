@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
+from loader.base.finite import finite
+from loader.base.named_file import read_named
 from loader.errors import UsageError
-from loader.finite import finite
-from loader.named_file import read_named
 from train.cascade.costs.cost_model import CostModel, Links
 from train.cascade.costs.vae_cost import FittedVAECost
 from train.cascade.problem import Module

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from loader.batch import BadSample, Microbatch, Pack
-from loader.buckets import Bucket
-from loader.position import Position
+from loader.buckets.buckets import Bucket
+from loader.plan.position import Position
 from train.cascade.execution.work import Part
 from train.distributed.world import World
 

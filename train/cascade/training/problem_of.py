@@ -5,9 +5,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from loader.arrays import Floats, Places
+from loader.base.arrays import Floats, Places
 from loader.batch import Coming, Microbatch, Pack
-from loader.buckets import Bucket
+from loader.buckets.buckets import Bucket
 from train.cascade.problem import Module, Problem
 from train.cascade.training.manifest import Entry
 

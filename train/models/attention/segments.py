@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from loader.packing import cu_seqlens
+from loader.plan.packing import cu_seqlens
 
 
 @dataclass(frozen=True, eq=False)

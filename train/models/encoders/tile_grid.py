@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from pydantic import BaseModel, Field
 
-from loader.arrays import Places
+from loader.base.arrays import Places
 
 
 class TileGrid(BaseModel, frozen=True, extra="forbid"):

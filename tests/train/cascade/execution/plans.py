@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from loader.tokens import Compression
+from loader.buckets.tokens import Compression
 from tests.train.clips import tiny_config
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.pool import Pool

@@ -1,0 +1,44 @@
+"""A text model that rewrites captions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curate.caption.models.backend import Ask
+from curate.caption.models.transformers_model import Kind
+from curate.models.hf_model import NamedModel
+from loader.errors import UsageError
+
+
+def load_tokenizer(named: NamedModel) -> Any:
+    """The tokenizer of a model that writes text.
+
+    Raises:
+        UsageError: the model is of another kind.
+    """
+    import transformers
+
+    config = named.config()
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UsageError(
+            f"{named.key}={named.name} is a model of type {config.model_type}, which writes no text;"
+            " Qwen3 and Llama do"
+        )
+    return named.tokenizer()
+
+
+def _inputs(tokenizer: Any, ask: Ask) -> Mapping[str, Any]:
+    if tokenizer.chat_template:
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": ask.prompt}],
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=False,
+        )
+        found = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    else:
+        found = tokenizer(f"{ask.prompt}\n\n", return_tensors="pt")
+    return {name: found[name] for name in ("input_ids", "attention_mask")}
+
+
+# Chat models are asked as such.
+TEXT = Kind("AutoModelForCausalLM", load_tokenizer, _inputs)

@@ -1,0 +1,45 @@
+"""A vision-language model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curate.caption.models.backend import Ask
+from curate.caption.models.chat import model_inputs, takes_video
+from curate.caption.models.transformers_model import Kind
+from curate.models.clip_frames import Fault
+from curate.models.hf_model import NamedModel
+from loader.errors import UsageError, first_line
+
+
+def load_processor(named: NamedModel) -> Any:
+    """The processor of a vision-language model.
+
+    Raises:
+        UsageError: the model is of another kind, or cannot be talked to.
+    """
+    import transformers
+
+    config = named.config()
+    if type(config) not in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise UsageError(
+            f"{named.key}={named.name} is a model of type {config.model_type}, which does not caption pictures;"
+            " Qwen2.5-VL, Qwen3-VL and SmolVLM do"
+        )
+    processor = named.guarded(lambda: transformers.AutoProcessor.from_pretrained(named.source()))
+    if getattr(processor, "tokenizer", None) is None or not getattr(processor, "chat_template", None):
+        raise UsageError(
+            f"{named.key}={named.name} has no chat template; give a model tuned to follow instructions, with its"
+            " chat_template.jinja"
+        )
+    named.guarded(lambda: takes_video(processor))
+    return processor
+
+
+def _inputs(processor: Any, ask: Ask) -> Mapping[str, Any] | Fault:
+    try:
+        return dict(model_inputs(processor, ask, takes_video(processor)))
+    except ValueError as error:
+        return Fault(f"the model does not take the pictures: {first_line(error)}")
+
+
+VISION = Kind("AutoModelForImageTextToText", load_processor, _inputs)

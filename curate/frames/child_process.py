@@ -1,0 +1,177 @@
+"""Work on untrusted video in a child process, so that a decoder that crashes or hangs takes nobody along.
+
+The child is started once and serves one row after the other. When it dies or stays silent too long, the row is
+tried again in a new child; a row that does so every time is given up with a reason.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from curate.frames.memory import give_back
+from curate.records import Row
+from loader.errors import RunError
+
+_PR_SET_PDEATHSIG = 1
+_STARTS = 3
+_STARTUP_S = 300.0  # importing on a machine that is short of everything
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """A row that kills or hangs every process that works on it, and how."""
+
+    reason: str
+
+
+@dataclass
+class Isolated:
+    """Calls a function in a child process; can be pickled, the child stays behind.
+
+    Attributes:
+        function: row -> rows; must survive pickling, and give the same rows each time.
+        attempts: children a row may cost before it is given up.
+        max_silence_s: seconds after which a child that gave no row counts as hanging.
+    """
+
+    function: Callable[[Row], Iterable[Row]]
+    attempts: int = 3
+    max_silence_s: float = 6 * 3600.0
+    _child: "_Child | None" = field(default=None, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_child": None}
+
+    def __call__(self, row: Row) -> list[Row] | Poisoned:
+        """All rows the function gives for this one.
+
+        Raises:
+            Exception: what the function raised in the child.
+        """
+        deaths = []
+        for _ in range(self.attempts):
+            if self._child is None:
+                self._child = self._started()
+            try:
+                return self._child.rows(row, self.max_silence_s)
+            except _ChildLostError as lost:
+                deaths.append(str(lost))
+                self._child = None
+        times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
+        return Poisoned(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
+
+    def _started(self) -> "_Child":
+        """A child that is ready; one that is lost before it saw a row says nothing against the row.
+
+        Raises:
+            RunError: none could be started.
+        """
+        for _ in range(_STARTS):
+            try:
+                return _Child(self.function)
+            except _ChildLostError as error:
+                lost = str(error)
+        raise RunError(
+            f"no worker process could be started in {_STARTS} attempts ({lost}); look for lack of memory,"
+            " and at what it printed above"
+        )
+
+    def close(self) -> None:
+        """Ends the child; the next call starts another."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+
+class _ChildLostError(Exception):
+    """How the child ended."""
+
+
+class _Child:
+    def __init__(self, function: Callable[[Row], Iterable[Row]]) -> None:
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", "curate.frames.child_process", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self._pipe = Connection(ours.detach())
+        self._send(function)
+        self._receive(_STARTUP_S)
+
+    def rows(self, row: Row, max_silence_s: float) -> list[Row]:
+        self._send(row)
+        rows: list[Row] = []
+        while True:
+            kind, value = self._receive(max_silence_s)
+            if kind == "row":
+                rows.append(value)
+            elif kind == "raised":
+                raise value
+            else:
+                return rows
+
+    def stop(self) -> None:
+        self._pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, value: Any) -> None:
+        try:
+            self._pipe.send(value)
+        except OSError:
+            raise self._lost() from None
+
+    def _receive(self, max_silence_s: float) -> tuple[str, Any]:
+        try:
+            if not self._pipe.poll(max_silence_s):
+                self.stop()
+                raise _ChildLostError(f"it gave no sign of life for {max_silence_s:.0f} s")
+            message: tuple[str, Any] = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        return message
+
+    def _lost(self) -> _ChildLostError:
+        self._pipe.close()
+        status = self._process.wait()
+        if status >= 0:
+            return _ChildLostError(f"exit status {status}")
+        return _ChildLostError(f"{signal.Signals(-status).name}, {signal.strsignal(-status)}")
+
+
+def _serve(handle: int, parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    if os.getppid() != parent:  # it died before we could ask to be told
+        return
+    with Connection(handle) as pipe:
+        function = pipe.recv()
+        gc.freeze()  # what was imported stays; nobody needs to look through it again
+        pipe.send(("ready", None))
+        while True:
+            try:
+                row = pipe.recv()
+            except EOFError:
+                return
+            try:
+                for result in function(row):
+                    pipe.send(("row", result))
+            except Exception as error:  # noqa: BLE001 - it is raised again in the parent
+                pipe.send(("raised", error))
+            else:
+                pipe.send(("end", None))
+            give_back()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,176 @@
+"""Pictures as clips hold them: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from av.filter import Graph
+from av.video.frame import VideoFrame
+
+from curate.frames import hdr, tone_map
+from curate.frames.tone_map import tone_mapper
+from loader.dataset.tars.orientation import Turn, turn_of
+
+_TURNS = {
+    Turn(): (),
+    Turn(mirrored=True): ("hflip",),
+    Turn(flipped=True): ("vflip",),
+    Turn(mirrored=True, flipped=True): ("hflip", "vflip"),
+    Turn(transposed=True): ("transpose=cclock_flip",),
+    Turn(transposed=True, mirrored=True): ("transpose=clock",),
+    Turn(transposed=True, flipped=True): ("transpose=cclock",),
+    Turn(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
+}
+_FULL_RANGE = 2
+_DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Size of a finished picture in pixels: upright, square pixels, even."""
+
+    width: int
+    height: int
+
+
+def geometry(frame: VideoFrame, pixel_aspect: Fraction | None) -> Geometry:
+    """The size a clip made from this decoded frame has.
+
+    Args:
+        frame: as decoded.
+        pixel_aspect: width of a stored pixel over its height; None or 0 when unknown, taken as square.
+    """
+    width, height = frame.width, frame.height
+    if pixel_aspect:
+        width = round(width * pixel_aspect)
+    if turn_of(frame).transposed:
+        width, height = height, width
+    return Geometry(max(2, width - width % 2), max(2, height - height % 2))
+
+
+class Finisher:
+    """Turns decoded frames into finished pictures of one size.
+
+    Frames that are finished already pass untouched, so that nothing is lost twice. A source that changes
+    its size on the way is scaled to the size it began with.
+    """
+
+    def __init__(self, target: Geometry) -> None:
+        self._target = target
+        self._deepened, self._shaped = _Chain(), _Chain()
+        self._turn, self._rotation = Turn(), 0
+
+    def finish(self, frame: VideoFrame) -> VideoFrame:
+        """The finished picture of one decoded frame; time stamps are left to the caller."""
+        # A frame whose side data was looked at is freed by nothing but the garbage collector.
+        if frame.key_frame or frame.rotation != self._rotation:
+            self._turn, self._rotation = turn_of(frame), frame.rotation
+        turn = self._turn
+        if frame.color_trc in (hdr.PQ, hdr.HLG):
+            deep = self._deepened(frame, _to_mapped_format(frame))
+            mapped = tone_mapper(int(frame.color_trc))(deep)
+            return _tagged(self._shaped(mapped, self._to_shape(mapped, turn)), mapped)
+        if not _narrows(frame):
+            return self._shaped(frame, self._to_shape(frame, turn))
+        narrowed = _narrowed(frame)
+        # Set only now: scaling a tagged frame converts it to another matrix and leaves it without tags.
+        return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
+
+    def _to_shape(self, frame: VideoFrame, turn: Turn) -> tuple[str, ...]:
+        """Filters that give a frame range, format, orientation and size."""
+        steps = []
+        if frame.color_range == _FULL_RANGE:
+            steps.append("scale=out_range=limited")
+        if frame.format.name != "yuv420p" or steps:
+            steps += ["scale=flags=area", "format=yuv420p"]
+        steps += _TURNS[turn]
+        upright = (frame.height, frame.width) if turn.transposed else (frame.width, frame.height)
+        if upright != (self._target.width, self._target.height):
+            lost = (upright[0] - self._target.width, upright[1] - self._target.height)
+            if max(lost) <= 1 and min(lost) >= 0:
+                # An odd row or column cannot be said in 4:2:0; dropping it keeps the others as they are.
+                steps.append(f"crop={self._target.width}:{self._target.height}:0:0")
+            else:
+                steps.append(f"scale={self._target.width}:{self._target.height}:flags=area")
+                steps.append("setsar=1")
+        return tuple(steps)
+
+
+class _Chain:
+    """Filters in a row, kept while frames are of one kind."""
+
+    def __init__(self) -> None:
+        self._graph: Graph | None = None
+        self._made_for: tuple[object, ...] | None = None
+
+    def __call__(self, frame: VideoFrame, steps: tuple[str, ...]) -> VideoFrame:
+        if not steps:
+            return frame
+        kind = (frame.width, frame.height, frame.format.name, steps)
+        if kind != self._made_for:
+            self._graph, self._made_for = _build(frame, steps), kind
+        assert self._graph is not None
+        self._graph.push(frame)
+        finished = self._graph.pull()
+        assert isinstance(finished, VideoFrame)
+        return finished
+
+
+def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
+    """Filters that make of an HDR frame what is tone-mapped."""
+    if frame.format.name == tone_map.FORMAT and frame.color_range != _FULL_RANGE:
+        return ()
+    return (
+        "scale=in_color_matrix=bt2020:in_range=auto:out_color_matrix=bt2020:out_range=limited:flags=area",
+        f"format={tone_map.FORMAT}",
+    )
+
+
+def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
+    finished.colorspace, finished.color_range = like.colorspace, like.color_range
+    finished.color_primaries, finished.color_trc = like.color_primaries, like.color_trc
+    return finished
+
+
+def _narrows(frame: VideoFrame) -> bool:
+    """Whether the samples of a frame are rounded to 8 bits before anything else.
+
+    swscale converts tagged frames to another matrix besides, a level too dark, and takes three times as long.
+    """
+    return _DEEP.fullmatch(frame.format.name) is not None and frame.color_range != _FULL_RANGE
+
+
+def _narrowed(frame: VideoFrame) -> VideoFrame:
+    """The frame in 8 bits, each sample rounded to the nearest value; without tags."""
+    deep = _DEEP.fullmatch(frame.format.name)
+    assert deep is not None
+    bits = int(deep[2]) - 8
+    out = VideoFrame(frame.width, frame.height, deep[1])
+    for plane, to in zip(frame.planes, out.planes, strict=True):
+        samples = np.frombuffer(memoryview(plane), "<u2").reshape(plane.height, -1)[:, : plane.width]
+        # The half is added after half of the shift, so that 16 bits do not overflow.
+        rounded = samples >> (bits - 1)
+        rounded += 1
+        rounded >>= 1
+        np.minimum(rounded, 255, out=rounded)
+        lines = np.frombuffer(memoryview(to), np.uint8).reshape(to.height, -1)[:, : to.width]
+        np.copyto(lines, rounded, casting="unsafe")
+    out.pts, out.time_base = frame.pts, frame.time_base
+    return out
+
+
+def _build(frame: VideoFrame, steps: tuple[str, ...]) -> Graph:
+    graph = Graph()
+    graph.threads = 1  # sources run side by side instead
+    source = graph.add_buffer(
+        width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+    )
+    nodes = [source]
+    for step in steps:
+        name, _, arguments = step.partition("=")
+        nodes.append(graph.add(name, arguments or None))
+    nodes.append(graph.add("buffersink"))
+    graph.link_nodes(*nodes)
+    graph.configure()
+    return graph

@@ -1,0 +1,157 @@
+"""What a source says of itself, before any frame is decoded, and the limits it must keep."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from pydantic import BaseModel, Field
+
+from curate.frames import hdr
+from curate.frames.source import SourceError
+
+_PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
+_PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")
+
+
+class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is accepted of one source; the limits guard against decompression bombs."""
+
+    max_width: int = Field(8192, gt=0, description="pixels; wider sources fail")
+    max_height: int = Field(8192, gt=0, description="pixels; higher sources fail")
+    max_duration_s: float = Field(6 * 3600, gt=0, description="sources that claim to be longer fail")
+    max_frames: int = Field(2_000_000, gt=0, description="sources that hold more frames fail")
+    max_bytes: int = Field(256 * 10**9, gt=0, description="larger sources fail")
+    max_decode_s: float = Field(
+        4 * 3600.0, gt=0, description="seconds of processor time for decoding a source once"
+    )
+    max_pixels_per_byte: float = Field(
+        3e5,
+        gt=0,
+        description="pixels decoded, or encoded, for each byte of a source; sources that show more, and more than 20"
+        " billion (10,000 frames of 1080p), fail",
+    )
+    max_fill: float = Field(
+        100.0,
+        ge=1,
+        description="frames of clips for each frame of a source whose pictures are held; sources that need more, and"
+        " more than 1,000, fail",
+    )
+    max_growth: float = Field(
+        200.0,
+        gt=0,
+        description="bytes of clips for each byte of a source; clips beyond that, and beyond 256 MiB, fail",
+    )
+    hdr: Literal["tonemap", "reject"] = Field(
+        "tonemap", description="PQ and HLG sources: tonemap to BT.709 SDR, or reject"
+    )
+    interlaced: Literal["deinterlace", "keep", "reject"] = Field(
+        "deinterlace", description="frames of two fields: one full picture of each, keep the comb, or reject"
+    )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A source's own description, which decoding may prove wrong.
+
+    Attributes:
+        container: FFmpeg's name of the container format.
+        codec: of the picture stream.
+        pixel_format: as stored, or "" when the stream does not say.
+        width: as stored, before rotation and pixel aspect.
+        height: as stored.
+        rate: frames per second as the container states it, or None.
+        promised_s: duration the container claims for the picture stream, or None.
+        audio_codec: of the first audio stream, or None when there is none.
+        pixel_aspect: width of a stored pixel over its height, or None when unknown; the container's word goes
+            before the codec's.
+        interlaced: whether the header says so; only frames tell for certain.
+        metadata: textual tags of container and stream, by lower-case name.
+    """
+
+    container: str
+    codec: str
+    pixel_format: str
+    width: int
+    height: int
+    rate: Fraction | None
+    promised_s: float | None
+    audio_codec: str | None
+    pixel_aspect: Fraction | None
+    interlaced: bool
+    metadata: dict[str, str]
+
+
+def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -> Probe:
+    """Describes an opened source.
+
+    Raises:
+        SourceError: it breaks a limit.
+    """
+    if container.size > config.max_bytes:
+        raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
+    context = stream.codec_context
+    audio = container.streams.audio
+    found = Probe(
+        container=container.format.name,
+        codec=context.name,
+        pixel_format=context.pix_fmt or "",
+        width=context.width,
+        height=context.height,
+        rate=stream.average_rate or stream.base_rate,
+        promised_s=_promised_s(container, stream),
+        audio_codec=_audio_codec(audio[0]) if audio else None,
+        pixel_aspect=stream.sample_aspect_ratio or None,
+        interlaced=context.field_order > _PROGRESSIVE,
+        metadata={
+            name.lower(): value for name, value in {**stream.metadata, **container.metadata}.items() if value
+        },
+    )
+    check_size(found.width, found.height, config)
+    if found.pixel_aspect is not None:
+        check_size(round(found.width * found.pixel_aspect), found.height, config)
+    if found.promised_s is not None and found.promised_s > config.max_duration_s:
+        raise SourceError(
+            f"lasts {found.promised_s:.0f} s; probe.max_duration_s allows {config.max_duration_s:.0f}"
+        )
+    return found
+
+
+def check_size(width: int, height: int, config: ProbeConfig) -> None:
+    """Raises `SourceError` for a picture that is too large."""
+    if width > config.max_width or height > config.max_height:
+        raise SourceError(
+            f"is {width}x{height}; probe.max_width and probe.max_height allow"
+            f" {config.max_width}x{config.max_height}"
+        )
+
+
+def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
+    """Raises `SourceError` for a decoded frame that is not accepted, whatever the header said."""
+    check_size(frame.width, frame.height, config)
+    if config.hdr == "reject" and frame.color_trc in (hdr.PQ, hdr.HLG):
+        raise SourceError("is HDR (PQ or HLG); probe.hdr is set to reject it")
+    if config.interlaced == "reject" and frame.interlaced_frame:
+        raise SourceError("is interlaced; probe.interlaced is set to reject it")
+
+
+def _audio_codec(stream: AudioStream) -> str:
+    context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder
+    return "unknown" if context is None else context.name
+
+
+def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
+        hours, minutes, seconds = tag.groups()
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    # The container's duration covers its longest stream, which may be sound.
+    if container.duration is not None and not container.streams.audio:
+        return container.duration / 1_000_000
+    return None

@@ -1,0 +1,222 @@
+"""Tone mapping of whole HDR pictures: what each YCbCr sample becomes is computed once and then looked up.
+
+Chroma is mapped where it lies, with the mean of the four luma samples around it, so that nothing is resampled. Tables
+are filled with what the footage shows: a film holds a few thousand of all pairs of Cb and Cr.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from av.video.frame import VideoFrame
+from numpy.typing import NDArray
+
+from curate.frames import hdr
+
+FORMAT = "yuv420p10le"
+"""What is mapped, in limited range with the matrix of BT.2020."""
+
+_BT709 = 1  # of primaries, transfer and matrix in ITU-T H.273
+_LIMITED_RANGE = 1
+_BITS = 10
+_PAIR_BITS = 1  # last bits of Cb and of Cr that do not count for chroma
+_GROUP_BITS = 2  # and for luma
+_MEAN_BITS = 3  # of the mean of luma that do not count for chroma
+_COMPUTED_STEP = 4  # codes of luma between which entries of luma lie on a line
+_CODES = 1 << _BITS
+_PAIRS = _CODES >> _PAIR_BITS
+_GROUPS = _CODES >> _GROUP_BITS
+_MEANS = _CODES >> _MEAN_BITS
+_BLOCK_PIXELS = 1 << 15  # that stay in the cache
+_FILLED_AT_ONCE = 128
+_STEPS = 1 << 14  # of curves
+_PEAK_NITS = 10_000.0
+
+_KR, _KB = 0.2627, 0.0593  # ITU-R BT.2020
+_KR_709, _KB_709 = 0.2126, 0.0722
+_LUMA_BT2020 = (_KR, 1 - _KR - _KB, _KB)
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint16]
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64] | NDArray[np.float64] | Floats
+
+
+@cache
+def tone_mapper(transfer: int) -> "ToneMapper":
+    """The mapper of a transfer (`hdr.PQ` or `hdr.HLG`), one per process."""
+    return ToneMapper(transfer)
+
+
+class ToneMapper:
+    """Maps frames to 8-bit SDR of BT.709; up to 140 MB of memory where a film shows every colour, mostly 10.
+
+    Args:
+        transfer: `hdr.PQ` or `hdr.HLG`.
+    """
+
+    def __init__(self, transfer: int) -> None:
+        self._curves = _Curves(transfer)
+        # Memory of entries that are never filled is never taken. No sample is 0 in limited range: that is no entry.
+        self._luma = np.zeros((_GROUPS**2, _CODES), np.uint8)
+        self._chroma = np.zeros((_PAIRS**2, _MEANS, 2), np.uint8)
+        # Fresh memory for every frame costs as much as the sums in it.
+        self._places = np.empty(_BLOCK_PIXELS, np.int64)
+        self._found = np.empty(_BLOCK_PIXELS, np.uint8)
+
+    def __call__(self, frame: VideoFrame) -> VideoFrame:
+        """The mapped picture of a frame of `FORMAT`, with tags, without side data."""
+        y, u, v = _planes(frame, "<u2")
+        mapped = VideoFrame(frame.width, frame.height, "yuv420p")
+        luma, blue, red = _planes(mapped, np.uint8)
+        # An odd last row or column is done by itself, as if it were there twice.
+        height, width = y.shape[0] // 2 * 2, y.shape[1] // 2 * 2
+        if (height, width) != y.shape:
+            whole = np.pad(y, ((0, y.shape[0] - height), (0, y.shape[1] - width)), mode="edge")
+            wide = np.empty(whole.shape, np.uint8)
+            self._map_rows(whole, u, v, wide, blue, red)
+            luma[:] = wide[: luma.shape[0], : luma.shape[1]]
+        else:
+            self._map_rows(y, u, v, luma, blue, red)
+        mapped.pts, mapped.time_base = frame.pts, frame.time_base
+        mapped.color_primaries = mapped.color_trc = mapped.colorspace = _BT709
+        mapped.color_range = _LIMITED_RANGE
+        return mapped
+
+    def _map_rows(self, y: Codes, u: Codes, v: Codes, luma: Bytes, blue: Bytes, red: Bytes) -> None:
+        """Map planes of even size, block by block, into 8-bit ones."""
+        columns = u.shape[1]
+        at_once = max(1, _BLOCK_PIXELS // (4 * columns))
+        if 4 * columns > _BLOCK_PIXELS:  # a row alone is more
+            half = columns // 2
+            for part, wide in (
+                (slice(None, half), slice(None, 2 * half)),
+                (slice(half, None), slice(2 * half, None)),
+            ):
+                self._map_rows(y[:, wide], u[:, part], v[:, part], luma[:, wide], blue[:, part], red[:, part])
+            return
+        for top in range(0, len(u), at_once):
+            rows, lines = slice(top, top + at_once), slice(2 * top, 2 * (top + at_once))
+            self._map(y[lines], u[rows], v[rows], luma[lines], blue[rows], red[rows])
+
+    def _map(self, y: Codes, u: Codes, v: Codes, luma: Bytes, blue: Bytes, red: Bytes) -> None:
+        sums = y[::2] + y[1::2]
+        means = sums[:, ::2] + sums[:, 1::2]
+        means >>= _MEAN_BITS + 2
+        entries = _joined(u >> _PAIR_BITS, v >> _PAIR_BITS, _BITS - _PAIR_BITS)
+        entries <<= _BITS - _MEAN_BITS
+        entries += means
+        table = self._chroma.view(np.uint16).reshape(-1)
+        # Codes of more than 10 bits are nobody's; "wrap" keeps them inside the tables, and needs no check.
+        chroma = table.take(entries, mode="wrap")
+        groups = _joined(u >> _GROUP_BITS, v >> _GROUP_BITS, _BITS - _GROUP_BITS)
+        if not chroma.all():
+            self._fill(np.unique(groups[chroma == 0] % len(self._luma)))
+            chroma = table.take(entries, mode="wrap")
+        both = chroma.view(np.uint8).reshape(*chroma.shape, 2)
+        blue[:], red[:] = both[..., 0], both[..., 1]
+        groups <<= _BITS
+        places = self._places[: y.size].reshape(y.shape)
+        places[:] = y
+        wide = groups.repeat(2, axis=1)
+        places[::2] += wide
+        places[1::2] += wide
+        found = self._found[: y.size].reshape(y.shape)
+        np.take(self._luma.reshape(-1), places, out=found, mode="wrap")
+        luma[:] = found
+
+    def _fill(self, groups: NDArray[np.int64]) -> None:
+        """Compute the entries of these groups of chroma, for luma and for the pairs in them."""
+        each = 1 << _GROUP_BITS - _PAIR_BITS
+        within = np.arange(each)
+        means = _middle(np.arange(_MEANS), _MEAN_BITS)[:, 0]
+        computed = np.arange(0, _CODES + 1, _COMPUTED_STEP)
+        between = np.arange(_COMPUTED_STEP, dtype=np.float32) / np.float32(_COMPUTED_STEP)
+        for first in range(0, len(groups), _FILLED_AT_ONCE):
+            some = groups[first : first + _FILLED_AT_ONCE]
+            u, v = some // _GROUPS, some % _GROUPS
+            luma, *_ = self._curves.mapped(computed, _middle(u, _GROUP_BITS), _middle(v, _GROUP_BITS))
+            steps = (luma[:, 1:] - luma[:, :-1])[..., None] * between
+            self._luma[some] = _rounded(luma[:, :-1, None] + steps).reshape(len(some), _CODES)
+            u_of = (u[:, None, None] * each + within[:, None] + 0 * within).ravel()
+            v_of = (v[:, None, None] * each + within + 0 * within[:, None]).ravel()
+            _, *mapped = self._curves.mapped(means, _middle(u_of, _PAIR_BITS), _middle(v_of, _PAIR_BITS))
+            self._chroma[u_of * _PAIRS + v_of] = _rounded(np.stack(mapped, axis=-1))
+
+
+class _Curves:
+    """`hdr.tone_map` of YCbCr samples, by curves of one variable.
+
+    Tables and plain float32 arithmetic give the same numbers on every processor; powers do not.
+    """
+
+    def __init__(self, transfer: int) -> None:
+        steps = np.linspace(0.0, 1.0, _STEPS + 1)
+        self._hlg = transfer == hdr.HLG
+        light = hdr.hlg_to_scene(steps) * 1000 if self._hlg else hdr.pq_to_nits(steps)
+        self._light = (light / _PEAK_NITS).astype(np.float32)
+        # The other curves are steep at 0, and so are made over square roots.
+        self._system = ((steps**2) ** 0.2).astype(np.float32)
+        nits = np.maximum(steps**2 * _PEAK_NITS, 1e-6)
+        self._gain = (hdr.eetf(nits) / nits * (_PEAK_NITS / hdr.SDR_WHITE_NITS)).astype(np.float32)
+        self._signal = ((steps**2) ** (1 / hdr.DISPLAY_GAMMA)).astype(np.float32)
+        self._to_709 = hdr.BT2020_TO_BT709.astype(np.float32)
+
+    def mapped(self, y: Numbers, u: Numbers, v: Numbers) -> tuple[Floats, Floats, Floats]:
+        """Y, Cb and Cr of limited range, BT.709, in codes of 8 bits, of 10-bit codes of BT.2020 that broadcast."""
+        luma = ((y - 64) / 876).astype(np.float32)
+        blue = luma + ((u - 512) / 896 * (2 - 2 * _KB)).astype(np.float32)
+        red = luma + ((v - 512) / 896 * (2 - 2 * _KR)).astype(np.float32)
+        shares = [np.float32(share) for share in _LUMA_BT2020]
+        green = (luma - shares[0] * red - shares[2] * blue) / shares[1]
+        light = [_at(self._light, signal) for signal in (red, green, blue)]
+        if self._hlg:
+            scene = light[0] * shares[0] + light[1] * shares[1] + light[2] * shares[2]
+            ootf = _at(self._system, np.sqrt(scene * np.float32(_PEAK_NITS / 1000)))
+            light = [each * ootf for each in light]
+        gain = _at(self._gain, np.sqrt(np.maximum(np.maximum(light[0], light[1]), light[2])))
+        light = [each * gain for each in light]
+        red, green, blue = (
+            _at(
+                self._signal,
+                np.sqrt(np.maximum(row[0] * light[0] + row[1] * light[1] + row[2] * light[2], 0)),
+            )
+            for row in self._to_709
+        )
+        kr, kb = np.float32(_KR_709), np.float32(_KB_709)
+        luma = kr * red + (1 - kr - kb) * green + kb * blue
+        return (
+            luma * 219 + 16,
+            (blue - luma) * np.float32(224 / (2 - 2 * _KB_709)) + 128,
+            (red - luma) * np.float32(224 / (2 - 2 * _KR_709)) + 128,
+        )
+
+
+def _at(curve: Floats, of: Floats) -> Floats:
+    """A curve at values, those outside of 0 to 1 brought inside."""
+    places = (of.clip(0, 1) * np.float32(_STEPS) + np.float32(0.5)).astype(np.intp)
+    return np.asarray(curve[places])
+
+
+def _middle(places: NDArray[np.int64], bits: int) -> Floats:
+    """The middles of the codes that share all but the last bits, [n, 1]."""
+    return ((places << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
+
+
+def _joined(high: NDArray[Any], low: NDArray[Any], bits: int) -> NDArray[np.int64]:
+    joined = high.astype(np.int64)
+    joined <<= bits
+    joined += low
+    return joined
+
+
+def _rounded(codes: Floats) -> Bytes:
+    return np.asarray(codes + np.float32(0.5), np.uint8)
+
+
+def _planes(frame: VideoFrame, kind: Any) -> list[NDArray[Any]]:
+    """The samples of each plane, [height, width], without what pads lines."""
+    return [
+        np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[:, : plane.width]
+        for plane in frame.planes
+    ]

@@ -1,0 +1,100 @@
+"""Pictures of an encoded clip at evenly spaced times, for models that look at clips."""
+
+import io
+from dataclasses import dataclass
+
+import av
+import numpy as np
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+
+from curate.frames.source import SourceError, open_video
+from loader.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a stage has no result for a clip, in words for ``accounting.parquet``."""
+
+    reason: str
+
+
+class ClipError(Exception):
+    """Why a clip gives no pictures, in words; stages turn it into a `Fault`."""
+
+
+def clip_pictures(
+    data: bytes,
+    fps: float | None = None,
+    count: int | None = None,
+    size: int | tuple[int, int] | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Decodes a clip once, in one thread, and keeps evenly spaced pictures of it.
+
+    With ``fps`` the pictures are those shown at 0, 1 / fps, 2 / fps ... seconds. With ``count`` they are those
+    in the middle of ``count`` equal parts of the clip. With both, ``count`` limits how many ``fps`` may give.
+    No frame comes twice: a clip of fewer frames gives fewer pictures.
+
+    Args:
+        data: of a constant-rate clip.
+        fps: pictures per second.
+        count: pictures at most.
+        size: pixels of the pictures' short side, where the aspect is kept and nothing is enlarged; or (width,
+            height), whatever the clip's aspect. None: as encoded.
+
+    Returns:
+        Pictures, uint8 [n, height, width, 3] RGB, and when each is shown, float64 [n] seconds after the first frame.
+
+    Raises:
+        ClipError: the bytes are no clip, or not all its frames decode.
+        UsageError: a number is not above zero.
+    """
+    for name, value in (("fps", fps), ("count", count), ("size", size)):
+        if value is not None and not (min(value) if isinstance(value, tuple) else value) > 0:
+            raise UsageError(f"{name}={value} asks for no pictures; give a number above zero, or None")
+    try:
+        with io.BytesIO(data) as file, open_video(file) as (container, stream):
+            frames = sum(1 for packet in container.demux(stream) if packet.size)
+            rate = float(stream.average_rate or 0)
+            if not frames or not rate:
+                raise ClipError("the clip holds no frames")
+            if stream.frames and frames != stream.frames:
+                raise ClipError(f"the clip is cut off: it holds {frames} of {stream.frames} frames")
+            wanted = _wanted(frames, rate, fps, count)
+            container.seek(0)
+            scaler = VideoReformatter()
+            pictures: list[NDArray[np.uint8]] = []
+            for number, frame in enumerate(container.decode(stream)):
+                if number == wanted[len(pictures)]:
+                    pictures.append(_picture(frame, scaler, size))
+                    if len(pictures) == len(wanted):
+                        return np.stack(pictures), np.array(wanted) / rate
+    except (SourceError, av.error.FFmpegError, ValueError) as error:
+        raise ClipError(f"the clip does not decode: {error}") from error
+    raise ClipError(f"the clip decodes to {number + 1} frames instead of {frames}")
+
+
+def _wanted(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
+    """Frame numbers, rising: the frame shown at a time is the last that began before it."""
+    if fps is not None:
+        shown = np.arange(0, frames / rate, 1 / fps) * rate
+        numbers = np.unique(np.floor(shown + 1e-6).astype(int).clip(0, frames - 1))
+    else:
+        numbers = np.arange(frames)
+    if count is not None and count < len(numbers):
+        numbers = numbers[((np.arange(count) + 0.5) * len(numbers) / count).astype(int)]
+    return [int(number) for number in numbers]
+
+
+def _picture(
+    frame: VideoFrame, scaler: VideoReformatter, size: int | tuple[int, int] | None
+) -> NDArray[np.uint8]:
+    if isinstance(size, tuple):
+        width, height = size
+    else:
+        scale = min(1.0, size / min(frame.width, frame.height)) if size else 1.0
+        width, height = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
+    smaller = (width, height) != (frame.width, frame.height)
+    small = scaler.reformat(frame, width, height, "rgb24", interpolation="AREA" if smaller else "BICUBIC")
+    return np.asarray(small.to_ndarray(), np.uint8)

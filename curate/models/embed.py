@@ -1,0 +1,175 @@
+"""A vector of what a clip shows: from a CLIP model, or weights-free from its pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import BaseModel, Field
+
+from curate.frames.perceptual import PICTURE, describe
+from curate.models.clip_frames import ClipError, Fault, clip_pictures
+from curate.models.device import Device
+from curate.models.open_clip_model import OpenClip, check_weights
+from loader.errors import UsageError
+
+Floats = NDArray[np.float32]
+
+
+class EmbedConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which embedding of the clip lies beside it as KEY.video.npy."""
+
+    SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})
+
+    backend: Literal["none", "perceptual", "open_clip"] = Field(
+        "perceptual",
+        description="perceptual: how clips look, needs no weights; open_clip: what they show, searchable by words",
+    )
+    model: str = Field(
+        "ViT-B-32", description="open_clip: a name it knows, a folder with its weights, or hf-hub:OWNER/NAME"
+    )
+    pretrained: str = Field(
+        "", description="open_clip: file of weights, or tag of a training run; empty when model is a folder"
+    )
+    frames: int = Field(8, ge=1, le=256, description="pictures per clip, evenly spaced, pooled by mean")
+    batch_clips: int = Field(8, ge=1, le=1024, description="clips that go through the model at once on a GPU")
+    dtype: Literal["float16", "float32"] = Field("float16", description="of the stored vector")
+    device: Device = Field("auto", description="auto: the GPU where there is one")
+    threads: int = Field(1, ge=1, le=256, description="processor threads of the model, when on the CPU")
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What a model sees in a clip.
+
+    Attributes:
+        vector: [D], unit length up to rounding, in the type it is stored in.
+        frames: float32 [n, D], unit length: of each picture.
+        times_s: float64 [n], seconds after the clip's start.
+    """
+
+    vector: NDArray[Any]
+    frames: Floats
+    times_s: NDArray[np.float64]
+
+
+class ClipEmbedder:
+    """Clips -> embeddings. The model is loaded at its first use, and stays behind when this is pickled."""
+
+    def __init__(self, config: EmbedConfig) -> None:
+        if config.backend == "none":
+            raise UsageError("embed.backend=none makes no embeddings; set it to perceptual or open_clip")
+        self._config = config
+        self._model: _Perceptual | OpenClip | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_model": None}
+
+    def check(self) -> None:
+        """Finds out whether the model can be had: looks for its weights, then loads it once.
+
+        Raises:
+            UsageError: it cannot, and what to do.
+        """
+        if self._config.backend == "open_clip":
+            check_weights(self._config.model, self._config.pretrained)
+            self._loaded()
+
+    def fingerprint(self) -> dict[str, str]:
+        """Model and sha256 of its weights, for the manifest."""
+        if self._config.backend == "perceptual":
+            return {"model": "perceptual"}
+        model = self._open_clip()
+        name = (
+            f"{self._config.model}:{self._config.pretrained}"
+            if self._config.pretrained
+            else self._config.model
+        )
+        return {"model": name, "weights_sha256": model.sha256}
+
+    def __call__(self, clips: Sequence[bytes]) -> list[Embedding | Fault]:
+        """An embedding of each clip, or why there is none; never depends on which clips come together."""
+        model = self._loaded()
+        results: list[Embedding | Fault] = []
+        for start in range(0, len(clips), self._config.batch_clips):
+            results += self._batch(model, clips[start : start + self._config.batch_clips])
+        return results
+
+    def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> Floats:
+        """Vector of each picture, uint8 [h, w, 3] RGB; float32 [n, D], unit length."""
+        return np.concatenate(self._loaded().encode([picture[None] for picture in pictures], 1))
+
+    def text(self, words: Sequence[str]) -> Floats:
+        """Vector of each text, float32 [n, D], unit length, to be compared with those of pictures.
+
+        Raises:
+            UsageError: the backend knows no words.
+        """
+        return self._open_clip().texts(words)
+
+    def _batch(self, model: "_Perceptual | OpenClip", clips: Sequence[bytes]) -> list[Embedding | Fault]:
+        size = model.picture_size
+        sampled: list[tuple[NDArray[np.uint8], NDArray[np.float64]] | Fault] = []
+        for clip in clips:
+            try:
+                sampled.append(clip_pictures(clip, count=self._config.frames, size=size))
+            except ClipError as error:
+                sampled.append(Fault(str(error)))
+        blocks = [found[0] for found in sampled if not isinstance(found, Fault)]
+        encoded = iter(model.encode(blocks, self._config.frames))
+        return [
+            found if isinstance(found, Fault) else self._embedding(next(encoded), found[1])
+            for found in sampled
+        ]
+
+    def _embedding(self, frames: Floats, times_s: NDArray[np.float64]) -> Embedding | Fault:
+        vector = pooled(frames)
+        if vector is None:
+            return Fault("the model gives numbers that are not finite, or pictures that cancel each other")
+        return Embedding(vector.astype(self._config.dtype), frames, times_s)
+
+    def _loaded(self) -> "_Perceptual | OpenClip":
+        config = self._config
+        if self._model is None:
+            self._model = (
+                _Perceptual()
+                if config.backend == "perceptual"
+                else OpenClip(
+                    config.model, config.pretrained, config.device, config.threads, config.batch_clips
+                )
+            )
+        return self._model
+
+    def _open_clip(self) -> OpenClip:
+        model = self._loaded() if self._config.backend == "open_clip" else None
+        if not isinstance(model, OpenClip):
+            raise UsageError(
+                "the perceptual embedding knows no words; set embed.backend=open_clip and give it a model"
+            )
+        return model
+
+
+def pooled(frames: Floats) -> Floats | None:
+    """The mean of unit vectors, float32 [n, D], at unit length; None where that means nothing."""
+    mean = frames.astype(np.float64).mean(axis=0)
+    length = float(np.linalg.norm(mean))
+    if not np.isfinite(length) or length < 1e-6:
+        return None
+    return np.asarray(mean / length, np.float32)
+
+
+class _Perceptual:
+    """The weights-free embedding behind the same interface."""
+
+    picture_size = PICTURE
+
+    def encode(self, blocks: Sequence[NDArray[np.uint8]], _length: int) -> list[Floats]:
+        return [describe(np.stack([_fitted(picture) for picture in block])) for block in blocks]
+
+
+def _fitted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if picture.shape[1::-1] == PICTURE:
+        return picture
+    return np.asarray(Image.fromarray(picture).resize(PICTURE, Image.Resampling.BOX))

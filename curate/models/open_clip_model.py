@@ -1,0 +1,215 @@
+"""A CLIP model of ``open_clip_torch``: pictures and words as unit vectors in one space."""
+
+import difflib
+import pickle
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.models.device import Device, inference, pick_device, weights_sha256
+from curate.models.hub import check_hub, local_folder
+from loader.errors import UsageError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+_HUB, _FOLDER = "hf-hub:", "local-dir:"
+_CONFIG = "open_clip_config.json"
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
+
+Floats = NDArray[np.float32]
+
+
+class OpenClip:
+    """The model, loaded.
+
+    Args:
+        model: see `locate`.
+        pretrained: see `locate`.
+        device: where it runs.
+        threads: of the CPU.
+        clips: blocks that go through the network at once on a GPU.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+
+    def __init__(self, model: str, pretrained: str, device: Device, threads: int, clips: int) -> None:
+        import open_clip
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+        from safetensors import SafetensorError
+
+        name, weights = locate(model, pretrained)
+        self._device, self._threads = pick_device(device), threads
+        # A CPU gains nothing from larger passes, and alone a clip's numbers cannot depend on its neighbours.
+        self._blocks_per_pass = clips if self._device != "cpu" else 1
+        try:
+            self._model = open_clip.create_model(
+                name,
+                weights,
+                device=self._device,
+                require_pretrained=True,
+                pretrained_text=False,
+                weights_only=True,
+            ).eval()
+            self._tokenizer = open_clip.get_tokenizer(name)
+        except (
+            RuntimeError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            pickle.UnpicklingError,
+            SafetensorError,
+        ) as error:
+            raise UsageError(
+                f"embed.model={model} with embed.pretrained={pretrained!r} cannot be loaded"
+                f" ({first_line(error)}); give weights made for this model"
+            ) from error
+        settings = PreprocessCfg(**self._model.visual.preprocess_cfg)
+        self._prepare: Any = image_transform_v2(settings, is_train=False)
+        size = settings.size
+        # Twice what the network sees: scaling down the rest of the way is what it was trained with.
+        self.picture_size: int = 2 * (size if isinstance(size, int) else max(size))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the weights."""
+        return weights_sha256(self._model)
+
+    def encode(self, blocks: Sequence[NDArray[np.uint8]], length: int) -> list[Floats]:
+        """Pictures as vectors.
+
+        Every pass through the network has the same shape, filled up with empty pictures, so that a picture's
+        vector does not depend on how many come with it.
+
+        Args:
+            blocks: pictures of one clip each, uint8 [n, h, w, 3] with n <= ``length``.
+            length: pictures per block after filling up.
+
+        Returns:
+            float32 [n, D], rows of unit length, for each block.
+        """
+        import torch
+
+        vectors: list[Floats] = []
+        for start in range(0, len(blocks), self._blocks_per_pass):
+            group = blocks[start : start + self._blocks_per_pass]
+            prepared = [self._prepared(block) for block in group]
+            batch = torch.zeros(self._blocks_per_pass, length, *prepared[0].shape[1:])
+            for number, block in enumerate(prepared):
+                batch[number, : len(block)] = block
+            with inference(self._device, self._threads):
+                encoded = self._model.encode_image(batch.flatten(0, 1).to(self._device))
+            unit = _unit(encoded).reshape(self._blocks_per_pass, length, -1)
+            vectors += [unit[number, : len(block)] for number, block in enumerate(group)]
+        return vectors
+
+    def texts(self, words: Sequence[str]) -> Floats:
+        """Words as vectors, float32 [n, D], rows of unit length."""
+        tokens = self._tokenizer(list(words))
+        with inference(self._device, self._threads):
+            encoded = self._model.encode_text(tokens.to(self._device))
+        return _unit(encoded)
+
+    def _prepared(self, block: NDArray[np.uint8]) -> "torch.Tensor":
+        """float32 [n, 3, h, w] as the model was trained."""
+        import torch
+        from PIL import Image
+
+        return torch.stack([self._prepare(Image.fromarray(picture)) for picture in block])
+
+
+def locate(model: str, pretrained: str) -> tuple[str, str | None]:
+    """What a configuration means, found out without loading or downloading anything.
+
+    Args:
+        model: a folder with ``open_clip_config.json`` and weights, ``hf-hub:OWNER/NAME``, or a name that
+            ``open_clip`` knows.
+        pretrained: only for a known name: a file of weights, or the tag of a training run.
+
+    Returns:
+        Model name and weights as ``open_clip.create_model`` takes them.
+
+    Raises:
+        UsageError: nothing by that name; it says the nearest.
+    """
+    import open_clip
+
+    if model.startswith(_HUB):
+        return model, None
+    known = open_clip.list_models()
+    name = model.replace("/", "-")
+    folder = None if name in known else local_folder(model.removeprefix(_FOLDER))
+    if folder is not None:
+        return _folder(folder, pretrained)
+    if name not in known:
+        raise UsageError(
+            f"embed.model={model} is no model that open_clip knows{_nearest(name, known)};"
+            f" give one of its names, a folder with {_CONFIG} and weights, or {_HUB}OWNER/NAME"
+        )
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if not pretrained:
+        raise UsageError(
+            f"embed.model={model} needs weights: set embed.pretrained to a local file, or to a tag"
+            f" for the hub ({', '.join(tags) or 'it has none'})"
+        )
+    if Path(pretrained).is_file():
+        return name, str(pretrained)
+    if pretrained not in tags:
+        raise UsageError(
+            f"embed.pretrained={pretrained} is no file, and no training run of {name}"
+            f"{_nearest(pretrained, tags)}; its tags: {', '.join(tags) or 'none'}"
+        )
+    wants = bool(open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False))
+    has = bool(open_clip.get_model_config(name).get("quick_gelu", False))
+    other = name.removesuffix("-quickgelu") if has else f"{name}-quickgelu"
+    if wants != has and other in known:
+        # open_clip only warns, and gives embeddings that are quietly wrong.
+        raise UsageError(
+            f"the weights {pretrained} were trained with another activation than {name} has; set embed.model={other}"
+        )
+    return name, pretrained
+
+
+def check_weights(model: str, pretrained: str) -> None:
+    """Passes when the weights are on this machine or the hub can be reached.
+
+    Raises:
+        UsageError: neither, or nothing has that name.
+    """
+    import open_clip
+
+    name, weights = locate(model, pretrained)
+    if name.startswith(_HUB):
+        check_hub(name.removeprefix(_HUB), f"embed.model={model}")
+    elif weights is not None and not Path(weights).is_file():
+        place = str(open_clip.get_pretrained_cfg(name, weights).get("hf_hub", ""))
+        if place:
+            check_hub("/".join(place.split("/")[:2]), f"embed.pretrained={pretrained}")
+
+
+def _folder(folder: Path, pretrained: str) -> tuple[str, None]:
+    if pretrained:
+        raise UsageError(f"the folder {folder} has weights of its own; leave embed.pretrained empty")
+    if not (folder / _CONFIG).is_file():
+        raise UsageError(f"{folder} holds no {_CONFIG}; give a folder that open_clip saved")
+    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        raise UsageError(f"{folder} holds no weights; put an open_clip_model.safetensors beside {_CONFIG}")
+    return f"{_FOLDER}{folder}", None
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f" (near: {', '.join(close)})" if close else ""
+
+
+def _unit(encoded: "torch.Tensor") -> Floats:
+    vectors = encoded.float().cpu().numpy()
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(length, 1e-12), np.float32)

@@ -1,0 +1,168 @@
+"""Captions as a text encoder sees them: one vector per token, stored beside the clip for training."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from curate.models.device import Device, inference, pick_device, weights_sha256
+from curate.models.hf_model import NamedModel
+from loader.errors import RunError, UsageError
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_LENGTH_STEP = 64
+_CLIP_MODELS = ("clip", "clip_text_model")
+
+Array = NDArray[Any]
+
+
+class TextEmbedConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which text encoder's output lies beside the clip as KEY.text.npy."""
+
+    SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch"})
+
+    model: str | None = Field(
+        None,
+        description="folder of a transformers text encoder (T5, umT5, CLIP, BERT ...), or OWNER/NAME; empty: none",
+    )
+    max_tokens: int = Field(
+        256, ge=1, le=4096, description="longer captions are cut; the model's own limit holds too"
+    )
+    dtype: Literal["float16", "float32"] = Field("float16", description="of the stored array")
+    batch: int = Field(16, ge=1, le=1024, description="captions that go through the encoder at once on a GPU")
+    device: Device = Field("auto", description="auto: the GPU where there is one")
+    threads: int = Field(1, ge=1, le=256, description="processor threads of the encoder, when on the CPU")
+
+
+class TextEmbedder:
+    """Captions -> arrays. The encoder is loaded at its first use, and stays behind when this is pickled."""
+
+    def __init__(self, config: TextEmbedConfig) -> None:
+        if config.model is None:
+            raise UsageError("text_embed.model is empty; give the folder of a text encoder")
+        self._config = config
+        self._named = NamedModel("text_embed.model", config.model)
+        self._loaded: tuple[Any, Any, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    def check(self) -> None:
+        """Finds out whether the encoder can be had: its configuration, tokenizer and weights, not loaded yet.
+
+        Raises:
+            UsageError: it cannot, and what to do.
+        """
+        self._named.check_files(_WEIGHTS)
+        _loader(self._named.config())
+        self._named.tokenizer()
+
+    def fingerprint(self) -> dict[str, str]:
+        """Model and sha256 of its weights, for the manifest."""
+        return {"model": self._named.name, "weights_sha256": weights_sha256(self._encoder()[0])}
+
+    def __call__(self, captions: Sequence[str]) -> list[Array]:
+        """What the encoder makes of each caption: [tokens, D], without padding.
+
+        The same caption always gives the same array: the passes it may be part of have one shape.
+
+        Raises:
+            RunError: the encoder gives numbers that the type cannot hold.
+        """
+        model, tokenizer, limit = self._encoder()
+        tokens = [tokenizer(text, truncation=True, max_length=limit)["input_ids"] for text in captions]
+        device = str(model.device)
+        results: list[Array] = [np.empty(0)] * len(captions)
+        for length, numbers in passes([len(ids) for ids in tokens], limit, device, self._config.batch):
+            found = self._encode(model, tokenizer, [tokens[number] for number in numbers], length)
+            for number, array in zip(numbers, found, strict=True):
+                results[number] = array
+        return results
+
+    def _encode(
+        self, model: Any, tokenizer: Any, tokens: Sequence[Sequence[int]], length: int
+    ) -> list[Array]:
+        import torch
+
+        device = str(model.device)
+        rows = self._config.batch if device != "cpu" else 1
+        ids = torch.full((rows, length), tokenizer.pad_token_id or 0)
+        # Rows that only fill up attend to one token: to none would be no number at all.
+        mask = torch.zeros_like(ids)
+        mask[:, 0] = 1
+        for row, caption in enumerate(tokens):
+            ids[row, : len(caption)] = torch.tensor(caption)
+            mask[row, : len(caption)] = 1
+        with inference(device, self._config.threads):
+            states = model(input_ids=ids.to(device), attention_mask=mask.to(device)).last_hidden_state
+        arrays = states.float().cpu().numpy()
+        with np.errstate(over="ignore"):
+            found = [
+                arrays[row, : len(caption)].astype(self._config.dtype) for row, caption in enumerate(tokens)
+            ]
+        if not all(np.isfinite(array).all() for array in found):
+            raise RunError(
+                f"{self._named.name} gives numbers that {self._config.dtype} cannot hold;"
+                " set text_embed.dtype=float32, or take other weights"
+            )
+        return found
+
+    def _encoder(self) -> tuple[Any, Any, int]:
+        """Model, tokenizer, and the most tokens of a caption."""
+        if self._loaded is None:
+            import torch
+
+            config, tokenizer = self._named.config(), self._named.tokenizer()
+            device = pick_device(self._config.device)
+            # T5 leaves float16 inside; bfloat16 halves a large encoder without that.
+            dtype = torch.float32 if device == "cpu" else torch.bfloat16
+            model = self._named.guarded(
+                lambda: _loader(config).from_pretrained(self._named.source(), dtype=dtype).eval().to(device)
+            )
+            self._named.check_vocabulary(model, tokenizer)
+            self._loaded = (model, tokenizer, _limit(config, tokenizer, self._config.max_tokens))
+        return self._loaded
+
+
+def _loader(config: Any) -> Any:
+    """The class that loads only the encoder of a model."""
+    import transformers
+
+    if config.model_type in _CLIP_MODELS:
+        return transformers.CLIPTextModel
+    if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
+        return transformers.AutoModelForTextEncoding
+    if getattr(config, "is_encoder_decoder", False):
+        raise UsageError(
+            f"a model of type {config.model_type} has no text encoder of its own; T5, umT5, CLIP and BERT have"
+        )
+    return transformers.AutoModel
+
+
+def _limit(config: Any, tokenizer: Any, max_tokens: int) -> int:
+    """The most tokens a caption may have: what is asked for, within what the model has positions for."""
+    text = getattr(config, "text_config", config)
+    positions = getattr(text, "max_position_embeddings", None) or max_tokens
+    return int(min(max_tokens, tokenizer.model_max_length, positions))
+
+
+def passes(lengths: Sequence[int], limit: int, device: str, batch: int) -> list[tuple[int, list[int]]]:
+    """Which captions go through the encoder together: (padded length, numbers of the captions).
+
+    On the CPU each goes alone and without padding, which costs nothing there. On a GPU a caption's padded
+    length depends on itself only.
+    """
+    if device == "cpu":
+        return [(max(1, length), [number]) for number, length in enumerate(lengths)]
+    groups: dict[int, list[int]] = {}
+    for number, length in enumerate(lengths):
+        padded = min(limit, max(1, math.ceil(length / _LENGTH_STEP)) * _LENGTH_STEP)
+        groups.setdefault(padded, []).append(number)
+    return [
+        (padded, numbers[start : start + batch])
+        for padded, numbers in sorted(groups.items())
+        for start in range(0, len(numbers), batch)
+    ]

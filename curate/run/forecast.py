@@ -1,0 +1,244 @@
+"""What a curation will give and cost, from a sample of its sources: pure functions.
+
+Every figure is estimated by its ratio to something that headers tell of all sources: clips and their seconds by the
+sources' duration, bytes of clips by duration and picture size, processor time by frames, picture size and codec.
+The interval is that of a ratio estimate from a sample without replacement (Cochran, Sampling Techniques, 6.4), with
+Student's t, since samples are small.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from curate.sources.headers import Footage
+from curate.sources.inputs import SourceRef
+
+_T_95 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+)  # Student's t by degrees of freedom, from 1
+_NORMAL_95 = 1.96
+_BYTES_OF_PIXELS = 0.75  # clips of twice the pixels have 2**0.75 times the bytes
+
+
+class ForecastConfig(BaseModel, frozen=True, extra="forbid"):
+    """How large the sample is, and what things cost."""
+
+    sample: int = Field(20, ge=2, description="sources worked on; what comes of them is kept for the run")
+    headers: int = Field(
+        2000,
+        ge=2,
+        description="sources whose headers are read for duration, size and codec; others go by bytes",
+    )
+    core_hour_price: float = Field(0.04, ge=0, description="price of one CPU core for an hour")
+    gpu_hour_price: float = Field(2.5, ge=0, description="price of one GPU for an hour")
+    gb_month_price: float = Field(0.023, ge=0, description="price of keeping 10^9 bytes for a month")
+    currency: str = Field("USD", max_length=8, description="that the prices are in")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one source of the sample gave and cost.
+
+    Attributes:
+        uri: of the source.
+        clips: kept.
+        clip_bytes: of them.
+        clip_s: seconds of them.
+        core_s: seconds of CPU.
+        gpu_s: seconds a GPU was held.
+    """
+
+    uri: str
+    clips: int
+    clip_bytes: int
+    clip_s: float
+    core_s: float
+    gpu_s: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and the interval it lies in about 19 times of 20, if the sample is like the rest."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is to be expected of all sources.
+
+    Attributes:
+        sources: in all.
+        sampled: of them.
+        source_bytes: in all.
+        clips: kept.
+        clip_gb: 10^9 bytes of clips.
+        clip_hours: of footage kept.
+        core_hours: of CPU.
+        gpu_hours: of GPU.
+        price: of computing, at the given rates.
+        price_a_month: of keeping the clips.
+        currency: of the prices.
+    """
+
+    sources: int
+    sampled: int
+    source_bytes: int
+    clips: Estimate
+    clip_gb: Estimate
+    clip_hours: Estimate
+    core_hours: Estimate
+    gpu_hours: Estimate
+    price: Estimate
+    price_a_month: Estimate
+    currency: str
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of everything a source holds, as far as its header and its bytes tell.
+
+    Attributes:
+        seconds: duration.
+        pixel_s: duration times a measure of the picture's size that goes with the bytes of its clips.
+        effort: work of decoding, looking and encoding, in pixels.
+    """
+
+    seconds: float
+    pixel_s: float
+    effort: float
+
+
+NOTHING = Extent(0.0, 0.0, 0.0)
+
+
+def extents(sources: Sequence[SourceRef], headers: Mapping[str, Footage | None]) -> dict[str, Extent]:
+    """Extent of every source, by URI.
+
+    A source without a readable header holds nothing. One whose header was not read, or says no duration, has as
+    much for its bytes as the others have together.
+
+    Args:
+        sources: all.
+        headers: of all sources or some; the others need not be like them in size.
+    """
+    known: dict[str, Extent] = {}
+    for uri, found in headers.items():
+        if found is None:
+            known[uri] = NOTHING
+        elif found.seconds is not None:
+            seconds = max(0.0, found.seconds)
+            pixel_s = seconds * found.pixels**_BYTES_OF_PIXELS
+            known[uri] = Extent(seconds, pixel_s, seconds * found.effort)
+    sizes = {source.uri: max(0, source.size) for source in sources}
+    held = sum(sizes[uri] for uri in known)
+    per_byte = [
+        sum(getattr(extent, name) for extent in known.values()) / held if held else 1.0
+        for name in ("seconds", "pixel_s", "effort")
+    ]
+    return {uri: known.get(uri) or Extent(*(rate * size for rate in per_byte)) for uri, size in sizes.items()}
+
+
+def choose_sample(sources: Sequence[SourceRef], extent: Mapping[str, Extent], count: int) -> list[SourceRef]:
+    """Sources spread evenly over the work they make, the same for the same input; those that make none are left out."""
+    wanted = [source for source in sources if extent[source.uri].effort > 0]
+    by_effort = sorted(wanted, key=lambda one: (extent[one.uri].effort, one.uri))
+    count = min(count, len(by_effort))
+    return [by_effort[(2 * place + 1) * len(by_effort) // (2 * count)] for place in range(count)]
+
+
+def forecast(
+    measured: Sequence[Measured],
+    sources: Sequence[SourceRef],
+    extent: Mapping[str, Extent],
+    config: ForecastConfig,
+) -> Forecast:
+    """Scale what the sample gave and cost to all sources.
+
+    Args:
+        measured: at least one source of the sample.
+        sources: all, those of the sample too.
+        extent: of all sources, by URI.
+        config: prices.
+    """
+    working = [one for one in extent.values() if one.effort > 0]
+
+    def scaled(values: Sequence[float], by: str, unit: float = 1.0) -> Estimate:
+        held = [getattr(extent[one.uri], by) for one in measured]
+        found = _ratio_estimate(values, held, sum(getattr(one, by) for one in working), len(working))
+        return Estimate(found.value / unit, found.low / unit, found.high / unit)
+
+    clip_gb = scaled([one.clip_bytes for one in measured], "pixel_s", 1e9)
+    core_hours = scaled([one.core_s for one in measured], "effort", 3600)
+    gpu_hours = scaled([one.gpu_s for one in measured], "seconds", 3600)
+    return Forecast(
+        sources=len(sources),
+        sampled=len(measured),
+        source_bytes=sum(source.size for source in sources if source.size > 0),
+        clips=scaled([one.clips for one in measured], "seconds"),
+        clip_gb=clip_gb,
+        clip_hours=scaled([one.clip_s for one in measured], "seconds", 3600),
+        core_hours=core_hours,
+        gpu_hours=gpu_hours,
+        price=_priced((core_hours, config.core_hour_price), (gpu_hours, config.gpu_hour_price)),
+        price_a_month=_priced((clip_gb, config.gb_month_price)),
+        currency=config.currency,
+    )
+
+
+def _priced(*parts: tuple[Estimate, float]) -> Estimate:
+    return Estimate(
+        sum(part.value * price for part, price in parts),
+        sum(part.low * price for part, price in parts),
+        sum(part.high * price for part, price in parts),
+    )
+
+
+def against_actual(
+    expected: Mapping[str, Estimate], actual: Mapping[str, float]
+) -> list[tuple[str, Estimate, float]]:
+    """(name, forecast, actual) of every figure that has both."""
+    return [(name, estimate, actual[name]) for name, estimate in expected.items() if name in actual]
+
+
+def _ratio_estimate(
+    values: Sequence[float], held: Sequence[float], total: float, population: int
+) -> Estimate:
+    ratio = sum(values) / sum(held)
+    value = ratio * total
+    count = len(values)
+    if population <= count:
+        return Estimate(value, value, value)
+    seen = sum(values)  # what the sample gave already cannot be taken away
+    if count < 2:
+        return Estimate(value, seen, math.inf)
+    whole = sum(held)
+    # A source that makes up much of the sample bends the ratio its own way: HC3 of MacKinnon and White (1985).
+    residuals = sum(
+        ((one - ratio * own) / (1 - own / whole)) ** 2 for one, own in zip(values, held, strict=True)
+    )
+    error = population * math.sqrt((1 - count / population) * residuals / (count - 1) / count)
+    # A sample that holds little of the whole, by extent, says less of it.
+    error *= (total / population) / (whole / count)
+    spread = _student(count - 1) * error
+    return Estimate(value, max(seen, value - spread), value + spread)
+
+
+def _student(freedom: int) -> float:
+    """Two-sided 95 % quantile of Student's t."""
+    if freedom <= len(_T_95):
+        return _T_95[freedom - 1]
+    return _NORMAL_95 + (_NORMAL_95**3 + _NORMAL_95) / (4 * freedom)

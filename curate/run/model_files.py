@@ -1,0 +1,86 @@
+"""Identity of the models that a configuration names: contents of their files, so that another model is asked anew.
+
+A path says nothing of what lies there today. Contents are hashed whole, once: size, times and inode of a file tell
+later runs that it is the same.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from curate.config import CurateConfig
+from curate.ledger import Ledger
+from curate.models.hub import hub_commit, local_folder
+
+_NOTE = "models"
+_FILES = ("*.json", "*.safetensors", "*.bin", "*.pth", "*.pt", "*.txt", "*.model", "*.jinja")
+_HUB, _FOLDER = "hf-hub:", "local-dir:"
+
+
+def model_digests(config: CurateConfig, ledger: Ledger) -> dict[str, str]:
+    """Identity of each model that stages will ask, by its key in the configuration.
+
+    Args:
+        config: names of the models: folders, files, or names on a hub.
+        ledger: where the hash of each file is kept.
+
+    Raises:
+        UsageError: a model is neither on this machine nor on the hub.
+    """
+    known = ledger.read_note(_NOTE) or {}
+    hashed = dict(known)
+    found = {key: _digest(model, hashed) for key, model in _models(config)}
+    if hashed != known:
+        ledger.write_note(_NOTE, hashed)
+    return found
+
+
+def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
+    """Key of each model and its folder or file, or its name on a hub."""
+    if config.embed.backend == "open_clip":
+        from curate.models.open_clip_model import locate
+
+        name, weights = locate(config.embed.model, config.embed.pretrained)
+        if name.startswith(_FOLDER):
+            yield "embed.model", Path(name.removeprefix(_FOLDER))
+        elif name.startswith(_HUB):
+            yield "embed.model", name.removeprefix(_HUB)
+        elif weights is not None and Path(weights).is_file():
+            yield "embed.pretrained", Path(weights)
+        # Weights of a tag are the library's: the configuration says which.
+    if config.aesthetic.weights is not None:
+        yield "aesthetic.weights", Path(config.aesthetic.weights)
+    for key, named in (
+        ("captions.model", config.captions.model),
+        ("captions.rewrite_model", config.captions.rewrite_model if config.captions.model else None),
+        ("text_embed.model", config.text_embed.model),
+    ):
+        if named is not None:
+            yield key, local_folder(named) or named
+
+
+def _digest(model: Path | str, hashed: dict[str, Any]) -> str:
+    if isinstance(model, str):
+        return hub_commit(model)
+    files = (
+        sorted({path for pattern in _FILES for path in model.glob(pattern)}) if model.is_dir() else [model]
+    )
+    total = hashlib.sha256()
+    for path in files:
+        if path.is_file():
+            total.update(f"{path.name} {_sha256(path.resolve(), hashed)}\n".encode())
+    return total.hexdigest()
+
+
+def _sha256(path: Path, hashed: dict[str, Any]) -> str:
+    """Hash of a file's content, out of ``hashed`` while the file is the same."""
+    stat = path.stat()
+    # The time of the last change of the inode cannot be set back by a copy that keeps the others.
+    mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    before = hashed.get(str(path), {})
+    if before.get("mark") != mark:
+        with path.open("rb") as file:
+            before = {"mark": mark, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        hashed[str(path)] = before
+    return str(before["sha256"])

@@ -1,0 +1,116 @@
+"""What other datasets hold already: older ones, and sets that models are evaluated on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from curate.config import CurateConfig
+from curate.dedup import Duplicate, Item, contaminated, dedup
+from curate.ledger import Ledger
+from curate.records import Record
+from curate.search.vectors import stored_vector
+from loader.dataset import Dataset, open_dataset
+from loader.dataset.tables.parquet import to_rows
+from loader.errors import RunError, UsageError
+
+_COLUMNS = ["key", "sha256", "source", "duration_s"]
+
+
+def fingerprints(config: CurateConfig) -> dict[str, str]:
+    """The content of each dataset that ``config.dedup`` compares with, as one string, by URI.
+
+    Raises:
+        UsageError: there is none, or it cannot be compared with.
+    """
+    return {uri: _opened(uri, config).fingerprint for uri in (*config.dedup.evaluation, *config.dedup.older)}
+
+
+def without_known(
+    records: Sequence[Record], new: Sequence[Item], old: Sequence[Item], config: CurateConfig
+) -> list[Record]:
+    """Records, of which those are filtered that evaluation sets hold, and new ones that older datasets hold.
+
+    Args:
+        records: of the whole run.
+        new: its kept clips.
+        old: its kept clips that are in the dataset already; an older dataset takes none of these away.
+        config: which datasets, and what counts as the same.
+
+    Raises:
+        UsageError: a dataset cannot be compared with.
+    """
+    found: dict[str, tuple[str, Duplicate]] = {}
+    for uri in config.dedup.evaluation:
+        for key, twin in contaminated([*new, *old], items_of(uri, config), config.dedup).items():
+            found.setdefault(key, ("dedup.evaluation", twin))
+    for uri in config.dedup.older:
+        there = items_of(uri, config)
+        names = {item.key for item in there}
+        for key, twin in dedup(new, config.dedup, there).items():
+            if twin.of in names:
+                found.setdefault(key, ("dedup.older", twin))
+    return [
+        _filtered(record, *found[record.key or ""]) if record.key in found else record for record in records
+    ]
+
+
+def items_of(uri: str, config: CurateConfig) -> list[Item]:
+    """The samples of another dataset as deduplication sees them; keys are ``URI#KEY``, so that none is ours.
+
+    Raises:
+        UsageError: it is no dataset, or cannot be compared with.
+    """
+    dataset = _opened(uri, config)
+    ledger = Ledger(dataset.storage)
+    arrays: dict[str, NDArray[Any]] = {}
+    for part in ledger.many_arrays(ledger.array_names()):
+        arrays |= part
+    rows = to_rows(dataset.index.select(_COLUMNS))
+    items = []
+    for number, row in enumerate(rows):
+        clip_id = Record(source="", key=row["key"], sha256=row["sha256"]).clip_id
+        items.append(
+            Item(
+                key=f"{uri}#{row['key']}",
+                sha256=row["sha256"],
+                source=row["source"],
+                duration_s=row["duration_s"],
+                quality=(),
+                fingerprint=arrays.get(f"{clip_id}.fingerprint"),
+                embedding=stored_vector(dataset, number) if config.dedup.semantic.enabled else None,
+                global_embedding=arrays.get(f"{clip_id}.perceptual"),
+            )
+        )
+    return items
+
+
+def _opened(uri: str, config: CurateConfig) -> Dataset:
+    try:
+        dataset = open_dataset(uri, config.storage)
+        curate = dataset.manifest.config.get("curate")
+    except RunError as error:
+        raise UsageError(f"dedup.evaluation or dedup.older: {error}") from error
+    if (
+        config.dedup.perceptual.enabled
+        and dataset.index.num_rows
+        and not Ledger(dataset.storage).array_names()
+    ):
+        raise UsageError(
+            f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
+            " dedup.perceptual.enabled=false"
+        )
+    embed = curate.get("embed") if isinstance(curate, dict) else None
+    if config.dedup.semantic.enabled and embed != config.content()["embed"]:
+        raise UsageError(
+            f"{uri} was embedded otherwise than `embed` asks for; embed both alike, or set"
+            " dedup.semantic.enabled=false"
+        )
+    return dataset
+
+
+def _filtered(record: Record, stage: str, twin: Duplicate) -> Record:
+    return replace(
+        record, state="filtered", stage=stage, reason=twin.reason, score=twin.score, threshold=twin.threshold
+    )

@@ -1,0 +1,188 @@
+"""How far a run is: weighed by pixels times duration, with an ETA, the slowest sources, and a status file."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from curate.ledger import Ledger
+from curate.records import Row
+from curate.source_pass.at_work import at_work
+from curate.sources.inputs import SourceRef
+
+SLOWEST = 10
+STATUS = "status"
+
+_STATUS_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a phase is.
+
+    Attributes:
+        phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard".
+        done: sources or shards done, those of an earlier run too; clips done in this phase.
+        total: in all.
+        done_weight: of what is done; pixels x seconds for sources, number of clips, bytes for shards.
+        total_weight: of all; what is not probed yet is estimated from its bytes.
+        eta_s: seconds left at the rate of this run; None until it is known.
+        states: records per state so far, before duplicates are sought.
+        current: what was finished last.
+        slowest: sources of this run that took longest, with their seconds.
+        at_work: sources in work for long: URI, share of its bytes read, seconds so far.
+    """
+
+    phase: str
+    done: int
+    total: int
+    done_weight: float
+    total_weight: float
+    eta_s: float | None = None
+    states: dict[str, int] = field(default_factory=dict)
+    current: str = ""
+    slowest: tuple[tuple[str, float], ...] = ()
+    at_work: tuple[tuple[str, float, float], ...] = ()
+
+
+class Meter:
+    """Follows the sources of a run and reports on them.
+
+    Args:
+        sources: all of them.
+        entries: those closed before this run, by URI.
+        report: called after every source.
+        ledger: a status file is kept there.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[SourceRef],
+        entries: Mapping[str, Row],
+        report: Callable[[Progress], None],
+        ledger: Ledger,
+    ) -> None:
+        self._report, self._ledger = report, ledger
+        self._bytes = {source.uri: max(0, source.size) for source in sources}
+        self._waiting = set(self._bytes) - entries.keys()
+        self._states: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._weight = 0.0
+        for entry in entries.values():
+            self._count(entry)
+        self._weight_before, self._began = self._weight, time.monotonic()
+        self._written_at = float("-inf")
+        self._at_work: tuple[tuple[str, float, float], ...] = ()
+        self._lock = threading.RLock()
+
+    def done(self, uri: str, entry: Row) -> None:
+        """A source was closed."""
+        with self._lock:
+            self._waiting.discard(uri)
+            self._count(entry)
+            self._seconds[uri] = entry.get("seconds", 0.0)
+            self.show(uri)
+
+    def show(self, current: str = "") -> Progress:
+        """Reports, and keeps the status file fresh."""
+        with self._lock:
+            return self._shown(current)
+
+    def show_at_work(self) -> None:
+        """Report the source that is longest in work and how far it is; called by a thread of its own."""
+        found = at_work(self._ledger)
+        if found:
+            uri, share, seconds = found[0]
+            with self._lock:
+                self._at_work = tuple(found[:SLOWEST])
+                self.show(f"{uri}: {share:.0%} after {seconds / 60:.0f} min")
+
+    def _shown(self, current: str) -> Progress:
+        progress = self._progress(current)
+        self._report(progress)
+        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
+            write_status(self._ledger, progress)
+            self._written_at = time.monotonic()
+        return progress
+
+    @property
+    def slowest(self) -> tuple[tuple[str, float], ...]:
+        """Sources that took longest, with their seconds."""
+        return tuple(sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST])
+
+    def _count(self, entry: Row) -> None:
+        self._weight += entry.get("pixel_s", 0.0)
+        self._states.update(record["state"] for record in entry["records"])
+
+    def _progress(self, current: str) -> Progress:
+        waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
+        done_bytes = sum(self._bytes.values()) - waiting_bytes
+        # Until something is known a byte weighs one.
+        per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
+        left = waiting_bytes * per_byte
+        gained = self._weight - self._weight_before
+        elapsed_s = time.monotonic() - self._began
+        return Progress(
+            phase="cut",
+            done=len(self._bytes) - len(self._waiting),
+            total=len(self._bytes),
+            done_weight=self._weight,
+            total_weight=self._weight + left,
+            eta_s=elapsed_s * left / gained if gained > 0 else None,
+            states=dict(self._states),
+            current=current,
+            slowest=self.slowest,
+            at_work=tuple(one for one in self._at_work if one[0] in self._waiting),
+        )
+
+
+class ClipMeter:
+    """Progress over clips that later stages have something to do for.
+
+    Args:
+        total: number of clips.
+        report: called at the start and after every clip.
+        ledger: place of the status file.
+        slowest: sources that took longest before, for that file.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        report: Callable[[Progress], None],
+        ledger: Ledger,
+        slowest: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        self._total, self._report, self._ledger, self._slowest = total, report, ledger, slowest
+        self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
+        self._show("")
+
+    def done(self, source: str) -> None:
+        """Count a clip of a source."""
+        self._done += 1
+        self._show(source)
+
+    def _show(self, current: str) -> None:
+        left = self._total - self._done
+        elapsed_s = time.monotonic() - self._began
+        eta_s = elapsed_s * left / self._done if self._done else None
+        progress = Progress(
+            phase="caption",
+            done=self._done,
+            total=self._total,
+            done_weight=self._done,
+            total_weight=self._total,
+            eta_s=eta_s,
+            current=current,
+            slowest=self._slowest,
+        )
+        self._report(progress)
+        if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not left:
+            write_status(self._ledger, progress)
+            self._written_at = time.monotonic()
+
+
+def write_status(ledger: Ledger, progress: Progress) -> None:
+    """Keep how far a run is where people and other programs find it."""
+    ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})

@@ -1,0 +1,185 @@
+"""Finding clips of a finished dataset by words or by example, among the embeddings beside them."""
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.models.clip_frames import Fault
+from curate.models.embed import ClipEmbedder
+from curate.search.vectors import MEMBER, stored_vector
+from loader.dataset import Dataset
+from loader.errors import RunError, UsageError
+from loader.storage import StorageConfig, open_object
+
+WEIGHTS_VERSION = "embed_weights_sha256"
+"""Key of the manifest's versions that names the weights the embeddings were made with."""
+
+_MAX_EXAMPLE_BYTES = 1 << 30
+_PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others may start programs
+_READERS = 16
+_CHUNK_ROWS = 1 << 16
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A found sample: its row in the index, and the cosine of the angle to what was asked."""
+
+    row_number: int
+    score: float
+
+
+class ClipSearch:
+    """The embeddings of one dataset in memory, and searching among them.
+
+    Args:
+        dataset: finished.
+        max_bytes: of the embeddings in memory.
+    """
+
+    def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30) -> None:
+        self._dataset = dataset
+        self._max_bytes = max_bytes
+
+    @property
+    def searched(self) -> int:
+        """How many samples have an embedding."""
+        return len(self._rows_and_matrix[0])
+
+    def by_words(self, words: str, embedder: ClipEmbedder, top: int) -> list[Hit]:
+        """The clips that show what the words say, best first; samples of equal score by key.
+
+        Raises:
+            UsageError: the embedder knows no words, or is not the model of this dataset.
+        """
+        if not words.strip():
+            raise UsageError("the words to search for are empty")
+        self.check_model(embedder)
+        return self._nearest(embedder.text([words])[0], top)
+
+    def by_key(self, key: str, top: int) -> list[Hit]:
+        """The clips most like the sample ``key``, itself left out.
+
+        Raises:
+            UsageError: there is no such sample, or it has no embedding.
+        """
+        row_number = self._dataset.row_numbers.get(key)
+        if row_number is None:
+            raise UsageError(f"{self._dataset.storage.root} has no sample {key}")
+        rows, matrix = self._rows_and_matrix
+        place = int(np.searchsorted(rows, row_number))
+        if place == len(rows) or rows[place] != row_number:
+            raise UsageError(f"sample {key} has no embedding, so nothing can be compared with it")
+        hits = self._nearest(matrix[place].astype(np.float32), top + 1)
+        return [hit for hit in hits if hit.row_number != row_number][:top]
+
+    def by_file(
+        self, path: str, embedder: ClipEmbedder, top: int, storage: StorageConfig | None = None
+    ) -> list[Hit]:
+        """The clips most like a picture or a video.
+
+        Raises:
+            UsageError: there is no such file, or the embedder is not the model of this dataset.
+            RunError: the file is neither a picture nor a video.
+        """
+        data = _read_example(path, storage or StorageConfig())
+        self.check_model(embedder)
+        picture = _picture(data, path)
+        if picture is not None:
+            return self._nearest(embedder.pictures([picture])[0], top)
+        found = embedder([data])[0]
+        if isinstance(found, Fault):
+            raise RunError(f"{path} is neither a picture nor a video: {found.reason}")
+        return self._nearest(found.vector.astype(np.float32), top)
+
+    def check_model(self, embedder: ClipEmbedder) -> None:
+        """Passes when the embedder has the weights that the manifest names, if it names any.
+
+        Raises:
+            UsageError: it has others.
+        """
+        made_with = self._dataset.manifest.versions.get(WEIGHTS_VERSION)
+        has = embedder.fingerprint().get("weights_sha256")
+        if made_with and has != made_with:
+            raise UsageError(
+                f"the embeddings of {self._dataset.storage.root} were made with other weights (sha256"
+                f" {made_with[:12]}...) than this model's; give the model they were made with"
+            )
+
+    def _nearest(self, query: Floats, top: int) -> list[Hit]:
+        if top < 1:
+            raise UsageError(f"top={top} asks for nothing; give 1 or more")
+        rows, matrix = self._rows_and_matrix
+        if matrix.shape[1] != len(query):
+            raise UsageError(
+                f"this model gives {len(query)} numbers per clip and {self._dataset.storage.root} holds"
+                f" {matrix.shape[1]}; give the model its embeddings were made with"
+            )
+        scores = np.concatenate(
+            [
+                matrix[start : start + _CHUNK_ROWS].astype(np.float32) @ query
+                for start in range(0, len(matrix), _CHUNK_ROWS)
+            ]
+        )
+        best = np.argsort(-scores, kind="stable")[:top]
+        return [Hit(int(rows[place]), float(scores[place])) for place in best]
+
+    @cached_property
+    def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
+        """Row numbers of the index, rising, and the embedding of each, [n, D] of unit length."""
+        root = self._dataset.storage.root
+        members = self._dataset.members(MEMBER)
+        rows = members.rows()
+        if not len(rows):
+            raise UsageError(
+                f"{root} holds no video embeddings; curate it again with embed.backend=open_clip or perceptual"
+            )
+        in_shards = np.lexsort((members.offset[rows], members.shard[rows]))
+        first = stored_vector(self._dataset, int(rows[0]))
+        if len(rows) * first.nbytes > self._max_bytes:
+            raise RunError(
+                f"the {len(rows)} embeddings of {root} take {len(rows) * first.nbytes / 2**30:.1f} GiB, more than"
+                f" the {self._max_bytes / 2**30:.1f} GiB a search may use"
+            )
+        matrix = np.empty((len(rows), len(first)), first.dtype)
+
+        def read(place: int) -> None:
+            vector = stored_vector(self._dataset, int(rows[place]))
+            if vector.shape != first.shape:
+                key = self._dataset.row(int(rows[place]))["key"]
+                raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
+            length = float(np.linalg.norm(vector.astype(np.float32)))
+            matrix[place] = vector.astype(np.float32) / length if length else 0
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            for _ in readers.map(read, in_shards.tolist()):
+                pass
+        return rows, matrix
+
+
+def _read_example(path: str, config: StorageConfig) -> bytes:
+    storage, name = open_object(path, config)
+    info = storage.stat(name)
+    if info is None:
+        raise UsageError(f"there is no file {path}, and no sample of that key")
+    if info.size > _MAX_EXAMPLE_BYTES:
+        raise UsageError(f"{path} has {info.size / 2**30:.1f} GiB; give a short video or a picture")
+    return storage.read(name)
+
+
+def _picture(data: bytes, path: str) -> NDArray[np.uint8] | None:
+    """The picture in a file, upright, uint8 [h, w, 3] RGB; None when it is none."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data), formats=_PICTURES) as opened:
+            return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    except UnidentifiedImageError:
+        return None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise RunError(f"{path} is a picture that cannot be read: {error}") from error

@@ -1,0 +1,177 @@
+"""The chances of a hard cut before a frame and of a gradual transition over it, from how the frames around differ.
+
+Small networks, some for cuts and some for gradual transitions, look at the differences between frames around the
+place (`likeness`). They were trained by `tests/bench/train_shots.py`; `chances.npz` holds their numbers.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.shots.colour.features import Features, Floats
+from curate.shots.colour.likeness import CHANNELS, LONGEST, Likeness
+from curate.shots.colour.motion import FARTHEST, RANKS, Motion
+
+CUT_OFFSETS = (0, 1, 2, 4, 7)
+"""Frames before and after a cut that are looked at, counted from either side of it."""
+
+GRADUAL_OFFSETS = (0, 2, 5, 9, 14, 20, 28, 40)
+"""As `CUT_OFFSETS`, for gradual transitions."""
+
+CUT_REACH = max(CUT_OFFSETS)
+"""Frames after a frame that must be known to judge the cut before it."""
+
+GRADUAL_REACH = max(GRADUAL_OFFSETS)
+"""Frames after a frame that must be known to judge a gradual transition over it."""
+
+_AT_ONCE = 240  # inputs of a layer multiplied at once
+_WEIGHTS = Path(__file__).with_name("chances.npz")
+
+
+class View:
+    """Picks out of the differences around a frame what one network looks at.
+
+    Args:
+        offsets: As `CUT_OFFSETS`.
+        motion: Whether it looks at how blocks moved, too.
+    """
+
+    def __init__(self, offsets: Sequence[int], motion: bool = False) -> None:
+        places = [-1 - offset for offset in reversed(offsets)] + list(offsets)
+        pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :]]
+        self._places = np.array(places)
+        self._later = np.array([b for _, b in pairs])
+        self._lags = np.array([b - a for a, b in pairs])
+        self._motion = motion
+
+    def __call__(
+        self, differences: Floats, moved: Floats, levels: Floats, frames: NDArray[np.intp]
+    ) -> Floats:
+        """What is seen around each of the frames, [frames, inputs].
+
+        Args:
+            differences: As `Likeness.push` gives them, of a stretch of frames.
+            moved: As `Motion.push` gives them, of the same frames.
+            levels: Energy and contrast of the same frames, as `levels` gives them, [n, 2].
+            frames: Places in the stretch, with enough of it on both sides.
+        """
+        later = frames[:, None] + self._later
+        pairs = [differences[later, self._lags], *([moved[later, self._lags]] if self._motion else [])]
+        seen = levels[frames[:, None] + self._places]
+        flat = [np.sqrt(np.maximum(each, 0)).reshape(len(frames), -1) for each in pairs]
+        return np.concatenate([*flat, seen[..., 0], seen[..., 1]], axis=1)
+
+
+def levels(features: Sequence[Features]) -> Floats:
+    """Energy and contrast of frames, in logarithms, [n, 2]."""
+    energies = np.log(np.array([each.energy for each in features], np.float32)) * np.float32(0.2)
+    contrasts = np.log(np.array([each.contrast for each in features], np.float32) + 1) * np.float32(0.3)
+    return np.stack([energies, contrasts], axis=1)
+
+
+class Chances:
+    """Judges the frames as they come, once enough of those after them are known."""
+
+    def __init__(self) -> None:
+        self._likeness = Likeness()
+        self._motion = Motion()
+        self._differences = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
+        self._moved = np.zeros((GRADUAL_REACH + 1, FARTHEST + 1, len(RANKS)), np.float32)
+        self._levels = np.zeros((0, 2), np.float32)
+        self._start = -GRADUAL_REACH - 1  # frame of the first row held
+        self._last: Features | None = None
+
+    @property
+    def end(self) -> int:
+        """One past the last frame seen."""
+        return self._start + len(self._differences)
+
+    def push(self, features: Sequence[Features]) -> None:
+        """Take the next frames."""
+        if not len(self._levels):
+            self._levels = levels(features[:1]).repeat(len(self._differences), axis=0)
+        self._differences = np.concatenate([self._differences, self._likeness.push(features)])
+        self._moved = np.concatenate([self._moved, self._motion.push(features)])
+        self._levels = np.concatenate([self._levels, levels(features)])
+        self._last = features[-1]
+
+    def finish(self) -> None:
+        """After the last frame it is assumed to stand still."""
+        if self._last is not None:
+            self.push([self._last] * GRADUAL_REACH)
+
+    def cuts(self, first: int, end: int) -> Floats:
+        """Chance of a hard cut right before each of the frames first..end - 1; needs CUT_REACH frames after them."""
+        return self._judge(0, first, end)
+
+    def gradual(self, first: int, end: int) -> Floats:
+        """Chance that each of the frames first..end - 1 is mixed, or the first one after; needs GRADUAL_REACH more.
+
+        Forgets what lies too far before them; they must not be asked about again.
+        """
+        found = self._judge(1, first, end)
+        keep = max(0, end - GRADUAL_REACH - 1 - self._start)
+        self._differences, self._levels = self._differences[keep:].copy(), self._levels[keep:].copy()
+        self._moved = self._moved[keep:].copy()
+        self._start += keep
+        return found
+
+    def _judge(self, number: int, first: int, end: int) -> Floats:
+        if end <= first:
+            return np.zeros(0, np.float32)
+        view, networks = _networks()[number]
+        seen = view(self._differences, self._moved, self._levels, np.arange(first, end) - self._start)
+        return np.asarray(np.mean([network(seen) for network in networks], axis=0), np.float32)
+
+
+class Perceptron:
+    """A network of full layers with rectifiers between them.
+
+    Args:
+        layers: Weights [in, out] and biases [out] of each layer.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Floats, Floats]]) -> None:
+        self._layers = layers
+
+    def __call__(self, inputs: Floats) -> Floats:
+        """The chance of each row, [n]."""
+        values = inputs
+        for number, (weights, biases) in enumerate(self._layers):
+            values = _times(np.maximum(values, 0) if number else values, weights) + biases
+        return np.asarray(1 / (1 + np.exp(-values[:, 0].clip(-30, 30))), np.float32)
+
+
+def _times(rows: Floats, weights: Floats) -> Floats:
+    """The matrix product, in parts so small that BLAS gives each to one thread."""
+    inner = len(weights)
+    parts = [
+        rows[:, first : first + _AT_ONCE] @ weights[first : first + _AT_ONCE]
+        for first in range(0, inner, _AT_ONCE)
+    ]
+    summed: Floats = np.sum(parts, axis=0)
+    return summed
+
+
+@cache
+def _networks() -> tuple[tuple[View, list[Perceptron]], tuple[View, list[Perceptron]]]:
+    """The networks for cuts and those for gradual transitions; their mean counts."""
+    with np.load(_WEIGHTS, allow_pickle=False) as stored:
+        layers = {name: stored[name].astype(np.float32) for name in stored.files}
+    seeds = sorted({name.split("_")[1] for name in layers})
+    cut, gradual = (
+        [
+            Perceptron(
+                [
+                    (layers[f"{kind}_{seed}_weights_{n}"], layers[f"{kind}_{seed}_biases_{n}"])
+                    for n in range(3)
+                ]
+            )
+            for seed in seeds
+        ]
+        for kind in ("cut", "gradual")
+    )
+    return (View(CUT_OFFSETS, motion=True), cut), (View(GRADUAL_OFFSETS), gradual)

@@ -1,0 +1,291 @@
+"""The shot detector of the pipeline: colour and structure of the picture, on a CPU, while decoding."""
+
+import bisect
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from curate.shots.colour.chances import CUT_REACH, GRADUAL_REACH, Chances
+from curate.shots.colour.fades import FadeFinder
+from curate.shots.colour.features import HEIGHT, WIDTH, Floats, features, unlikeness
+from curate.shots.colour.history import History
+from curate.shots.colour.runs import Run, Runs
+from curate.shots.types import Foretold, Transition, overlap
+
+_Found = TypeVar("_Found")
+
+_BATCH = 16  # frames taken in at once: the cost of a call is shared
+REACH = 4
+"""Frames within which two changes are one; a shot of fewer frames is a flash."""
+
+_PEAK = REACH - 1  # frames on each side among which a cut has the highest chance
+_JUDGED_AFTER = _BATCH + CUT_REACH + _PEAK
+_HISTORY = GRADUAL_REACH + _BATCH + 100  # a gradual transition of 100 frames, and more than a fade needs
+_SHORT_RUN = 4  # frames of a run that a hard cut inside may explain
+_BOTH = 0.4  # chance of a cut beside a likelier one that makes the frame between them a mixed one
+_SURE_CUT = 0.8  # chance of a hard cut that wins over any run around it: its network knows dissolves too
+_LIKELY = 0.35  # share of the threshold above which a frame belongs to a run that exceeds it somewhere
+_LEAST_LIKELY = 0.25  # chance below which a frame belongs to no run, however doubtful runs are wanted
+SETTLED_AFTER = GRADUAL_REACH + 5
+"""Frames judged after a doubtful transition that has no better rival to come."""
+
+
+class _Cut(NamedTuple):
+    """A hard cut, or a change with one mixed frame: then the places on both sides of that frame are likely ones."""
+
+    start: int
+    end: int
+    chance: float
+
+    @property
+    def transition(self) -> Transition:
+        return Transition(self.start, self.end, "cut" if self.end == self.start + 1 else "gradual")
+
+
+class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
+    """Thresholds of the shot detector; the defaults and their margins are in docs/benchmarks/shots.md."""
+
+    cut_threshold: float = Field(
+        0.4, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
+    )
+    gradual_threshold: float = Field(
+        0.95,
+        gt=0,
+        description="a dissolve, wipe or the like is reported where the chance of a frame exceeds this; "
+        "lower finds more and errs more",
+    )
+    blank_contrast: float = Field(
+        4.0,
+        ge=0,
+        description="standard deviation of luminance, 0..255, below which a frame is black, white or empty",
+    )
+    difference_threshold: float = Field(
+        0.65,
+        gt=0,
+        description="a fade or another gradual transition is reported when the pictures before and after it "
+        "differ by more than this",
+    )
+
+
+class Nominations(BaseModel, frozen=True, extra="forbid"):
+    """What is not reported, but is worth a second look; below the thresholds of the detector."""
+
+    cut_threshold: float = Field(0.2, gt=0, description="chance above which a hard cut is nominated")
+    gradual_threshold: float = Field(
+        0.4, gt=0, description="chance above which a gradual transition is nominated"
+    )
+
+
+class ColourDetector:
+    """Finds hard cuts, dissolves and fades in one pass; a `ShotDetector`.
+
+    Frames are judged once the next few are known. What is kept is the features of about two seconds of
+    frames and the transitions found so far.
+
+    Args:
+        config: The thresholds of what is reported.
+        nominations: Thresholds of what `take_doubtful` gives; without them it gives nothing.
+    """
+
+    def __init__(self, config: ColourDetectorConfig, nominations: Nominations | None = None) -> None:
+        self._config = config
+        floors = nominations or config
+        self._cut_floor = min(floors.cut_threshold, config.cut_threshold)
+        self._gradual_floor = min(floors.gradual_threshold, config.gradual_threshold)
+        self._batch = np.zeros((_BATCH, HEIGHT, WIDTH, 3), np.uint8)
+        self._waiting = 0  # frames in the batch
+        self._judged = 0
+        self._gradual_judged = 0
+        self._history = History(_HISTORY)
+        self._chances = Chances()
+        self._runs = Runs(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
+        self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
+        self._blanks = array("q")  # frames of one even tone
+        self._chance = np.zeros(
+            _PEAK, np.float32
+        )  # of cuts before frames from _PEAK before the next to judge
+        self._cuts: list[_Cut] = []  # doubtful ones too
+        self._dissolves: list[Run] = []  # doubtful ones too
+        self._shot_first = 0  # first frame since the last cut or even tone
+
+    @property
+    def analysis_size(self) -> tuple[int, int]:
+        """(width, height) of the frames `push` takes."""
+        return WIDTH, HEIGHT
+
+    def push(self, frame: NDArray[np.uint8]) -> None:
+        """Take the next shown frame, [36, 64, 3] RGB."""
+        self._batch[self._waiting] = frame
+        self._waiting += 1
+        if self._waiting == _BATCH:
+            self._take_in()
+            self._judge(self._history.end - CUT_REACH, self._history.end - GRADUAL_REACH)
+
+    def finish(self) -> list[Transition]:
+        """All transitions, sorted and not overlapping."""
+        if self._waiting:
+            self._take_in()
+        self._chances.finish()
+        self._judge(self._history.end, self._history.end, finished=True)
+        self._fades.finish(self._history)
+        return self._sure(0)
+
+    @property
+    def judged(self) -> int:
+        """Frames before this one have been judged."""
+        return self._judged
+
+    @property
+    def settled(self) -> int:
+        """Frames before this one are in no transition that is not foretold yet."""
+        settled, since, run = (
+            min(self._judged, self._gradual_judged),
+            self._fades.waiting_since,
+            self._runs.open,
+        )
+        if since is not None:
+            settled = min(settled, since + 1)
+        return settled if run is None else max(0, min(settled, run.transition.start_frame + 1))
+
+    @property
+    def judged_after(self) -> int:
+        """Frames pushed after one that has been judged, at most."""
+        return _JUDGED_AFTER
+
+    @property
+    def settled_after(self) -> int:
+        """Frames judged after a doubtful transition that has no better rival to come."""
+        return SETTLED_AFTER
+
+    def foretell(self, first: int) -> Foretold:
+        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
+        since = self._fades.waiting_since
+        run = self._runs.open
+        if since is None and run is not None and self._is_sure(run):
+            since = run.transition.start_frame
+        return Foretold(self._sure(first), since)
+
+    def take_doubtful(self, finished: bool = False) -> list[Transition]:
+        """Nominated transitions that no later frame can change; each is given once.
+
+        Args:
+            finished: After `finish`: all that are left.
+        """
+        end = self._judged if finished else self._judged - SETTLED_AFTER
+        config = self._config
+        ranked = [
+            (run.score, run.transition)
+            for run in self._dissolves
+            if not self._is_sure(run) and run.transition.end_frame <= end
+        ] + [
+            (cut.chance, cut.transition)
+            for cut in self._cuts
+            if cut.chance <= config.cut_threshold and cut.end <= end
+        ]
+        if not ranked:
+            return []
+        self._dissolves = [
+            run for run in self._dissolves if self._is_sure(run) or run.transition.end_frame > end
+        ]
+        self._cuts = [cut for cut in self._cuts if cut.chance > config.cut_threshold or cut.end > end]
+        taken = self._sure(min(found.start_frame for _, found in ranked) - SETTLED_AFTER)
+        kept = []
+        for _, found in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
+            if not any(overlap(found, other, margin=REACH) for other in taken):
+                taken.append(found)
+                kept.append(found)
+        return sorted(kept, key=lambda transition: transition.start_frame)
+
+    def _sure(self, first: int) -> list[Transition]:
+        """What has been found up to now and ends after frame `first`, sorted and not overlapping."""
+        fades = _ending_after(self._fades.found, first, lambda fade: fade.end_frame)
+        others = [
+            cut.transition
+            for cut in _ending_after(self._cuts, first, lambda cut: cut.end)
+            if cut.chance > self._config.cut_threshold
+        ]
+        others += [
+            run.transition
+            for run in _ending_after(self._dissolves, first, lambda run: run.transition.end_frame)
+            if self._is_sure(run)
+        ]
+        found = [*fades, *(each for each in others if not any(overlap(each, fade) for fade in fades))]
+        return sorted(found, key=lambda transition: transition.start_frame)
+
+    def _take_in(self) -> None:
+        batch = features(self._batch[: self._waiting])
+        self._waiting = 0
+        self._history.extend(batch)
+        self._chances.push(batch)
+
+    def _judge(self, cuts_end: int, gradual_end: int, finished: bool = False) -> None:
+        """Judge cuts as far as their chances, up to frame `cuts_end`, allow, and gradual transitions."""
+        known = self._judged + len(self._chance) - _PEAK
+        self._chance = np.concatenate([self._chance, self._chances.cuts(known, cuts_end)])
+        if finished:
+            self._chance = np.concatenate([self._chance, np.zeros(_PEAK, np.float32)])
+        places = range(_PEAK, len(self._chance) - _PEAK)
+        for place in places:
+            self._judge_frame(self._judged, self._chance[place - _PEAK : place + _PEAK + 1])
+            self._judged += 1
+        self._chance = self._chance[len(places) :]
+        gradual_end = max(gradual_end, self._gradual_judged)
+        for run in self._runs.push(self._chances.gradual(self._gradual_judged, gradual_end)):
+            self._keep(run)
+        self._gradual_judged = gradual_end
+
+    def _judge_frame(self, frame: int, chances: Floats) -> None:
+        """Judge a frame by the chances of a cut before it and before the frames around."""
+        blank = self._fades.is_blank(self._history[frame])
+        chance = float(chances[_PEAK])
+        if not blank and frame > self._shot_first and chance > self._cut_floor and chances.argmax() == _PEAK:
+            earlier, later = (float(each) > _BOTH for each in chances[[_PEAK - 1, _PEAK + 1]])
+            self._cuts.append(_Cut(frame - 1 - earlier, frame + later, chance))
+            if chance > self._config.cut_threshold:
+                self._shot_first = frame
+        self._fades.push(self._history, frame, self._shot_first)
+        if blank:
+            self._blanks.append(frame)
+            self._shot_first = frame + 1
+
+    def _keep(self, run: Run) -> None:
+        """Decide between a run and what was found inside it."""
+        if run.score <= self._gradual_floor and not self._is_sure(run):
+            return
+        if self._blank_within(run) or self._alike_beyond(run):
+            return
+        inside = [cut for cut in self._cuts if run.first - 1 <= cut.end <= run.end]
+        surest = max((cut.chance for cut in inside), default=0.0)
+        needed = run.score if run.end - run.first <= _SHORT_RUN else _SURE_CUT
+        if surest > self._config.cut_threshold and (not self._is_sure(run) or surest > needed):
+            return
+        self._cuts = [cut for cut in self._cuts if cut not in inside]
+        self._dissolves.append(run)
+
+    def _is_sure(self, run: Run) -> bool:
+        """Whether a run is reported; a short one has fewer frames of which one may be very likely."""
+        short = run.end - run.first <= _SHORT_RUN
+        return run.score > self._config.gradual_threshold ** (4 if short else 1)
+
+    def _alike_beyond(self, run: Run) -> bool:
+        """Whether the pictures before and after a run are alike: then light or something passing came and went."""
+        before, after = run.transition.start_frame - 1, run.transition.end_frame + 1
+        pictures = (
+            self._history[max(before, self._history.first)],
+            self._history[min(after, self._history.end - 1)],
+        )
+        return unlikeness(*pictures) <= self._config.difference_threshold
+
+    def _blank_within(self, run: Run) -> bool:
+        """Whether an even tone lies in the run: that is a fade, and told from a mere black by what is around."""
+        place = bisect.bisect_left(self._blanks, run.first - 1)
+        return place < len(self._blanks) and self._blanks[place] < run.end
+
+
+def _ending_after(found: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:
+    """Those that end after a frame, of a list in the order of their ends."""
+    return found[bisect.bisect_right(found, first, key=end) :]

@@ -1,0 +1,133 @@
+"""How much each frame differs from each of those shortly before it, in several ways at once.
+
+The differences of a stretch of frames from one another are what a transition is recognised by (Cooper and Foote
+2001): a cut is a sudden corner in them, a dissolve a soft one, a wipe one that comes block by block, and motion,
+flashes and captions are none. They say nothing about what the pictures show.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+
+from curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
+
+LONGEST = 84
+"""Frames back to which each frame is compared."""
+
+CHANNELS = 8
+"""Differences per pair: fine structure, layout, colour, four ranks of the blocks from calm to changed, moved layout."""
+
+_BLOCKS = (4, 4)  # rows, columns
+_RANKS = (13, 9, 5, 1)  # of the likeness of the blocks, from low to high
+_COARSE = 4  # pixels to a side of what the moved layout is made of
+_SHIFT = 2  # such squares by which it may have moved
+_PARTS = 4  # of the sums over a picture
+_FLOOR = np.float32(STRUCTURE_FLOOR)
+_LAYOUT_FLOOR = np.float32(20)  # grey levels squared
+_COLOUR_SCALE = np.float32(1 / 4)
+
+
+class Likeness:
+    """Compares the frames as they come; before the first frame, the first frame is assumed."""
+
+    def __init__(self) -> None:
+        self._blocks: Floats | None = None  # [blocks, LONGEST, pixels]
+        self._layouts = self._colours = np.zeros((0, 0), np.float32)
+        self._windows = np.zeros((0, 0, 0), np.float32)
+
+    def push(self, features: Sequence[Features]) -> Floats:
+        """Differences of each of the next frames from the frame each lag before it, [n, LONGEST + 1, CHANNELS]."""
+        count = len(features)
+        blocks = _blocks(features)
+        layouts = np.stack([each.layout for each in features]) * np.float32(
+            1 / np.sqrt(len(features[0].layout))
+        )
+        colours = np.stack([each.colours for each in features])
+        windows = _windows(layouts)
+        if self._blocks is None:
+            self._blocks = np.repeat(blocks[:, :1], LONGEST, axis=1)
+            self._layouts = np.repeat(layouts[:1], LONGEST, axis=0)
+            self._colours = np.repeat(colours[:1], LONGEST, axis=0)
+            self._windows = np.repeat(windows[:1], LONGEST, axis=0)
+        all_blocks = np.concatenate([self._blocks, blocks], axis=1)
+        all_layouts = np.concatenate([self._layouts, layouts])
+        all_colours = np.concatenate([self._colours, colours])
+        all_windows = np.concatenate([self._windows, windows])
+        self._blocks, self._layouts = all_blocks[:, count:].copy(), all_layouts[count:].copy()
+        self._colours, self._windows = all_colours[count:].copy(), all_windows[count:].copy()
+
+        found = np.empty((count, LONGEST + 1, CHANNELS), np.float32)
+        products = _by_lag(np.matmul(blocks, all_blocks.transpose(0, 2, 1)))
+        energies = np.einsum("bnf,bnf->bn", all_blocks, all_blocks) + _FLOOR
+        found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * _norms(energies.mean(axis=0), count)
+        ranked = np.sort(((products + _FLOOR) * _norms(energies, count)).transpose(1, 2, 0), axis=-1)
+        for channel, rank in enumerate(_RANKS):
+            found[..., 3 + channel] = 1 - ranked[..., rank]
+        powers = np.einsum("nf,nf->n", all_layouts, all_layouts) + _LAYOUT_FLOOR
+        found[..., 1] = 1 - (_by_lag(_products(layouts, all_layouts)) + _LAYOUT_FLOOR) * _norms(powers, count)
+        squares = np.einsum("nf,nf->n", all_colours, all_colours)
+        moved = (
+            squares[LONGEST:, None] + _earlier(squares, count) - 2 * _by_lag(_products(colours, all_colours))
+        )
+        moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
+        # Rounding of what cancels out must not look like a difference.
+        found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
+        shifts = windows.shape[1]
+        alike = np.matmul(windows[:, shifts // 2], all_windows.transpose(1, 2, 0))
+        found[..., 7] = 1 - _by_lag(alike.max(axis=0))
+        return found
+
+
+def _blocks(features: Sequence[Features]) -> Floats:
+    """High-passed luminance of each block in grey levels, over the root of its pixels, [blocks, n, pixels]."""
+    count = len(features)
+    rows, columns = _BLOCKS
+    energies = np.array([each.energy for each in features], np.float32)
+    fine = np.stack([each.fine for each in features]) * np.sqrt(energies * (rows * columns))[:, None]
+    split = fine.reshape(count, rows, HEIGHT // rows, columns, WIDTH // columns).transpose(1, 3, 0, 2, 4)
+    return np.ascontiguousarray(split.reshape(rows * columns, count, -1))
+
+
+def _windows(layouts: Floats) -> Floats:
+    """Coarse pictures through windows that are moved about, each of mean 0 and length 1, [n, shifts, squares]."""
+    count, half = len(layouts), _COARSE // 2
+    halved = layouts.reshape(count, HEIGHT // _COARSE, half, WIDTH // _COARSE, half)
+    coarse = halved.mean(axis=(2, 4))
+    size = coarse.shape[1] - 2 * _SHIFT, coarse.shape[2] - 2 * _SHIFT
+    windows = sliding_window_view(coarse, size, axis=(1, 2)).reshape(count, (2 * _SHIFT + 1) ** 2, -1)
+    centred = windows - windows.mean(axis=2, keepdims=True)
+    lengths = np.sqrt(np.einsum("nsp,nsp->ns", centred, centred) + np.float32(0.05))
+    scaled: Floats = centred / lengths[:, :, None]
+    return scaled
+
+
+def _products(new: Floats, known: Floats) -> Floats:
+    """Inner products of rows, [n, known].
+
+    Summed from parts so small that BLAS gives each to one thread: more threads cost far more than they save here.
+    """
+    parts = (each.reshape(len(each), _PARTS, -1).transpose(1, 0, 2) for each in (new, known))
+    rows, columns = parts
+    summed: Floats = np.matmul(rows, columns.transpose(0, 2, 1)).sum(axis=0)
+    return summed
+
+
+def _by_lag(products: Floats) -> Floats:
+    """Products of n new rows with LONGEST + n known ones, [..., n, LONGEST + n], as [..., n, LONGEST + 1]."""
+    *outer, row, column = products.strides
+    shape = (*products.shape[:-1], LONGEST + 1)
+    return as_strided(products[..., LONGEST:], shape, (*outer, row + column, -column), writeable=False)
+
+
+def _earlier(known: Floats, count: int) -> Floats:
+    """A value of LONGEST + n known rows for each of the n new rows and each lag, [..., n, LONGEST + 1]."""
+    *outer, step = known.strides
+    shape = (*known.shape[:-1], count, LONGEST + 1)
+    return as_strided(known[..., LONGEST:], shape, (*outer, step, -step), writeable=False)
+
+
+def _norms(energies: Floats, count: int) -> Floats:
+    inverse = np.asarray(1 / np.sqrt(energies), np.float32)
+    norms: Floats = inverse[..., LONGEST:, None] * _earlier(inverse, count)
+    return norms

@@ -1,0 +1,235 @@
+"""From shots to spans: every second of a source belongs to exactly one span."""
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, model_validator
+
+from curate.frames.frame_times import Timeline, clean_runs
+from curate.shots import Transition, pieces
+
+# A container that promises this much more than it holds was cut off; less is rounding and sound.
+MISSING_MIN_S = 0.5
+MISSING_MIN_SHARE = 0.02
+
+_TICK_S = 0.0005  # half a millisecond: ticks of containers are no finer
+_USUAL_FRAMES = 3  # held for so many usual frames, a picture is one of a slow film and no gap
+_OVER_S = 0.1
+"""Time by which a part may be longer than max_clip_s, so that it can end on a frame."""
+
+
+class SpanConfig(BaseModel, frozen=True, extra="forbid"):
+    """How shots become clip spans."""
+
+    min_clip_s: float = Field(2.0, ge=0, description="shorter shots are filtered")
+    max_clip_s: float = Field(
+        10.0, gt=0, description="longer shots are cut into parts of at most about this length"
+    )
+    crop_s: float = Field(
+        0.0, ge=0, description="left out at both ends of every shot, where a detector's edge may be off"
+    )
+    max_gap_s: float = Field(
+        5.0,
+        gt=0,
+        description="a picture held for longer is a gap between shots: filtered, and in no clip; a slow film may hold"
+        " its pictures for three usual frames, and none is held for longer than max_clip_s",
+    )
+    long_shots: Literal["full", "equal", "stride"] = Field(
+        "full",
+        description="full: parts of max_clip_s, of which the last but one gives way where the last would be too"
+        " short; equal: equal parts, which are cut in a second pass; stride: parts of max_clip_s and what remains",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_clip_s > self.max_clip_s:
+            raise ValueError(
+                f"min_clip_s = {self.min_clip_s:g} is above max_clip_s = {self.max_clip_s:g}: no clip could be made"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Span:
+    """Frames ``[first, last)`` of a source.
+
+    Attributes:
+        first: first frame, in shown order.
+        last: one past the last frame; equal to ``first`` for a span that holds no frame.
+        start_s: when it begins, seconds after the source's first frame.
+        end_s: when it ends.
+        fault: why it can be no clip, or None.
+        fault_state: "filtered" or "failed" when there is a fault.
+        stage: that found the fault.
+        score: the number a rule decided on.
+        threshold: what it was compared with.
+    """
+
+    first: int
+    last: int
+    start_s: float
+    end_s: float
+    fault: str | None = None
+    fault_state: str = ""
+    stage: str = ""
+    score: float | None = None
+    threshold: float | None = None
+
+
+def spans(
+    timeline: Timeline, transitions: list[Transition], promised_s: float | None, config: SpanConfig
+) -> list[Span]:
+    """Spans that lie side by side from 0 to the end, or to the promised end when the source is cut off.
+
+    Frames inside a gradual transition, damaged frames, gaps and what is cropped become spans of their own, with a
+    fault.
+    """
+    times_s = timeline.times_s
+    found: list[Span] = []
+
+    def add(first: int, last: int, fault: str | None = None, state: str = "", stage: str = "") -> None:
+        if first < last:
+            start_s, end_s = float(times_s[first]), float(times_s[last])
+            found.append(Span(first, last, start_s, end_s, fault, state, stage))
+
+    for hurt in timeline.damage:
+        add(hurt.first, hurt.last, hurt.reason, "failed", "decode")
+    longest_s = longest_hold_s(config, float(np.median(np.diff(times_s))))
+    runs: list[tuple[int, int]] = []
+    for clean_first, clean_last in clean_runs(timeline.frames, timeline.damage):
+        first = clean_first
+        for gap in gaps(times_s, clean_first, clean_last, longest_s):
+            found.append(_gap(times_s, *gap, longest_s))
+            runs.append((first, gap[0]))
+            first = gap[1]
+        runs.append((first, clean_last))
+    for piece in pieces(transitions, timeline.frames):
+        for run_first, run_last in runs:
+            first, last = max(piece.first, run_first), min(piece.end, run_last)
+            if first >= last:
+                continue
+            if piece.kind == "transition":
+                add(first, last, "blended frames of a gradual transition", "filtered", "shots")
+                continue
+            inner_first, inner_last = _cropped(times_s, first, last, config.crop_s)
+            add(first, inner_first, "cropped at the start of a shot", "filtered", "spans")
+            add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
+            for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
+                add(part_first, part_last)
+    found = [_checked(span, config) for span in sorted(found, key=lambda span: span.first)]
+    end_s = float(times_s[-1])
+    missing_s = (promised_s or 0) - end_s
+    if promised_s and missing_s > max(MISSING_MIN_S, MISSING_MIN_SHARE * promised_s):
+        fault = f"the file is cut off: it promises {promised_s:.2f} s and holds {end_s:.2f} s"
+        found.append(Span(timeline.frames, timeline.frames, end_s, promised_s, fault, "failed", "decode"))
+    return found
+
+
+def longest_hold_s(config: SpanConfig, usual_s: float = 0.0) -> float:
+    """Return for how long a picture may be held and be part of a clip, in seconds.
+
+    Args:
+        config: Limits.
+        usual_s: For how long most pictures of the source are held, where that is known.
+    """
+    return min(max(config.max_gap_s, _USUAL_FRAMES * usual_s), config.max_clip_s) + _TICK_S
+
+
+def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> list[tuple[int, int]]:
+    """Return the runs of frames in ``[first, last)`` that are each held for longer than ``longest_s``."""
+    held = np.diff(times_s[first : last + 1]) > longest_s
+    edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)) + first
+    return [(int(one), int(other)) for one, other in edges.reshape(-1, 2)]
+
+
+def _gap(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> Span:
+    start_s, end_s = float(times_s[first]), float(times_s[last])
+    held_s = float(np.diff(times_s[first : last + 1]).max())
+    fault = f"a picture is held for {held_s:.2f} s, which is a gap between shots (spans.max_gap_s)"
+    return Span(first, last, start_s, end_s, fault, "filtered", "gaps", held_s, longest_s)
+
+
+def long_enough(duration_s: float, config: SpanConfig) -> bool:
+    """Whether a clip may be that short."""
+    return duration_s >= config.min_clip_s - _TICK_S
+
+
+def _checked(span: Span, config: SpanConfig) -> Span:
+    duration_s = span.end_s - span.start_s
+    if span.fault is not None or long_enough(duration_s, config):
+        return span
+    return replace(
+        span,
+        fault=f"{duration_s:.2f} s is shorter than spans.min_clip_s",
+        fault_state="filtered",
+        stage="spans",
+        score=duration_s,
+        threshold=config.min_clip_s,
+    )
+
+
+def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float) -> tuple[int, int]:
+    """The frames of a shot that begin and end at least ``crop_s`` inside it; none when it is too short."""
+    if crop_s == 0:
+        return first, last
+    inside = np.searchsorted(times_s, [times_s[first] + crop_s - 1e-9, times_s[last] - crop_s + 1e-9])
+    inner_first, inner_last = int(inside[0]), int(inside[1]) - 1
+    return (inner_first, inner_last) if inner_first < inner_last else (last, last)
+
+
+def part_end(
+    times_s: Sequence[float] | NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> int:
+    """Where the first of the parts of a shot, frames ``[first, last)``, ends, by a rule of ``full`` or ``stride``.
+
+    What follows is split by the same rule, so that the end of a shot need not be known to split its beginning:
+    where ``last`` is only a frame that the shot reaches beyond, the answer holds if it is not ``last`` and the shot
+    is longer than max_clip_s + min_clip_s.
+    """
+    start_s, left_s = times_s[first], times_s[last] - times_s[first]
+    if left_s <= config.max_clip_s + 1e-9:
+        return last
+    end_s = start_s + config.max_clip_s
+    giving_way_s = times_s[last] - config.min_clip_s
+    if config.long_shots == "full" and start_s + config.min_clip_s <= giving_way_s < end_s:
+        end_s = giving_way_s
+        return max(first + 1, bisect.bisect_right(times_s, end_s + 1e-9, first, last) - 1)
+    end = bisect.bisect_left(times_s, end_s - 1e-9, first, last)
+    return max(first + 1, end if times_s[end] <= end_s + _OVER_S else end - 1)
+
+
+def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig) -> list[tuple[int, int]]:
+    if first >= last:
+        return []
+    if config.long_shots == "equal":
+        duration_s = float(times_s[last] - times_s[first])
+        parts = max(1, math.ceil(duration_s / config.max_clip_s - 1e-9))
+        inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
+        inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
+        equal = pairwise(sorted({first, *(int(bound) for bound in inner), last}))
+        # Pictures that are held may make a part too long.
+        return [part for bounds in equal for part in _limited(times_s, *bounds, config)]
+    return _one_by_one(times_s, first, last, config)
+
+
+def _limited(
+    times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> list[tuple[int, int]]:
+    if times_s[last] - times_s[first] <= config.max_clip_s + _OVER_S:
+        return [(first, last)]
+    return _one_by_one(times_s, first, last, config)
+
+
+def _one_by_one(
+    times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
+) -> list[tuple[int, int]]:
+    bounds = [first]
+    while bounds[-1] < last:
+        bounds.append(part_end(times_s, bounds[-1], last, config))
+    return list(pairwise(bounds))

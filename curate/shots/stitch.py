@@ -1,0 +1,150 @@
+"""Stitching: shots that a detector over-split are put together again (nemo_vfm 2.1).
+
+A cut is taken back when the pictures on both sides of it are the same scene by their embeddings. Embeddings are
+taken at fixed steps while the source is scanned, so that nothing is decoded for them.
+"""
+
+import bisect
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from curate.frames.perceptual import describe
+from curate.shots.types import Transition
+
+_FACING = 3
+"""Samples on each side of a cut that are compared: one of them may fall on a flash or a blurred frame."""
+
+_NEAR = 4
+"""Samples on each side that tell how much the picture moves."""
+
+_AT_ONCE = 32
+
+Floats = NDArray[np.float32]
+
+
+class StitchConfig(BaseModel, frozen=True, extra="forbid"):
+    """When two neighbouring shots are one. Defaults and what they cost: docs/benchmarks/stitch.md."""
+
+    enabled: bool = Field(True, description="take back cuts between pictures of one scene")
+    samples_per_s: float = Field(6.25, gt=0, le=60, description="pictures embedded per second of the source")
+    min_similarity: float = Field(
+        0.7,
+        ge=-1,
+        le=1,
+        description="similarity over a cut, motion allowed for, from which two shots are one",
+    )
+    motion_weight: float = Field(
+        0.5, ge=0, le=2, description="share of the motion around a cut that is forgiven"
+    )
+    min_inner_similarity: float = Field(
+        0.2,
+        ge=-1,
+        le=1,
+        description="a shot whose own start and end are less alike drifts and is not stitched on",
+    )
+
+
+@dataclass
+class Samples:
+    """Embeddings of some frames of a source, in half precision; 0.6 KB each, 28 MB for two hours.
+
+    Pictures wait until there are enough of them: many are described in little more time than one.
+
+    Attributes:
+        config: how many per second.
+        fps: frames per second of the source, on average.
+    """
+
+    config: StitchConfig
+    fps: float = 25.0
+    _numbers: list[int] = field(default_factory=list, init=False)
+    _vectors: list[NDArray[np.float16]] = field(default_factory=list, init=False)
+    _waiting: list[NDArray[np.uint8]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._step = max(1, round(self.fps / self.config.samples_per_s))
+
+    def push(self, number: int, picture: NDArray[np.uint8]) -> None:
+        """Take the next shown frame, uint8 [36, 64, 3] RGB; most are passed over."""
+        if self.config.enabled and number % self._step == 0:
+            self._numbers.append(number)
+            self._waiting.append(picture)
+            if len(self._waiting) == _AT_ONCE:
+                self._describe()
+
+    def _describe(self) -> None:
+        if self._waiting:
+            self._vectors.extend(describe(np.stack(self._waiting)).astype(np.float16))
+            self._waiting.clear()
+
+    def between(self, first: int, end: int) -> Floats:
+        """The embeddings of frames [first, end), float32 [n, D]."""
+        self._describe()
+        low, high = bisect.bisect_left(self._numbers, first), bisect.bisect_left(self._numbers, end)
+        if low >= high:
+            return np.zeros((0, 0), np.float32)
+        return np.stack(self._vectors[low:high]).astype(np.float32)
+
+
+def stitch(
+    transitions: list[Transition], samples: Samples, frames: int, config: StitchConfig, first: int = 0
+) -> list[Transition]:
+    """The transitions that remain when over-split shots are put together.
+
+    Only cuts are taken back: a gradual transition leaves mixed frames, which belong to no shot. Cuts so close
+    that no sample lies between them are one boundary: they go or stay together.
+
+    Args:
+        transitions: sorted, not overlapping.
+        samples: of the same source.
+        frames: of the source.
+        config: thresholds.
+        first: frame of the first shot.
+    """
+    if not config.enabled:
+        return transitions
+    boundaries = _boundaries(transitions, samples)
+    left: list[
+        Transition
+    ] = []  # and ``first`` becomes that of the shot before the boundary, as stitched so far
+    for place, boundary in enumerate(boundaries):
+        end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
+        before = samples.between(first, boundary[0].start_frame + 1)
+        after = samples.between(boundary[-1].end_frame, end)
+        if any(one.kind != "cut" for one in boundary) or not _one_scene(before, after, config):
+            left.extend(boundary)
+            first = boundary[-1].end_frame
+    return left
+
+
+def _boundaries(transitions: list[Transition], samples: Samples) -> list[list[Transition]]:
+    """Transitions, those together between which no sample lies."""
+    found = [[one] for one in transitions[:1]]
+    for one, other in pairwise(transitions):
+        if len(samples.between(one.end_frame, other.start_frame + 1)):
+            found.append([other])
+        else:
+            found[-1].append(other)
+    return found
+
+
+def _one_scene(before: Floats, after: Floats, config: StitchConfig) -> bool:
+    if not len(before) or not len(after):
+        return False
+    alike = float((before[-_FACING:] @ after[:_FACING].T).max())
+    steps = [_steps(side) for side in (before[-_NEAR:], after[:_NEAR])]
+    motion = max((float(1 - each.mean()) for each in steps if len(each)), default=0.0)
+    inner = min(float(side[len(side) // 20] @ side[-1 - len(side) // 20]) for side in (before, after))
+    return (
+        alike + config.motion_weight * motion >= config.min_similarity
+        and inner >= config.min_inner_similarity
+    )
+
+
+def _steps(vectors: Floats) -> Floats:
+    """Similarity of each vector to the next."""
+    return np.asarray((vectors[:-1] * vectors[1:]).sum(axis=1), np.float32)

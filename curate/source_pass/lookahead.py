@@ -1,0 +1,131 @@
+"""Which clip a frame will belong to, told before its source has been seen to the end.
+
+Detector, stitching and the rules of spans all look a little ahead; a few seconds after a frame nearly everything
+that decides about it is known. What is told here saves work where it turns out right, and decides nothing.
+"""
+
+import math
+from array import array
+
+from curate.config import SourceStageConfig
+from curate.shots import ForetellingDetector
+from curate.shots.spans import long_enough, longest_hold_s, part_end
+from curate.shots.stitch import Samples, stitch
+
+
+class Foresight:
+    """Follows a source frame by frame.
+
+    Args:
+        detector: that is shown the same source.
+        samples: of the same source, for stitching.
+        config: of shots, stitching and spans.
+        fps: frames per second of the source.
+
+    Attributes:
+        lag: frames by which the frames asked about must be behind those that were seen.
+    """
+
+    def __init__(
+        self, detector: ForetellingDetector, samples: Samples, config: SourceStageConfig, fps: float
+    ) -> None:
+        self._detector, self._samples, self._config = detector, samples, config
+        shortest = math.ceil(config.spans.min_clip_s * fps) + 1
+        self.lag = detector.judged_after + max(detector.settled_after, shortest)
+        self._judged = 0
+        self._shot = self._part = 0  # first frames
+        self._firm = 0  # first frame of the last part that begins there wherever the shot ends
+        self._end: int | None = None  # of the shot, where it is known
+        self._fading = False  # whether that end is only a fade that has begun
+        self._next: int | None = None  # first frame of the next shot, where it is known
+        self._part_end: int | None = None
+        self._longest_s = longest_hold_s(config.spans)
+        self._gaps: list[int] = []  # frames that are held for too long to be in a clip
+        self._timed = 0  # frames of which it is known for how long they are held
+
+    def sees(self, frame: int, times_s: "array[float]") -> bool:
+        """Whether all is known that tells the clip of a frame, but for cuts that stitching may take back later.
+
+        It depends on where the shot ends up to ``min_clip_s`` after the frame. Where it is not known yet, `clip_of`
+        guesses, and a wrong guess costs a clip.
+
+        Args:
+            frame: not the last one seen.
+            times_s: when each frame seen was shown.
+        """
+        return long_enough(times_s[self._detector.settled] - times_s[frame + 1], self._config.spans)
+
+    def clip_of(self, frame: int, times_s: "array[float]", *, ended: bool = False) -> int | None:
+        """The first frame of the clip that a frame belongs to, or None when it belongs to none.
+
+        Args:
+            frame: one more than at the last call.
+            times_s: when each frame seen was shown; once ended, also when the last one disappears.
+            ended: whether the detector has finished.
+        """
+        if self._finds_gap(times_s) or self._detector.judged > self._judged:
+            self._judged = self._detector.judged
+            self._look(frame, times_s, ended)
+        if self._end is not None and frame >= self._end:
+            if self._next is None or frame < self._next:
+                return None
+            self._shot = self._part = self._firm = self._next
+            self._end = None
+            self._look(frame, times_s, ended)
+            if self._end is not None and frame >= self._end:  # one gap after the other
+                return None
+        elif self._part_end is not None and frame >= self._part_end:
+            self._next_part(times_s)
+        # What looks like the beginning of a fade is often a dark moment.
+        end = None if self._fading and self._part_end == self._end else self._part_end
+        reach = self._judged if end is None else end
+        return self._part if long_enough(times_s[reach] - times_s[self._part], self._config.spans) else None
+
+    def _finds_gap(self, times_s: "array[float]") -> bool:
+        """Look for gaps among the frames that were seen since the last call."""
+        found = [
+            frame
+            for frame in range(self._timed, len(times_s) - 1)
+            if times_s[frame + 1] - times_s[frame] > self._longest_s
+        ]
+        self._timed = len(times_s) - 1
+        self._gaps = [gap for gap in self._gaps if gap >= self._shot] + found
+        return bool(found)
+
+    def _look(self, frame: int, times_s: "array[float]", ended: bool) -> None:
+        """Sees whether the shot's end, and the next one's beginning, have come into sight."""
+        known = self._detector.foretell(self._shot)
+        stitched = stitch(
+            known.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
+        )
+        fade = None if known.fading_since is None or ended else known.fading_since + 1
+        before = self._end
+        edges = [(found.start_frame + 1, found.end_frame) for found in stitched]
+        edges += [(gap, gap + 1) for gap in self._gaps if gap >= self._shot]
+        ends = [end for end, _ in edges] + ([] if fade is None else [fade])
+        # An end that was passed stays, unless it came to nothing; one that appears behind us comes too late.
+        if self._end is None or frame < self._end or self._end not in ends:
+            self._end = min((end for end in ends if end >= frame), default=self._judged if ended else None)
+            self._fading = self._end is not None and self._end == fade
+        self._next = next((begin for end, begin in edges if end == self._end), None)
+        if before not in (None, self._end):
+            self._part = self._firm  # what came to nothing may have moved the parts before it
+        self._split(times_s)
+        while self._part_end is not None and self._part_end < frame:
+            self._next_part(times_s)
+
+    def _next_part(self, times_s: "array[float]") -> None:
+        assert self._part_end is not None
+        if self._end is None:
+            self._firm = self._part_end
+        self._part = self._part_end
+        self._split(times_s)
+
+    def _split(self, times_s: "array[float]") -> None:
+        spans = self._config.spans
+        if self._end is not None:
+            self._part_end = part_end(times_s, self._part, max(self._end, self._part + 1), spans)
+        elif times_s[self._judged] - times_s[self._part] > spans.max_clip_s + spans.min_clip_s:
+            self._part_end = part_end(times_s, self._part, self._judged, spans)
+        else:
+            self._part_end = None

@@ -1,0 +1,321 @@
+"""Clips encoded while their source is scanned, so that most sources are decoded once.
+
+Frames wait in a window until `curate.source_pass.lookahead` predicts which clip they belong to. The prediction is
+compared with the spans once the whole source is known; a clip that turned out otherwise is cut in a second pass, from
+the same frames to the same bytes.
+"""
+
+import math
+import tempfile
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import IO
+
+import av
+import numpy as np
+from av.video.format import VideoFormat
+from av.video.frame import VideoFrame
+from numpy.typing import NDArray
+
+from curate.config import SourceStageConfig
+from curate.cut.clip import CutError
+from curate.cut.encode import Encoder, choose
+from curate.filters.vectors import VECTOR_CODECS
+from curate.frames.budget import most_bytes, most_frames, most_pixels
+from curate.frames.frame_times import Timeline, likely_rate, source_frames
+from curate.frames.memory import give_back
+from curate.frames.picture import Finisher, Geometry
+from curate.frames.probe import Probe
+from curate.shots import ForetellingDetector, ShotDetector
+from curate.shots.spans import Span
+from curate.shots.stitch import Samples
+from curate.source_pass.lookahead import Foresight
+from curate.source_pass.sampling import Collected, Collector
+
+_TURN = 16
+_GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
+_MAX_SPOOL_BYTES = 1 << 35
+_SAME_S = 1e-6  # times of one frame that were come by in two ways
+_VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    last: int
+    place: int  # in the spool: the clip, then the sample's pictures
+    clip_bytes: int
+    collected: Collected  # without pictures
+    shape: tuple[int, ...]
+    shown: NDArray[np.intp]  # in how many frames of the clip each frame of the source is
+
+
+class Ahead:
+    """Encodes the clips of one source while it is scanned; made by `encode_ahead`.
+
+    A source of variable rate is encoded at the rate that its frames up to now suggest. One whose rate turns out to be
+    another is given up, and so is one of two fields per frame, without rising time stamps, or that changes its size.
+    """
+
+    def __init__(
+        self,
+        foresight: Foresight,
+        pictures: Finisher,
+        spool: IO[bytes],
+        size: Geometry,
+        found: Probe,
+        time_base: Fraction,
+        source_bytes: int,
+        config: SourceStageConfig,
+    ) -> None:
+        assert found.rate is not None
+        self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
+        self._stated, self._time_base, self._config = found.rate, float(time_base), config
+        self._rate: Fraction | None = None  # of the clips
+        budget = config.cut.ahead_mb * 10**6
+        self._finishes_first = (foresight.lag + _TURN) * _decoded_bytes(found) > budget
+        frame_bytes = _finished_bytes(found) if self._finishes_first else _decoded_bytes(found)
+        self._most = int(budget / frame_bytes)
+        self._counted = found.container == "avi"  # stores no times: frames lie on the grid, most of the time
+        self._collector = Collector(found.codec, config.scores)
+        self._window: deque[VideoFrame] = deque()
+        self._times_s = array("d")
+        self._begin_pts = 0
+        self._kind = (0, 0, "")
+        self._passed = 0  # frames that left the window
+        self._clip: int | None = None  # first frame of the clip in work
+        self._encoder: Encoder | None = None
+        self._shown = array("L")  # of the clip in work, as of `_Encoded`
+        self._slots = 0  # their sum
+        self._written = 0  # frames of all clips
+        self._most_pixels = most_pixels(source_bytes, config.probe)
+        self._left_bytes = most_bytes(source_bytes, config.probe)  # of the clips to come
+        self._encoded: dict[int, _Encoded] = {}
+        self._timeline: Timeline | None = None
+        self._pixels = 0  # encoded since memory was given back
+        self._given_up = False
+
+    def push(self, frame: VideoFrame) -> None:
+        """Take the next decoded frame, after the detector and the stitching samples took it."""
+        if self._given_up:
+            return
+        kind = (frame.width, frame.height, frame.format.name)
+        if not self._times_s:
+            self._begin_pts, self._kind = frame.pts or 0, kind
+        shown_s = self._shown_s(frame)
+        # The window is measured by the first frame; a later one may be a thousand times as large.
+        if shown_s is None or frame.interlaced_frame or kind != self._kind:
+            self.close()
+            return
+        self._times_s.append(shown_s)
+        try:
+            self._window.append(self._pictures.finish(frame) if self._finishes_first else frame)
+        except (av.error.FFmpegError, ValueError):
+            self.close()  # the second pass says why
+            return
+        # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
+        while len(self._window) >= self._foresight.lag + _TURN:
+            end = self._passed + _TURN
+            if len(self._window) < self._most and not self._foresight.sees(end - 1, self._times_s):
+                break
+            while self._window and self._passed < end:
+                self._step()
+
+    def finish(self, timeline: Timeline) -> None:
+        """The source is over, and the detector has finished."""
+        if self._given_up:
+            return
+        if self._rate not in (None, timeline.rate) or timeline.deinterlace:
+            self.close()
+            return
+        self._timeline = timeline
+        self._times_s.append(timeline.times_s[-1])
+        while self._window:
+            self._step(ended=True)
+        self._close(self._passed)
+
+    def __contains__(self, span: object) -> bool:
+        """Whether that very span was encoded, frame for frame."""
+        found = self._encoded.get(span.first) if isinstance(span, Span) else None
+        if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
+            return False
+        times_s = self._timeline.times_s
+        slots = source_frames(times_s, span.first, span.last, self._timeline.rate)
+        if not np.array_equal(found.shown, np.bincount(slots - span.first, minlength=span.last - span.first)):
+            return False
+        true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
+        return bool(np.abs((true_s - true_s[0]) - (taken_s - taken_s[0])).max() < _SAME_S)
+
+    def get(self, span: Span, /) -> bytes | None:
+        """A span as an MP4 file of pictures only, index last, or None when it was not encoded."""
+        if span not in self:
+            return None
+        found = self._encoded[span.first]
+        self._spool.seek(found.place)
+        return self._spool.read(found.clip_bytes)
+
+    def collected(self, span: Span) -> Collected:
+        """What was collected for the sample of a span that was encoded; once."""
+        found = self._encoded.pop(span.first)
+        self._spool.seek(found.place + found.clip_bytes)
+        pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
+        return replace(found.collected, pictures=pictures)
+
+    def _shown_s(self, frame: VideoFrame) -> float | None:
+        """Seconds from the first frame to the next one, which is ``frame``; None where they do not rise."""
+        if self._counted:
+            return len(self._times_s) / float(self._stated)
+        if frame.pts is None:
+            return None
+        shown_s = (frame.pts - self._begin_pts) * self._time_base
+        return shown_s if not self._times_s or shown_s > self._times_s[-1] else None
+
+    def _step(self, ended: bool = False) -> None:
+        number, frame = self._passed, self._window.popleft()
+        self._passed += 1
+        clip = self._foresight.clip_of(number, self._times_s, ended=ended)
+        if clip != self._clip:
+            self._close(number)
+            self._clip = clip
+            if clip == number:
+                self._open()
+        if self._encoder is not None:
+            self._show(frame, number)
+
+    def _open(self) -> None:
+        config = self._config.cut
+        if self._timeline is None:
+            rate = likely_rate(np.array(self._times_s), self._stated, config.max_fps)
+        else:
+            rate = self._timeline.rate
+        if self._rate not in (None, rate):
+            self.close()
+            return
+        self._rate, self._shown, self._slots = rate, array("L"), 0
+        try:
+            self._encoder = Encoder(choose(config.encoder), self._size, rate, config, self._left_bytes)
+        except CutError:
+            self.close()  # the second pass says why
+
+    def _show(self, frame: VideoFrame, number: int) -> None:
+        assert self._encoder is not None
+        assert self._rate is not None
+        assert self._clip is not None
+        first_s, rate = self._times_s[self._clip], float(self._rate)
+        before = self._slots
+        # As `source_frames` does for a whole span, here without knowing its end.
+        while first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
+            self._slots += 1
+            if not self._affords(self._slots):
+                self.close()  # the second pass says why, or does without it
+                return
+        self._shown.append(self._slots - before)
+        try:
+            picture = frame if self._finishes_first else self._pictures.finish(frame)
+            self._encoder.show(picture, self._slots - before)
+            since_s, held_s = (
+                self._times_s[number] - first_s,
+                self._times_s[number + 1] - self._times_s[number],
+            )
+            self._collector.push(since_s, held_s, frame, picture)
+        except (CutError, av.error.FFmpegError, ValueError):
+            self.close()
+
+    def _affords(self, frames: int) -> bool:
+        """Whether the budget of the source holds another clip of so many frames."""
+        frames += self._written
+        pixels = frames * self._size.width * self._size.height
+        return pixels <= self._most_pixels and frames <= most_frames(len(self._times_s), self._config.probe)
+
+    def _close(self, last: int) -> None:
+        encoder, self._encoder = self._encoder, None
+        if encoder is None or self._clip is None:
+            return
+        try:
+            clip, collected = encoder.finish(), self._collector.take()
+            self._written += self._slots
+            self._left_bytes -= len(clip)
+            place = self._spool.seek(0, 2)
+            if place > _MAX_SPOOL_BYTES:
+                self.close()
+                return
+            self._spool.write(clip)
+            self._spool.write(collected.pictures.tobytes())
+        except (CutError, OSError):  # a full disk costs nothing but time
+            self.close()
+            return
+        shape = collected.pictures.shape
+        slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
+        shown = np.array(self._shown, np.intp)
+        self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape, shown)
+        self._pixels += (last - self._clip) * self._size.width * self._size.height
+        if self._pixels > _GIVE_BACK_PIXELS:
+            self._pixels = 0
+            give_back()
+
+    def close(self) -> None:
+        """Gives up what has not been taken."""
+        self._given_up = True
+        self._window.clear()
+        self._encoded.clear()
+        if self._encoder is not None:
+            self._encoder.abandon()
+            self._encoder = None
+
+
+def foresee(
+    detector: ShotDetector, samples: Samples, found: Probe, config: SourceStageConfig
+) -> Foresight | None:
+    """The foresight of a source whose clips can be encoded ahead within ``cut.ahead_mb``, else None."""
+    cut, spans = config.cut, config.spans
+    if not isinstance(detector, ForetellingDetector) or not found.rate or not found.pixel_format:
+        return None
+    if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
+        return None
+    foresight = Foresight(detector, samples, config, float(found.rate))
+    least = min(_decoded_bytes(found), _finished_bytes(found))
+    return foresight if (foresight.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
+
+
+def _finished_bytes(found: Probe) -> float:
+    """Bytes of a frame in the window that was finished before it waits; its vectors do not outlast that."""
+    if found.codec in VECTOR_CODECS:
+        return math.inf
+    return found.width * found.height * max(1.0, float(found.pixel_aspect or 1)) * 1.5
+
+
+def _decoded_bytes(found: Probe) -> float:
+    """Bytes of a frame in the window as it was decoded."""
+    bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
+    vectors = _VECTOR_BYTES if found.codec in VECTOR_CODECS else 0
+    return found.width * found.height * (bits / 8 + vectors)
+
+
+@contextmanager
+def encode_ahead(
+    foresight: Foresight,
+    size: Geometry,
+    found: Probe,
+    time_base: Fraction,
+    source_bytes: int,
+    config: SourceStageConfig,
+) -> Iterator[Ahead]:
+    """What encodes the clips of a source ahead, while the context lasts.
+
+    Args:
+        foresight: as `foresee` gave it.
+        size: of finished pictures.
+        found: of the source.
+        time_base: seconds per tick of its time stamps.
+        source_bytes: Size of the source, which decides what its clips may take.
+        config: of the clips and their samples.
+    """
+    with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
+        ahead = Ahead(foresight, Finisher(size), spool, size, found, time_base, source_bytes, config)
+        try:
+            yield ahead
+        finally:
+            ahead.close()

@@ -1,0 +1,104 @@
+"""One whole decode of a source: its frame times, damage, shot transitions and picture size."""
+
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import BinaryIO
+
+from curate.config import SourceStageConfig
+from curate.frames.frame_times import Decoder, Timeline, timeline, too_long
+from curate.frames.perceptual import PICTURE
+from curate.frames.picture import Geometry, geometry
+from curate.frames.probe import Probe, probe
+from curate.frames.source import SourceError, open_video
+from curate.shots import Transition, make_detector
+from curate.shots.scale import Scaler
+from curate.shots.stitch import Samples, stitch
+from curate.shots.types import with_cuts
+from curate.source_pass.lookahead_encode import Ahead, encode_ahead, foresee
+from curate.source_pass.sampling import FrameStats
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one whole decode of a source tells, and the clips that were encoded on the way."""
+
+    probe: Probe
+    timeline: Timeline
+    transitions: list[Transition]
+    size: Geometry
+    stats: FrameStats
+    source_bytes: int
+    ahead: Ahead | None = None
+
+
+@contextmanager
+def scan(file: BinaryIO, config: SourceStageConfig) -> Iterator[Scan]:
+    """Decodes a source once, whole; clips encoded on the way can be had until the context ends.
+
+    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples and 16 bytes per
+    frame.
+
+    Raises:
+        SourceError: nothing can be decoded, or a limit is broken.
+    """
+    with ExitStack() as stack:
+        yield _scan(file, config, stack)
+
+
+def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
+    file.seek(0)
+    limits = config.probe
+    most = limits.max_width * limits.max_height
+    with open_video(file, max_pixels=most, motion_vectors=True) as (container, stream):
+        found = probe(container, stream, limits)
+        fps = float(found.rate or 25)
+        detector = make_detector(config.shots, fps)
+        scale = Scaler(PICTURE)
+        # Stitching and the scores were made for one size; a network may look at another.
+        own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
+        samples = Samples(config.stitch, fps)
+        stats = FrameStats()
+        foresight = foresee(detector, samples, found, config)
+        ahead: Ahead | None = None
+        decoder = Decoder(container, stream, limits)
+        pts: list[int | None] = []
+        durations = array("q")
+        size: Geometry | None = None
+        time_base = stream.time_base or Fraction(1, 1000)
+        for frame in decoder.frames():
+            if size is None:
+                size = geometry(frame, found.pixel_aspect)
+                if foresight is not None:
+                    ahead = stack.enter_context(
+                        encode_ahead(foresight, size, found, time_base, container.size, config)
+                    )
+            pts.append(frame.pts)
+            durations.append(frame.duration or 0)
+            small = scale(frame)
+            detector.push(small if own_scale is scale else own_scale(frame))
+            samples.push(len(pts) - 1, small)
+            stats.push(small)
+            if ahead is not None:
+                ahead.push(frame)
+        if size is None:
+            raise SourceError("no frame could be decoded")
+        line = timeline(
+            pts,
+            time_base,
+            durations[-1] or None,
+            found.rate,
+            decoder.damage(),
+            config.cut.max_fps,
+            deinterlace=decoder.interlaced and limits.interlaced == "deinterlace",
+            durations=durations,
+        )
+        if line.times_s[-1] > limits.max_duration_s:
+            raise too_long(limits)
+        transitions = stitch(detector.finish(), samples, len(pts), config.stitch)
+        transitions = with_cuts(transitions, line.breaks)
+        if ahead is not None:
+            ahead.finish(line)
+        return Scan(found, line, transitions, size, stats, container.size, ahead)

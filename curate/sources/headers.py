@@ -1,0 +1,104 @@
+"""What the headers of sources say of their length, size and codec, read side by side in child processes."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+
+import av
+
+from curate.frames.child_process import Isolated, Poisoned
+from curate.frames.faults import fault_of
+from curate.frames.probe import Probe, ProbeConfig, probe
+from curate.frames.source import open_video
+from curate.records import Row
+from curate.sources.inputs import SourceRef
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_object
+
+_FRAMES_PER_S = 25.0  # where the header does not say
+_MAX_SECONDS = 60.0  # for one header
+_MOST_READERS = 8
+
+_DECODING = {"mpeg4": 0.7, "mpeg2video": 0.7, "hevc": 1.5, "vp9": 1.4, "av1": 1.5, "libdav1d": 1.5}
+_DEEP = 1.6
+"""Work on a pixel, relative to 8-bit H.264: by codec, and for more than 8 bits, which are converted and may be HDR."""
+
+_FRAME_PIXELS = 150_000
+"""Work on a frame whatever its size (small pictures, scores, fingerprints), in pixels."""
+
+
+@dataclass(frozen=True)
+class Footage:
+    """A source by its header.
+
+    Attributes:
+        seconds: duration; None where the header does not say.
+        pixels: of a picture.
+        effort: work that a second of it makes, in pixels of 8-bit H.264 to be decoded, looked at and encoded.
+    """
+
+    seconds: float | None
+    pixels: int
+    effort: float
+
+
+def read_headers(
+    sources: Sequence[SourceRef], storage: StorageConfig, limits: ProbeConfig
+) -> dict[str, Footage | None]:
+    """What each source's header says, by URI; None for a source that has none that can be read.
+
+    Raises:
+        RunError: the storage failed.
+    """
+    workers = max(1, min(_MOST_READERS, os.cpu_count() or 1, len(sources)))
+    children: SimpleQueue[Isolated] = SimpleQueue()
+    for _ in range(workers):
+        children.put(Isolated(_Header(storage, limits), attempts=1, max_silence_s=_MAX_SECONDS))
+
+    def read(source: SourceRef) -> Footage | None:
+        child = children.get()
+        try:
+            found = child(asdict(source))
+        finally:
+            children.put(child)
+        return Footage(**found[0]) if not isinstance(found, Poisoned) and found else None
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            return dict(zip((source.uri for source in sources), pool.map(read, sources), strict=True))
+    finally:
+        for _ in range(workers):
+            children.get().close()
+
+
+@dataclass(frozen=True)
+class _Header:
+    storage: StorageConfig
+    limits: ProbeConfig
+
+    def __call__(self, row: Row) -> Iterable[Row]:
+        source = SourceRef(**row)
+        if source.fault:
+            return []
+        try:
+            storage, name = open_object(source.location, self.storage, source.listed_in)
+            with storage.open(name) as file, open_video(file) as (container, stream):
+                found = probe(container, stream, self.limits)
+                seconds = found.promised_s
+                if seconds is None and container.duration is not None:
+                    seconds = container.duration / av.time_base
+        except UsageError:  # of its name
+            return []
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            fault_of(error)
+            return []
+        return [asdict(Footage(seconds, found.width * found.height, _effort(found)))]
+
+
+def _effort(found: Probe) -> float:
+    rate = float(found.rate or _FRAMES_PER_S)
+    deep = _DEEP if any(depth in found.pixel_format for depth in ("10", "12", "16")) else 1.0
+    pixels = found.width * found.height * _DECODING.get(found.codec, 1.0) * deep
+    return rate * (pixels + _FRAME_PIXELS)

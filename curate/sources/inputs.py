@@ -1,0 +1,320 @@
+"""From what a person typed to the sources it means: files, folders, S3 prefixes, web addresses and lists."""
+
+import functools
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, urljoin
+
+from curate.frames.faults import fault_of
+from curate.sources.folder import Found, walk, why_no_file
+from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, Entry, WrongEntry, read_list
+from loader.errors import UsageError
+from loader.storage import (
+    SilentError,
+    Storage,
+    StorageConfig,
+    WebError,
+    open_object,
+    open_storage,
+    public_url,
+)
+from loader.storage.base import ObjectInfo
+from loader.storage.local import LocalStorage
+from loader.storage.names import redacted
+from loader.storage.web.web import split_url
+
+__all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list_sources", "shown"]
+
+VIDEO_SUFFIXES = frozenset(
+    (
+        *(".3gp", ".avi", ".dv", ".flv", ".gif", ".ivf", ".m2ts", ".m2v", ".m4v", ".mkv", ".mov"),
+        *(".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".rm", ".ts", ".webm", ".wmv", ".y4m"),
+    )
+)
+MAX_LIST_BYTES = 4 * 2**30
+MAX_LIST_ENTRIES = 10_000_000
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNORECASE)
+_WEB = ("http://", "https://")
+_ASKED_AT_ONCE = 32
+_BATCH = 4096
+_MOST_SILENCES = 3
+"""Entries of one server, in a row, that it may keep waiting."""
+
+
+@dataclass(frozen=True)
+class SourceRef:
+    """A source before anything of it is read.
+
+    Attributes:
+        uri: as the person's input spells it, without what must not be shown; goes into the accounting.
+        size: bytes; 0 when a web server does not tell.
+        version: changes whenever the bytes may have changed.
+        caption: from the list that named the source, or None.
+        fault: why it cannot even be looked for, or None.
+        attributes: what else the list says of it, such as "licence".
+        address: where to open it when that holds a password or a signature; never stored. Else "".
+        listed_in: URI of the list that named it, which decides where it may lead; "" for what a person named.
+    """
+
+    uri: str
+    size: int
+    version: str
+    caption: str | None = None
+    fault: str | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+    address: str = field(default="", repr=False)
+    listed_in: str = ""
+
+    @property
+    def location(self) -> str:
+        """What to open."""
+        return self.address or self.uri
+
+
+def list_sources(
+    inputs: Iterable[str], config: StorageConfig, tell: Callable[[str], object] = lambda _: None
+) -> list[SourceRef]:
+    """All sources the inputs mean, sorted by URI, each once.
+
+    A folder or prefix means the files below it whose name ends like a video's; a ``.txt``, ``.csv``,
+    ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses (relative ones count from the list's
+    own place), see `curate.sources.lists`; any other file is a source, whatever its name. An entry that
+    cannot be read is kept with its fault: it fails in the accounting and does not stop the run.
+
+    Args:
+        inputs: what a person typed.
+        config: of storages.
+        tell: called with sentences on what was left out by rule.
+
+    Raises:
+        UsageError: an input does not exist, nothing of a list can be read, or there is no source at all.
+        RunError: a storage failed, or a web address among the inputs cannot be read.
+    """
+    inputs = list(inputs)
+    sources: dict[str, SourceRef] = {}
+    for text in inputs:
+        for source in _expand(text, config, tell):
+            sources.setdefault(source.uri, source)
+    if not sources:
+        raise UsageError(
+            f"no video found in {', '.join(map(shown, inputs))}; looked for names ending in"
+            f" {' '.join(sorted(VIDEO_SUFFIXES))}"
+        )
+    return sorted(sources.values(), key=lambda source: source.uri)
+
+
+def shown(text: str) -> str:
+    """An input as it may be printed and stored: in UTF-8, and an address without user, password and signature."""
+    if _is_web(text):
+        return public_url(text)
+    if not _is_utf8(text):  # the URI of a file may spell any byte
+        return f"file://{quote(os.fsencode(Path(text).absolute()))}"
+    return redacted(text) if _is_remote(text) and not _OPENED.match(text) else text
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_web(text: str) -> bool:
+    return text.lower().startswith(_WEB)
+
+
+def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> Iterator[SourceRef]:
+    if _is_remote(text) and not _is_utf8(text):
+        raise UsageError(f"input {text!r} is no address, since it is no UTF-8; encode its bytes, as in %E9")
+    info = _typed(text, config)
+    if info is not None:
+        if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
+            yield from _read_list(text, info, config)
+        else:
+            yield _named(text, info)
+        return
+    if _is_web(text):
+        raise UsageError(f"input {shown(text)} does not exist; check the address")
+    storage = open_storage(text, config)
+    base = storage.root if text.startswith("file:") else text.rstrip("/")
+    hidden = 0
+    found = None
+    for found, info in _below(storage):
+        uri = f"{base}/{found.path}"
+        video = PurePosixPath(found.path).suffix.lower() in VIDEO_SUFFIXES
+        if found.hidden:
+            hidden += video
+        elif found.fault and (video or found.many):
+            yield _lost(uri, found.fault)
+        elif video:
+            yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path))
+    if found is None:
+        raise UsageError(
+            f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
+            " or a list"
+        )
+    if hidden:
+        tell(
+            f"{hidden} hidden files below {shown(text)} (their names, or those of folders above, start with a dot) were"
+            " left out; name them as inputs to include them"
+        )
+
+
+def _below(storage: Storage) -> Iterator[tuple[Found, ObjectInfo | None]]:
+    """What lies below an input that is no single object, with its size and version where they are known."""
+    if isinstance(storage, LocalStorage):
+        if not os.path.isdir(storage.folder):  # noqa: PTH112 - raises nothing
+            raise UsageError(f"input {storage.root} {why_no_file(storage.root)}")
+        yield from ((found, None) for found in walk(storage.folder))
+    else:
+        for item in storage.list():
+            yield Found(item.path, hidden=any(part.startswith(".") for part in item.path.split("/"))), item
+
+
+def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
+    """The object a person named; None where it is none, and may be a folder."""
+    try:
+        return _stat(text, config, "")
+    except UsageError:
+        if _is_web(text):
+            raise
+        return None
+
+
+def _looked(place: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
+    """The source at a place, with its fault where it cannot be had."""
+    try:
+        info = look()
+    except UsageError as error:
+        return _lost(place, str(error))
+    except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+        return _lost(place, fault_of(error)[1])
+    if info is None:
+        return _lost(place, "does not exist" if _is_remote(place) else why_no_file(place))
+    return _named(place, info)
+
+
+def _named(uri: str, info: ObjectInfo) -> SourceRef:
+    public = shown(uri)
+    return SourceRef(public, info.size, info.version, address=uri if _is_web(uri) and public != uri else "")
+
+
+def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
+    """None for what is no object, or does not exist; nothing is touched of what a list may not name.
+
+    Raises:
+        UsageError: the name can be none of an object, or a list may not name it.
+    """
+    if not listed_in and not _is_web(uri) and (uri in (".", "..") or uri.endswith(("/", "/.."))):
+        return None
+    storage, name = open_object(uri, config, listed_in)
+    return storage.stat(name)
+
+
+def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
+    """Its sources in order; those of remote places are asked for side by side."""
+    storage, name = open_object(uri, config)
+    listed = _Listed(uri, shown(storage.uri(name)), config)
+    with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        size = max(info.size, file.seek(0, os.SEEK_END))  # a web server need not tell
+        if size > MAX_LIST_BYTES:
+            raise UsageError(f"list {shown(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it")
+        file.seek(0)
+        entries = read_list(file, listed.listed_in if _is_web(uri) else uri)
+        count, wrong, usable = 0, None, False
+        while batch := list(itertools.islice(entries, _BATCH)):
+            count += len(batch)
+            if count > MAX_LIST_ENTRIES:
+                raise UsageError(f"list {shown(uri)} names more than {MAX_LIST_ENTRIES} sources; split it")
+            good = [entry for entry in batch if isinstance(entry, Entry)]
+            bad = [entry for entry in batch if isinstance(entry, WrongEntry)]
+            wrong, usable = wrong or (bad[0] if bad else None), usable or bool(good)
+            for entry in bad:
+                place = f"{shown(uri)}#{entry.place.replace(' ', '=')}"
+                yield SourceRef(place, 0, "", fault=entry.reason, listed_in=listed.listed_in)
+            remote = _is_remote(uri) or any(_is_remote(entry.path) for entry in good)
+            found = (pool.map if remote else map)(lambda entry: listed.look(entry.path), good)
+            for said, source in zip(good, found, strict=True):
+                yield replace(
+                    source, caption=said.caption, attributes=said.attributes, listed_in=listed.listed_in
+                )
+        if wrong and not usable:
+            raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
+
+
+class _Listed:
+    """Looks for what the entries of one list name.
+
+    Args:
+        uri: of the list, as it was given.
+        listed_in: its full URI.
+        config: patience, limits, permissions.
+    """
+
+    def __init__(self, uri: str, listed_in: str, config: StorageConfig) -> None:
+        self.listed_in = listed_in
+        self._uri = uri
+        self._config = config
+        self._silences: Counter[tuple[str, int]] = Counter()
+
+    def look(self, path: str) -> SourceRef:
+        """The source that an entry names, with its fault where it cannot be had."""
+        try:
+            place = _place(self._uri, path)
+        except UsageError as error:
+            return _lost(redacted(path), str(error))
+        scheme = _SCHEME.match(place)
+        if scheme and scheme[1].lower() not in ("http", "https", "s3", "file"):
+            return _lost(place, f"is an address of a kind that is not read ({scheme[1]})")
+        return _looked(place, lambda: self._stat(place))
+
+    def _stat(self, place: str) -> ObjectInfo | None:
+        """Size and version; a server that was silent a few times in a row is not waited for again and again."""
+        if not _is_web(place):
+            return _stat(place, self._config, self.listed_in)
+        parts = split_url(place)
+        server = parts.hostname or "", parts.port or 0
+        if self._silences[server] >= _MOST_SILENCES:
+            raise WebError(
+                f"{shown(place)} was not asked for: {server[0]} gave no whole answer to {_MOST_SILENCES} others"
+            )
+        try:
+            found = _stat(place, self._config, self.listed_in)
+        except SilentError:
+            self._silences[server] += 1
+            raise
+        self._silences[server] = 0
+        return found
+
+
+def _is_remote(text: str) -> bool:
+    return _SCHEME.match(text) is not None
+
+
+def _place(list_uri: str, path: str) -> str:
+    """What an entry of a list means: a URI, or a path that counts from the list.
+
+    Raises:
+        UsageError: it is a malformed address.
+    """
+    if _SCHEME.match(path):
+        return path
+    if _is_web(list_uri):
+        try:
+            return urljoin(list_uri.partition("#")[0].partition("?")[0], path)
+        except ValueError:
+            raise UsageError("is no web address; write http(s)://host/folder/name") from None
+    return path if path.startswith("/") else list_uri[: list_uri.rfind("/") + 1] + path
+
+
+def _lost(place: str, fault: str) -> SourceRef:
+    return SourceRef(shown(place), 0, "", fault=fault)

@@ -1,0 +1,107 @@
+"""Everything that the ledger keeps of what was taken down, removed.
+
+May be repeated: a take-down that was interrupted is finished by the next one, and by the next curation.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from curate.ledger import LEDGER, Ledger, digest
+from curate.records import Record, Row
+from curate.takedown.takedown import TakeDowns, emptied
+
+CUT, CAPTIONS, TEXT_EMBED, SHARD = "cut", "captions", "text_embed", "shard"
+
+_NOTE_SOURCES = "inputs"
+_TEXT = "text-"  # arrays of text embeddings are named so
+
+
+def forget(ledger: Ledger, down: TakeDowns) -> None:
+    """Remove clips, arrays, captions, embeddings and scores of everything that was taken down.
+
+    Arrays and clips of no closed source go too: a killed worker left them, and nobody can say whose they are.
+    """
+    if not down.removals:
+        return
+    entries = [
+        (name, identity, entry)
+        for name in ledger.fingerprints(CUT)
+        for identity, entry in ledger.closed(CUT, name).items()
+    ]
+    records = [Record.from_row(row) for _, _, entry in entries for row in entry["records"]]
+    gone = {record.key for record in records if record.key and down.of(record)} | down.keys.keys()
+
+    def of_them(identity: str) -> bool:
+        return identity.split("-", 1)[0] in gone
+
+    known = {record.clip_id for record in records if record.sha256}
+    ledger.drop_clips([clip for clip in ledger.staged_clips() if of_them(clip) or clip not in known])
+    for stage in ("embed", CAPTIONS):
+        for name in ledger.fingerprints(stage):
+            ledger.forget(stage, name, of_them)
+    _forget_texts(ledger)
+    sources = {f"{identity}-{name}" for name, identity, _ in entries}
+    for name in ledger.array_names():
+        if not name.startswith(_TEXT) and name not in sources:
+            ledger.drop_arrays(name)
+    ledger.forget_arrays(of_them, sources)
+    ledger.storage.delete_tree(f"{LEDGER}{SHARD}/")
+    _forget_inputs(ledger, down, records)
+    # They tell which clips are whose, so they go last.
+    for name in ledger.fingerprints(CUT):
+        before = {identity: entry for other, identity, entry in entries if other == name}
+        after = {identity: _emptied_entry(entry, down) for identity, entry in before.items()}
+        changed = {identity for identity, entry in before.items() if after[identity] != entry}
+        ledger.forget(CUT, name, changed.__contains__)
+        for identity in changed:
+            if left := after[identity]:
+                ledger.close(CUT, name, identity, left)
+
+
+def _emptied_entry(entry: Row, down: TakeDowns) -> Row | None:
+    """The entry of a source without what was made of its clips that are gone; None when the whole source is."""
+    before = [Record.from_row(row) for row in entry["records"]]
+    if any(record.source in down.sources for record in before):
+        return None
+    removals = [(record, down.of(record)) for record in before]
+    if not any(removal for _, removal in removals):
+        return entry
+    after = [emptied(record, removal) if removal else record for record, removal in removals]
+    tags = entry.get("tags", {}) if any(record.sha256 for record in after) else {}
+    return {**entry, "records": [record.to_row() for record in after], "tags": tags}
+
+
+def _forget_texts(ledger: Ledger) -> None:
+    """Remove the embeddings of texts that are no clip's caption any more."""
+    names = ledger.fingerprints(TEXT_EMBED)
+    arrays = [name for name in ledger.array_names() if name.startswith(_TEXT)]
+    if not names and not arrays:
+        return
+    used = {digest(text) for text in chain([""], _captions(ledger))}
+    for name in names:
+        ledger.forget(TEXT_EMBED, name, lambda identity: identity not in used)
+    for name in arrays:
+        if name.rsplit("-", 1)[-1] not in used:
+            ledger.drop_arrays(name)
+
+
+def _captions(ledger: Ledger) -> Iterator[str]:
+    for name in ledger.fingerprints(CAPTIONS):
+        for row in ledger.closed(CAPTIONS, name).values():
+            yield row.get("text", "")
+
+
+def _forget_inputs(ledger: Ledger, down: TakeDowns, records: list[Record]) -> None:
+    """Remove what the input lists said of sources of which nothing is left."""
+    note = ledger.read_note(_NOTE_SOURCES)
+    if note is None:
+        return
+    cut = {record.source for record in records if record.key}
+    left = {record.source for record in records if record.sha256 and not down.of(record)}
+    empty: Row = {"caption": None, "attributes": {}}
+    sources = [
+        {**row, **empty} if row["uri"] in down.sources or row["uri"] in cut - left else row
+        for row in note["sources"]
+    ]
+    if sources != note["sources"]:
+        ledger.write_note(_NOTE_SOURCES, {**note, "sources": sources})

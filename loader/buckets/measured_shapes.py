@@ -1,0 +1,48 @@
+"""The CSV of a shape benchmark: what microbatches of B samples of S tokens were measured to take."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loader.base.arrays import Floats
+from loader.base.csv_rows import csv_rows
+from loader.errors import UsageError
+
+_MAX_ROWS = 1_000_000
+_WHOLE = ("batch", "length")
+
+
+def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
+    """Some of its columns, float64 [rows, columns]; others are passed over.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+        columns: wanted; batch and length hold whole numbers.
+
+    Raises:
+        UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
+    """
+    known, lines = csv_rows(text, name)
+    missing = [column for column in columns if column not in known]
+    if missing:
+        raise UsageError(f"{name} has no column {missing[0]}; a shape benchmark has {', '.join(columns)}")
+    rows: list[list[float]] = []
+    for line, row in lines:
+        if len(rows) == _MAX_ROWS:
+            raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
+        rows.append([_number(row[column], column, line, name) for column in columns])
+    if not rows:
+        raise UsageError(f"{name} holds no timings")
+    return np.array(rows)
+
+
+def _number(text: str | None, column: str, line: int, name: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = 0.0
+    whole = column not in _WHOLE or value.is_integer()
+    if not (np.isfinite(value) and value > 0 and whole):
+        raise UsageError(f"{name} line {line}: {column} is {text!r}, which is no positive number")
+    return value

@@ -1,0 +1,186 @@
+"""Every number a bucket report shows, from the plan index alone."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loader.base.columns import parts
+from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.cost import seconds
+from loader.buckets.tokens import sequence_length
+from loader.dataset.plan_index import PlanIndex
+
+_DURATION_EDGES_S = (0, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600, 1800, 3600)
+_SHORT_SIDE_EDGES_PX = (0, 144, 240, 360, 480, 540, 720, 1080, 1440, 2160, 4320)
+_TOKEN_EDGES = (0, *(base * 10**power for power in range(2, 7) for base in (1, 2, 5)))
+
+
+@dataclass(frozen=True)
+class BucketStats:
+    """One bucket that holds samples.
+
+    Attributes:
+        frames, height, width: its shape.
+        samples: in it.
+        length: S, tokens of one sample as trained, text counted at its cap.
+        batch: B, samples of a microbatch.
+        bound: what decides B: memory, compute, max_batch, or one.
+        microbatches: of an epoch, before any are halved to even out ranks.
+        tokens: samples x S.
+        token_share: of the tokens of all buckets.
+        cost_share: the samples' cost over that of all buckets.
+        microbatch_cost: of a full microbatch over the largest of any bucket here; spread between buckets is what
+            ranks wait for.
+        over_limit: how many times M_comp or the target step time a microbatch costs, at least 1; None without a bound.
+        long_captions: samples whose caption is longer than ``max_text_tokens``.
+    """
+
+    frames: int
+    height: int
+    width: int
+    samples: int
+    length: int
+    batch: int
+    bound: str
+    microbatches: int
+    tokens: int
+    token_share: float
+    cost_share: float
+    microbatch_cost: float
+    over_limit: float | None
+    long_captions: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts per bin: bin i holds values from edges[i] up to, not including, edges[i + 1]."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class DatasetStats:
+    """A dataset as the buckets see it.
+
+    Attributes:
+        samples: in the index.
+        assigned: of them, in a bucket.
+        hours: of all samples.
+        tokens: of the assigned samples as trained, samples x S.
+        buckets: those that hold samples, shortest S first.
+        duration_s: histogram over all samples.
+        short_side_px: of all samples, the smaller of height and width.
+        clip_tokens: of all samples, S at the clip's own shape: what cutting and shrinking start from.
+        unassigned: {key, reason} of each sample in no bucket.
+        unassigned_reasons: how many samples have each reason.
+    """
+
+    samples: int
+    assigned: int
+    hours: float
+    tokens: int
+    buckets: list[BucketStats]
+    duration_s: Histogram
+    short_side_px: Histogram
+    clip_tokens: Histogram
+    unassigned: list[dict[str, str]]
+    unassigned_reasons: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain dicts and lists, ready for JSON."""
+        return asdict(self)
+
+
+def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig) -> DatasetStats:
+    """Statistics of an index under a bucket configuration.
+
+    Args:
+        index: of the samples.
+        keys: of the samples, to name those in no bucket.
+        config: shapes and budgets.
+    """
+    assignment = assign(index, config)
+    buckets = _bucket_stats(assignment, index.text_tokens, config)
+
+    def duration_s(part: slice) -> NDArray[np.float64]:
+        return index.frames[part] / index.fps[part].astype(np.float64)
+
+    def clip_tokens(part: slice) -> NDArray[np.int64]:
+        text_N = np.minimum(index.text_tokens[part], config.max_text_tokens)
+        return sequence_length(
+            text_N, index.frames[part], index.height[part], index.width[part], config.compression
+        )
+
+    return DatasetStats(
+        samples=len(index),
+        assigned=len(index) - len(assignment.unassigned),
+        hours=sum(float(duration_s(part).sum()) for part in parts(len(index))) / 3600,
+        tokens=sum(bucket.tokens for bucket in buckets),
+        buckets=buckets,
+        duration_s=_histogram(duration_s, len(index), _DURATION_EDGES_S),
+        short_side_px=_histogram(
+            lambda part: np.minimum(index.height[part], index.width[part]), len(index), _SHORT_SIDE_EDGES_PX
+        ),
+        clip_tokens=_histogram(clip_tokens, len(index), _TOKEN_EDGES),
+        unassigned=[{"key": key, "reason": reason} for key, reason in assignment.unassigned.named(keys)],
+        unassigned_reasons=assignment.unassigned.counts(),
+    )
+
+
+def _bucket_stats(
+    assignment: Assignment, text_N: NDArray[np.int32], config: BucketConfig
+) -> list[BucketStats]:
+    samples_K, long_K = np.zeros((2, len(assignment.buckets)), np.int64)
+    for part in parts(len(text_N)):
+        bucket_N = assignment.bucket_of[part]
+        for total_K, counted_N in (
+            (samples_K, bucket_N >= 0),
+            (long_K, text_N[part] > config.max_text_tokens),
+        ):
+            total_K += np.bincount(bucket_N[counted_N & (bucket_N >= 0)], minlength=len(total_K))
+    length_K = np.array(assignment.lengths)
+    batch_K = np.array([size.batch for size in assignment.batch_sizes])
+    sample_cost_K = config.counted_cost.sample_s(length_K)
+    batch_cost_K = seconds(config.counted_cost, batch_K, length_K)
+    limit = config.cost_limit
+    used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda place: (length_K[place], place))
+    tokens = int(samples_K @ length_K)
+    cost = float(samples_K @ sample_cost_K)
+    largest = float(batch_cost_K[used].max(initial=0))
+    return [
+        BucketStats(
+            **asdict(assignment.buckets[place]),
+            samples=int(samples_K[place]),
+            length=int(length_K[place]),
+            batch=int(batch_K[place]),
+            bound=assignment.batch_sizes[place].bound,
+            microbatches=-(-int(samples_K[place]) // int(batch_K[place])),
+            tokens=int(samples_K[place] * length_K[place]),
+            token_share=int(samples_K[place] * length_K[place]) / tokens,
+            cost_share=float(samples_K[place] * sample_cost_K[place]) / cost,
+            microbatch_cost=float(batch_cost_K[place]) / largest,
+            over_limit=None if limit is None else max(1.0, float(batch_cost_K[place]) / limit),
+            long_captions=int(long_K[place]),
+        )
+        for place in used
+    ]
+
+
+def _histogram(values: Callable[[slice], NDArray[Any]], count: int, ladder: tuple[float, ...]) -> Histogram:
+    """Counts on the part of the ladder that the values reach; a value above it widens the last bin."""
+    if not count:
+        return Histogram([], [])
+    counts, top = np.zeros(len(ladder), np.int64), ladder[0]
+    for part in parts(count):
+        values_N = values(part)
+        counts += np.histogram(values_N, [*ladder, np.inf])[0]
+        top = max(top, float(values_N.max()))
+    edges = [*ladder, float(np.nextafter(top, np.inf))]
+    filled = np.flatnonzero(counts)
+    first, last = int(filled[0]), int(filled[-1])
+    return Histogram([float(edge) for edge in edges[first : last + 2]], counts[first : last + 1].tolist())

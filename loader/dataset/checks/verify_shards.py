@@ -1,0 +1,211 @@
+"""Proof that the shards of a dataset are whole: every byte, against manifest and index."""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from loader.dataset.manifest import Manifest, ShardEntry
+from loader.dataset.schema import PLACEMENT, Row
+from loader.dataset.shard import idx_bytes
+from loader.dataset.strict_json import parse
+from loader.dataset.tars.media import caption_of, media_suffix
+from loader.dataset.tars.tar_format import padded
+from loader.dataset.tars.tar_samples import read_sample
+from loader.errors import RunError
+from loader.storage import Storage
+from loader.storage.local import LocalStorage
+
+MAX_PROBLEMS = 1000
+_READ_BYTES = 4 * 2**20
+
+
+@dataclass
+class CheckedShards:
+    """What the reading of the shards came to.
+
+    Attributes:
+        bytes: read.
+        problems: in words, at most `MAX_PROBLEMS`.
+    """
+
+    bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def check_shards(
+    storage: Storage, manifest: Manifest, index: list[Row] | None, progress: Callable[[str], None]
+) -> CheckedShards:
+    """Read every byte of the shards and compare it with what manifest and index promise.
+
+    Args:
+        storage: of the shards.
+        manifest: of the dataset.
+        index: all rows, checked (`loader.dataset.tables.checks`); None where it is damaged, so that only the
+            checksums of whole shards can be compared.
+        progress: called with the path of each shard before it is read.
+    """
+    result = CheckedShards()
+    by_shard: dict[str, list[Row]] = {shard.path: [] for shard in manifest.shards}
+    for row in index or ():
+        by_shard.setdefault(row["shard"], []).append(row)
+    for item in storage.list("shards/") if manifest.foreign is None else ():
+        if item.path.removesuffix(".idx") not in by_shard:
+            result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
+    idx_sha256 = {file.path: file.sha256 for file in manifest.files}
+    for shard in manifest.shards:
+        progress(shard.path)
+        rows = sorted(by_shard[shard.path], key=lambda row: row["offset"])
+        end = rows[-1]["offset"] + rows[-1]["size"] if rows else 0
+        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in rows], end)).hexdigest()
+        if (
+            index is not None
+            and manifest.foreign is None
+            and idx_sha256.get(f"{shard.path}.idx") != expected_idx
+        ):
+            result.problems.append(f"{shard.path}.idx does not hold the offsets of index.parquet")
+        info = storage.stat(shard.path)
+        if info is None:
+            result.problems.append(f"{shard.path} is missing, or is no file")
+            continue
+        if manifest.foreign is None and leads_out(storage, shard.path):
+            result.problems.append(
+                f"{shard.path} is a link that leads out of the dataset; copy the file there"
+            )
+        if info.size != shard.size:
+            result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
+        result.bytes += min(info.size, shard.size)
+        with storage.open(shard.path) as file:
+            result.problems += _check_shard(file, shard, rows, foreign=manifest.foreign is not None)
+        del result.problems[MAX_PROBLEMS:]
+    return result
+
+
+def leads_out(storage: Storage, path: str) -> bool:
+    """Whether a file of a local folder is a link to another place: whoever copies the folder copies none of it."""
+    if not isinstance(storage, LocalStorage):
+        return False
+    try:
+        return not (storage.folder / path).resolve().is_relative_to(storage.folder.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        return True
+
+
+def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bool) -> Iterator[str]:
+    path = shard.path
+    whole = hashlib.sha256()
+    position = 0
+    named = False
+    for row in rows:
+        # Between samples of foreign tars may lie others, which the accounting names.
+        between = row["offset"] - position
+        if between < 0 or (between and not foreign):
+            yield f"{path}: sample {row['key']} should start at byte {position}, index.parquet says {row['offset']}"
+            return
+        _hash(file, between, whole)
+        region = _read_exactly(file, row["size"])
+        whole.update(region)
+        position += between + len(region)
+        if hashlib.sha256(region).hexdigest() != row["sample_sha256"]:
+            named = True
+            yield f"{path}: sample {row['key']} is damaged ({_what_differs(region, row)})"
+        else:
+            yield from _check_members(path, region, row, foreign, shard.key_prefix)
+            if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
+                yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
+    _hash(file, shard.size - position, whole)
+    if whole.hexdigest() != shard.sha256 and not named:
+        last = rows[-1]["key"] if rows else "the start"
+        where = (
+            "outside of its samples" if foreign or not rows else f"in the end-of-archive blocks after {last}"
+        )
+        yield f"{path} is damaged {where}: its checksum is not the manifest's"
+
+
+def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: str) -> Iterator[str]:
+    """An undamaged sample can still be one that was written wrong."""
+    key = row["key"]
+    try:
+        found, contents = read_sample(region)
+    except RunError as error:
+        yield f"{path}: {error}"
+        return
+    promised = [member["suffix"] for member in row["members"]]
+    if f"{prefix}{found}" != key or list(contents) != promised:
+        where = row["offset"]
+        yield f"{path}: index.parquet promises {key} with members {promised} at byte {where}, the tar has another"
+        return
+    media = media_suffix(promised)
+    for member in row["members"]:
+        suffix = member["suffix"]
+        name = f"{key}.{suffix}"
+        content = contents[suffix]
+        start = member["offset"] - row["offset"]
+        if region[start : start + member["size"]] != content:
+            yield f"{path}: the content of {name} does not lie where index.parquet says"
+        if suffix == media and hashlib.sha256(content).hexdigest() != row["sha256"]:
+            yield f"{path}: {name} is not the clip whose sha256 index.parquet holds"
+        if suffix == "txt" and not foreign and content != row["caption"].encode():
+            yield f"{path}: {name} is not the caption of index.parquet"
+        digest = row["embeddings"].get(suffix)
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            yield f"{path}: {name} is not the embedding whose sha256 index.parquet holds"
+        if suffix == "json" and not foreign and not _same_row(content, row):
+            yield f"{path}: {name} differs from its row in index.parquet"
+    if foreign and caption_of(contents)[0] != row["caption"]:
+        yield f"{path}: sample {key} has another caption than index.parquet"
+    end = row["members"][-1]["offset"] + padded(row["members"][-1]["size"]) - row["offset"]
+    if end != row["size"]:
+        yield f"{path}: sample {key} has {row['size']} bytes, its members fill {end}"
+
+
+def _same_row(content: memoryview, row: Row) -> bool:
+    try:
+        return bool(parse(bytes(content)) == _readable(row))
+    except ValueError:
+        return False
+
+
+def _readable(row: Row) -> Row:
+    return {column: value for column, value in row.items() if column not in PLACEMENT}
+
+
+def _what_differs(region: bytes, row: Row) -> str:
+    if len(region) < row["size"]:
+        return f"the shard ends after {len(region)} of its {row['size']} bytes"
+    media = media_suffix(member["suffix"] for member in row["members"])
+    for member in row["members"]:
+        start = member["offset"] - row["offset"]
+        content = region[start : start + member["size"]]
+        if member["suffix"] == media and hashlib.sha256(content).hexdigest() != row["sha256"]:
+            return f"in {row['key']}.{media}"
+        if member["suffix"] == "txt" and _other_text(content, row):
+            return f"in {row['key']}.txt"
+        digest = row["embeddings"].get(member["suffix"])
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            return f"in {row['key']}.{member['suffix']}"
+    return "in its metadata or a tar header"
+
+
+def _other_text(content: bytes, row: Row) -> bool:
+    if not row["caption_source"].startswith("member:"):
+        return bool(content != row["caption"].encode())
+    return bool(row["caption_source"] == "member:txt" and caption_of({"txt": content})[0] != row["caption"])
+
+
+def _hash(file: BinaryIO, size: int, digest: "hashlib._Hash") -> None:
+    """Passes over bytes."""
+    for block in _blocks(file, size):
+        digest.update(block)
+
+
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
+    return b"".join(_blocks(file, size))
+
+
+def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The next bytes of a file, however large a size is stated; fewer where the file ends."""
+    while size > 0 and (block := file.read(min(size, _READ_BYTES))):
+        yield block
+        size -= len(block)

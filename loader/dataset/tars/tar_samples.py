@@ -1,0 +1,51 @@
+"""One sample in the bytes of a WebDataset tar that hold its members."""
+
+from loader.dataset.tars.tar_format import (
+    TAR_BLOCK,
+    Extension,
+    TarError,
+    fields,
+    is_extension,
+    key_and_suffix,
+    padded,
+)
+from loader.errors import RunError
+
+
+def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]:
+    """Key and contents by suffix of the one sample whose adjacent members fill a region of a tar.
+
+    Nothing is copied but headers: the contents are views into the region. Checksums of headers are not
+    compared; whoever holds ``sample_sha256`` compares that.
+
+    Raises:
+        RunError: the region is cut off or damaged, or holds members of another sample.
+    """
+    view = memoryview(region)
+    key, members, extension = "", {}, None
+    at, end = 0, len(view)
+    try:
+        while at < end and any(header := bytes(view[at : at + TAR_BLOCK])):
+            name, size, kind = fields(header)
+            at += TAR_BLOCK
+            if is_extension(kind):
+                extension = extension or Extension()
+                extension.add(kind, bytes(view[at : at + size]))
+                at += padded(size)
+                continue
+            if extension is not None:
+                name, size = extension.name or name, size if extension.size is None else extension.size
+                extension = None
+            if at + size > end:
+                raise TarError(f"a member {name} that is cut off")
+            if (found := key_and_suffix(name, kind)) is not None:
+                if key != found[0] and key:
+                    raise TarError(f"members of {key} and of {found[0]}")
+                key = found[0]
+                members[found[1]] = view[at : at + size]
+            at += padded(size)
+        if not members:
+            raise TarError("no member of a sample")
+    except (TarError, IndexError) as error:
+        raise RunError(f"the bytes of the sample {key or 'read'} hold {error}") from error
+    return key, members

@@ -1,0 +1,88 @@
+"""The steps of a dataset's epochs, as training plans them, with what a report measures of each."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from loader.base.arrays import Places
+from loader.blend import Blend
+from loader.blend.source import Source
+from loader.buckets.buckets import Assignment
+from loader.dataset.draws import Draws
+from loader.paper.packed_steps import PackedStep, packed_step
+from loader.paper.simulate import PlannedStep
+from loader.plan.microbatches import Microbatches
+from loader.plan.packing import PackSizes
+from loader.plan.plan import EpochPlan, plan_epoch
+from loader.plan.policy import Division
+
+EpochDraws = Callable[[int], Draws]
+
+
+def draws_of(source: Source, assignment: Assignment, seed: int) -> EpochDraws:
+    """What a stream of the source draws in an epoch."""
+    lengths_N = assignment.drawn_lengths() if isinstance(source, Blend) else None
+    return lambda epoch: source.draws(epoch, seed, lengths_N)
+
+
+def dataset_steps(
+    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
+) -> Iterator[tuple[PlannedStep, float]]:
+    """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
+
+    Args:
+        assignment: each row's bucket.
+        draws: what each epoch holds.
+        seed: of the stream, 0 to 2^64 - 1.
+        division: of a step over the ranks.
+        steps: how many.
+
+    Raises:
+        UsageError: there are fewer samples in buckets than microbatches in a step.
+    """
+    epoch, first = 0, 0
+    while first < steps:
+        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
+        for number in range(min(len(plan), steps - first)):
+            began = time.perf_counter()
+            members, placement = plan.placed(number)
+            spent_s = time.perf_counter() - began
+            planned = PlannedStep(first + number, _columns(plan, members), plan.costs(members), placement)
+            yield planned, spent_s
+        epoch, first = epoch + 1, first + len(plan)
+
+
+def dataset_packs(
+    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
+) -> Iterator[tuple[PackedStep, float]]:
+    """As `dataset_steps`, in packs; all of an epoch are made at once, and each step has its part of the seconds."""
+    sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
+    epoch, first = 0, 0
+    while first < steps:
+        began = time.perf_counter()
+        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
+        spent_s = (time.perf_counter() - began) / len(plan)
+        for number in range(min(len(plan), steps - first)):
+            members, placement = plan.placed(number)
+            pack = np.repeat(placement.slot * division.ranks + placement.rank, plan.runs(members).size)
+            rows = plan.draws.rows[plan.drawn(members)]
+            own, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
+            bucket = assignment.bucket_of[rows].astype(np.int64)
+            image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
+            samples = Microbatches(bucket, alone, own, own, image_K[bucket].astype(np.int64))
+            carried = plan.carried / len(plan)
+            yield packed_step(first + number, samples, pack, assignment.cost, sizes, carried), spent_s
+        epoch, first = epoch + 1, first + len(plan)
+
+
+def _columns(plan: EpochPlan, members: Places) -> Microbatches:
+    runs = plan.runs(members)
+    own = plan.assignment.own_lengths(plan.draws.rows[plan.drawn(members)])
+    return Microbatches(
+        bucket=runs.bucket,
+        batch=runs.size,
+        length=np.array(plan.assignment.lengths)[runs.bucket],
+        tokens=np.add.reduceat(own, np.cumsum(runs.size) - runs.size),
+        images=np.where(plan.images(members), runs.size, 0),
+    )

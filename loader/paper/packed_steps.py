@@ -1,0 +1,192 @@
+"""A packed plan on paper: steps of a stream of samples, measured without reading one."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.base.arrays import Places
+from loader.buckets.buckets import Budgets
+from loader.buckets.cost import Cost
+from loader.errors import UsageError
+from loader.paper.plan_metrics import idle, plan_metrics, step_metrics
+from loader.paper.simulate import COST_ERRORS, PlannedStep, Simulated
+from loader.plan.balance import least_load
+from loader.plan.microbatches import Microbatches, together
+from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from loader.plan.policy import Placement, Policy
+
+PACK_POLICIES: tuple[Policy, ...] = ("equal_token", "balanced")
+"""equal_token: each pack filled with the samples as they come. balanced: packs of equal cost."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedStep:
+    """One step of packs.
+
+    Attributes:
+        planned: its samples, each a microbatch of B = 1 with the S of its own; rank and slot tell the pack. Costs
+            include each sample's part of what every pack costs.
+        carried: samples that fit into no pack and are the first of the next step; a mean, where an epoch is known as a
+            whole.
+        fill: share of the token budget that is used.
+        alone: samples longer than the token budget, each in a pack of its own.
+        idle_floor: see `StepMetrics`.
+    """
+
+    planned: PlannedStep
+    carried: float
+    fill: float
+    alone: int
+    idle_floor: float
+
+
+@dataclass(frozen=True)
+class PacksSimulated(Simulated):
+    """What came out; the errors of `Simulated` are those of whole packs.
+
+    Attributes:
+        idle_slot: mean idle share where ranks wait for each other after every pack.
+        fill: mean share of the token budget that is used.
+        carried: share of the samples that wait for one step because they fit into no pack.
+        alone: samples longer than the token budget.
+    """
+
+    idle_slot: float
+    fill: float
+    carried: float
+    alone: int
+
+
+def packed_steps(
+    epochs: Callable[[int], Microbatches],
+    policy: Policy,
+    cost: Cost,
+    budgets: Budgets,
+    ranks: int,
+    packs: int,
+    steps: int,
+) -> Iterator[tuple[PackedStep, float]]:
+    """The steps and the seconds that planning each took. Steps go on over the end of an epoch.
+
+    Args:
+        epochs: the samples of an epoch, microbatches of B = 1, in the order of the stream.
+        policy: one of ``PACK_POLICIES``.
+        cost: model; a pack costs ``fixed_s`` and what its samples cost.
+        budgets: ``memory_tokens`` bounds a pack. Under `balanced` a step takes no more samples than its packs may cost
+            on average.
+        ranks: of the cluster.
+        packs: of a rank in a step.
+        steps: how many.
+
+    Raises:
+        UsageError: a step takes more samples than an epoch has.
+    """
+    sizes = PackSizes(ranks, packs, budgets.memory_tokens)
+    waiting, read, carried = _own_lengths(epochs(0)), 1, 0
+    held = len(waiting)
+    for number in range(steps):
+        while sizes.sizes(waiting.length).sum() < sizes.per_step * sizes.tokens:
+            if len(waiting) >= 2 * held:
+                raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
+            waiting, read = together([waiting, _own_lengths(epochs(read))]), read + 1
+        began = time.perf_counter()
+        if policy == "equal_token":
+            pack_N = packs_in_order(waiting.length, sizes)
+        else:
+            pack_N = _balanced(waiting.length, cost, budgets, sizes, carried)
+        spent_s = time.perf_counter() - began
+        if len(pack_N) > held:
+            raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
+        late = np.flatnonzero(pack_N == CARRIED)
+        carried = len(late)
+        placed = pack_N != CARRIED
+        samples = waiting.where(slice(len(pack_N))).where(placed)
+        yield packed_step(number, samples, pack_N[placed], cost, sizes, carried), spent_s
+        waiting = together([waiting.where(late), waiting.where(slice(len(pack_N), None))])
+
+
+def simulate_packs(
+    steps: Iterator[tuple[PackedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
+) -> PacksSimulated:
+    """Measures packed steps.
+
+    Args:
+        steps: as `packed_steps` gives them, at least one.
+        keep: is shown every step.
+    """
+    metrics, spent_s, slot_idle, fill = [], [], [], []
+    carried, alone = 0.0, 0
+    off: dict[float, list[float]] = {error: [] for error in COST_ERRORS}
+    for step, seconds_spent in steps:
+        costs, placement = step.planned.costs, step.planned.placement
+        keep(step.planned)
+        spent_s.append(seconds_spent)
+        measured = step_metrics(step.planned.microbatches, costs, placement)
+        metrics.append(replace(measured, idle_floor=step.idle_floor))
+        slot_idle.append(idle(costs, replace(placement, regime="slot")))
+        fill.append(step.fill)
+        carried, alone = carried + step.carried, alone + step.alone
+        pack = placement.slot * placement.ranks + placement.rank
+        normal = np.random.Generator(np.random.Philox(step.planned.number)).standard_normal(pack.max() + 1)
+        for error, found in off.items():
+            found.append(idle(costs * np.maximum(0.0, 1 + error * normal[pack]), placement))
+    return PacksSimulated(
+        metrics=plan_metrics(metrics),
+        plan_ms_per_step=float(np.mean(spent_s)) * 1000,
+        idle_with_error={error: float(np.mean(found)) for error, found in off.items()},
+        idle_slot=float(np.mean(slot_idle)),
+        fill=float(np.mean(fill)),
+        carried=carried / sum(step.samples for step in metrics),
+        alone=alone,
+    )
+
+
+_TOO_SMALL = (
+    "an epoch of {held} samples is too short for a step of {ranks} ranks x {packs} packs of up to {tokens} tokens;"
+    " use fewer ranks or packs"
+)
+
+
+def _own_lengths(samples: Microbatches) -> Microbatches:
+    """Nothing is padded in a pack."""
+    return replace(samples, length=samples.tokens)
+
+
+def _balanced(
+    waiting_N: NDArray[np.int64], cost: Cost, budgets: Budgets, sizes: PackSizes, carried: int
+) -> NDArray[np.int64]:
+    counted, limit = budgets.counted_cost, budgets.cost_limit
+    limit = None if limit is None else limit - counted.fixed_s
+    lengths = waiting_N[: taken(waiting_N, counted.sample_s(waiting_N), sizes, limit)]
+    return balanced_packs(lengths, cost.sample_s(lengths), sizes, carried)
+
+
+def packed_step(
+    number: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
+) -> PackedStep:
+    """One step.
+
+    Args:
+        number: of the step.
+        samples: microbatches of B = 1 with the S of their own.
+        pack: int64 [N], slot * ranks + rank of each.
+        cost: model.
+        sizes: of the packs.
+        carried: see `PackedStep`.
+    """
+    together_with = np.bincount(pack, minlength=sizes.per_step)[pack]
+    own = cost.sample_s(samples.length)
+    costs = own + cost.fixed_s / together_with
+    # The packs of a rank cost the same fixed_s under every plan.
+    least = sizes.packs * cost.fixed_s + least_load(own, sizes.ranks)
+    placement = Placement(pack % sizes.ranks, pack // sizes.ranks, sizes.ranks)
+    return PackedStep(
+        planned=PlannedStep(number, samples, costs, placement),
+        carried=carried,
+        fill=float(sizes.sizes(samples.length).sum()) / (sizes.per_step * sizes.tokens),
+        alone=int((samples.length > sizes.tokens).sum()),
+        idle_floor=max(0.0, 1 - float(costs.sum() / sizes.ranks / least)),
+    )

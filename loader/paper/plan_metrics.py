@@ -1,0 +1,129 @@
+"""How even a step is: spread and idle time of the ranks, padding, composition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.base.arrays import Floats
+from loader.plan.balance import least_load
+from loader.plan.microbatches import Microbatches
+from loader.plan.policy import Placement
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step.
+
+    Loads are sums over a rank's microbatches where ranks wait for each other once a step. Where they wait in every
+    slot, each slot has its own loads, and what is said of them is the mean over the slots.
+
+    Attributes:
+        compute_cv: (max - min) / max of the ranks' cost.
+        compute_cv_s2: the same of the ranks' B*S^2, the load that AdaptiveLoad reports.
+        token_cv: the same of the ranks' B*S.
+        idle: 1 - mean / max of the ranks' cost, or of the sums over the slots of mean and of max: the share of the
+            cluster's time spent waiting.
+        idle_floor: the same of a rank with the least load that some rank has under every placement
+            (`loader.plan.balance.least_load`). No plan of this step idles less.
+        dearest: cost of the dearest microbatch, or sample of a pack, in mean loads of a rank.
+        padding: share of the trained tokens that are padding.
+        image_share: of the samples.
+        samples: in the step.
+    """
+
+    compute_cv: float
+    compute_cv_s2: float
+    token_cv: float
+    idle: float
+    idle_floor: float
+    dearest: float
+    padding: float
+    image_share: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class PlanMetrics:
+    """Means over steps, and the spread of what steps are made of.
+
+    Attributes:
+        compute_cv, compute_cv_s2, token_cv, idle, idle_floor, padding: means, see `StepMetrics`.
+        dearest: the largest, see `StepMetrics`.
+        image_share_std: standard deviation over the steps.
+        samples_std: the same of the samples of a step, relative to their mean.
+    """
+
+    compute_cv: float
+    compute_cv_s2: float
+    token_cv: float
+    idle: float
+    idle_floor: float
+    dearest: float
+    padding: float
+    image_share_std: float
+    samples_std: float
+
+
+def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement) -> StepMetrics:
+    """Metrics of one step.
+
+    Args:
+        microbatches: of all ranks.
+        costs: float64 [M], of each.
+        placement: of each.
+    """
+    trained = microbatches.batch * microbatches.length
+    loads = _loads(costs, placement)
+    samples = int(microbatches.batch.sum())
+    return StepMetrics(
+        compute_cv=_spread(loads),
+        compute_cv_s2=_spread(_loads(trained * microbatches.length.astype(np.float64), placement)),
+        token_cv=_spread(_loads(trained, placement)),
+        idle=idle(costs, placement),
+        idle_floor=max(0.0, 1 - float(costs.sum() / placement.ranks / least_load(costs, placement.ranks))),
+        dearest=float(costs.max() / costs.sum() * placement.ranks),
+        padding=1 - float(microbatches.tokens.sum() / trained.sum()),
+        image_share=float(microbatches.images.sum()) / samples,
+        samples=samples,
+    )
+
+
+def idle(costs: Floats, placement: Placement) -> float:
+    """The share of the cluster's time spent waiting, see `StepMetrics`."""
+    loads = _loads(costs, placement)
+    return 1 - float(loads.mean(axis=1).sum() / loads.max(axis=1).sum())
+
+
+def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
+    """Means over steps; at least one."""
+    samples = np.array([step.samples for step in steps])
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(step, name) for step in steps]))
+
+    return PlanMetrics(
+        compute_cv=mean("compute_cv"),
+        compute_cv_s2=mean("compute_cv_s2"),
+        token_cv=mean("token_cv"),
+        idle=mean("idle"),
+        idle_floor=mean("idle_floor"),
+        dearest=max(step.dearest for step in steps),
+        padding=mean("padding"),
+        image_share_std=float(np.std([step.image_share for step in steps])),
+        samples_std=float(samples.std() / samples.mean()),
+    )
+
+
+def _loads(values: NDArray[Any], placement: Placement) -> Floats:
+    """Sums of values, [waits, ranks]: one row for the step, or one for each of its slots."""
+    wait = placement.slot if placement.regime == "slot" else np.zeros_like(placement.slot)
+    waits = int(wait.max()) + 1
+    sums = np.bincount(wait * placement.ranks + placement.rank, values, minlength=waits * placement.ranks)
+    return sums.reshape(waits, placement.ranks).astype(np.float64)
+
+
+def _spread(loads: Floats) -> float:
+    return float(np.mean(1 - loads.min(axis=1) / loads.max(axis=1)))

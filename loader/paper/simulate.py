@@ -1,0 +1,108 @@
+"""A plan on paper: steps of a stream under a policy, measured without reading a sample."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from loader.base.arrays import Floats
+from loader.buckets.cost import Cost, seconds
+from loader.paper.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
+from loader.plan.microbatches import Microbatches, together
+from loader.plan.policy import Division, Placement, place
+
+COST_ERRORS = (0.02, 0.05, 0.10)
+"""Standard deviations of the relative error of a cost, for which the idle time is stated."""
+
+PLAN_SCHEMA = pa.schema(
+    [(name, pa.int64()) for name in ("step", "rank", "slot", "bucket", "S", "B")] + [("cost", pa.float64())]
+)
+"""Of a plan written down: one row per microbatch."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """One step: its microbatches, what they cost and where they run."""
+
+    number: int
+    microbatches: Microbatches
+    costs: Floats
+    placement: Placement
+
+    def table(self) -> pa.Table:
+        """One row per microbatch, by rank and slot: step, rank, slot, bucket, S, B, cost."""
+        placement, microbatches = self.placement, self.microbatches
+        order = np.lexsort((placement.slot, placement.rank))
+        columns = [
+            np.full(len(order), self.number),
+            placement.rank[order],
+            placement.slot[order],
+            microbatches.bucket[order],
+            microbatches.length[order],
+            microbatches.batch[order],
+            self.costs[order],
+        ]
+        return pa.table(columns, schema=PLAN_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What came out.
+
+    Attributes:
+        metrics: means over the steps.
+        plan_ms_per_step: milliseconds of planning, without drawing the stream.
+        idle_with_error: mean idle share when costs are really off by a random error, by its standard deviation.
+    """
+
+    metrics: PlanMetrics
+    plan_ms_per_step: float
+    idle_with_error: Mapping[float, float]
+
+
+def planned_steps(
+    draw: Callable[[int], Microbatches], division: Division, cost: Cost, steps: int
+) -> Iterator[tuple[PlannedStep, float]]:
+    """The steps and the seconds that placing each took.
+
+    Args:
+        draw: the microbatches of a step, ranks x m of them.
+        division: of each step.
+        cost: model.
+        steps: how many. The stream goes on behind them, and windows are planned whole.
+    """
+    for first in range(0, steps, division.window):
+        drawn = together([draw(number) for number in range(first, first + division.window)])
+        costs = seconds(cost, drawn.batch, drawn.length)
+        began = time.perf_counter()
+        placed = place(division, costs, drawn.batch, drawn.images > 0)
+        spent_s = (time.perf_counter() - began) / len(placed)
+        for number, (own, placement) in enumerate(placed[: steps - first], first):
+            yield PlannedStep(number, drawn.where(own), costs[own], placement), spent_s
+
+
+def simulate(
+    steps: Iterator[tuple[PlannedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
+) -> Simulated:
+    """Measures planned steps.
+
+    Args:
+        steps: as `planned_steps` gives them, at least one.
+        keep: is shown every step.
+    """
+    metrics, spent_s = [], []
+    off: dict[float, list[float]] = {error: [] for error in COST_ERRORS}
+    for step, seconds_spent in steps:
+        keep(step)
+        spent_s.append(seconds_spent)
+        metrics.append(step_metrics(step.microbatches, step.costs, step.placement))
+        normal = np.random.Generator(np.random.Philox(step.number)).standard_normal(len(step.costs))
+        for error, found in off.items():
+            found.append(idle(step.costs * np.maximum(0.0, 1 + error * normal), step.placement))
+    return Simulated(
+        metrics=plan_metrics(metrics),
+        plan_ms_per_step=float(np.mean(spent_s)) * 1000,
+        idle_with_error={error: float(np.mean(found)) for error, found in off.items()},
+    )

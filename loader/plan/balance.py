@@ -1,0 +1,211 @@
+"""Which rank runs which microbatch of a step, so that all ranks have the same work.
+
+Pure functions over costs; nothing here knows samples. In a step with one synchronisation only the sums of the ranks
+count: the largest microbatches are placed first, each on the rank with the least work (LPT, Graham 1969), then heavy
+and light ranks are paired and exchange what brings them nearest, all pairs at once.
+
+Time and memory are bounded for any costs: a rank offers a fixed number of its microbatches in a round, and no more than
+``_COMPARED`` exchanges are compared at once.
+"""
+
+import heapq
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.base.arrays import Floats, Places
+
+_ROUNDS = 60
+_GOOD_ENOUGH = 1e-4  # of the mean load above it; below, the cost model is the larger error
+_SHIFTS = 7
+_COMPARED = 500_000  # exchanges at once: 4 MB in float64
+_OFFERED_ONE, _OFFERED_TWO = 64, 36  # microbatches of a rank in a round of one for one, of two for two
+_GOLDEN = 0.618034  # rounds of any number spread evenly over what a rank may offer
+
+
+class Room(NamedTuple):
+    """How much fits on a rank: the ``sizes`` of what it runs, int64 [M], add up to ``limit`` at most, and not to 0."""
+
+    sizes: Places
+    limit: int
+
+
+def balanced(costs: Floats, ranks: int) -> Places:
+    """A rank for each microbatch; ranks may get different numbers of them, and each at least one.
+
+    Args:
+        costs: float64 [M], M at least ``ranks``.
+        ranks: of the step.
+
+    Returns:
+        int64 [M], the same for the same costs on every machine.
+    """
+    return exchanged(costs, _largest_first(costs, ranks), np.zeros(ranks))
+
+
+def least_load(costs: Floats, ranks: int) -> float:
+    """Return a load that some rank has under every placement, whatever else binds.
+
+    It is the largest of the mean load, the dearest microbatch, and for every k the k + 1 cheapest of the k x ranks + 1
+    dearest microbatches, of which some rank gets as many (Martello and Toth, "Knapsack Problems", 1990, bound L2 of
+    P||Cmax).
+
+    Args:
+        costs: float64 [M].
+        ranks: number of ranks.
+    """
+    dearest_first = np.sort(costs)[::-1]
+    reach = np.concatenate([[0.0], np.cumsum(dearest_first)])
+    k = np.arange((len(costs) - 1) // ranks + 1)
+    together = reach[k * ranks + 1] - reach[k * (ranks - 1)]
+    return float(max(costs.sum() / ranks, together.max()))
+
+
+def _largest_first(costs: Floats, ranks: int) -> Places:
+    """LPT. The first ``ranks`` microbatches come to one rank each, so none stays empty."""
+    heap = [(0.0, rank) for rank in range(ranks)]
+    placed = np.empty(len(costs), np.int64)
+    values = costs.tolist()
+    for number in np.argsort(-costs, kind="stable").tolist():
+        load, rank = heap[0]
+        placed[number] = rank
+        heapq.heapreplace(heap, (load + values[number], rank))
+    return placed
+
+
+def exchanged(
+    costs: Floats,
+    placed: Places,
+    targets: Floats,
+    room: Room | None = None,
+    rounds: int = _ROUNDS,
+    enough: float = _GOOD_ENOUGH,
+) -> Places:
+    """Improves by rounds: the heaviest rank meets the lightest, the next heaviest the next, and so on.
+
+    In every other round the outermost pairs may exchange two microbatches for two, which takes longer.
+
+    Args:
+        costs: float64 [M].
+        placed: int64 [M], the rank of each.
+        targets: float64 [ranks], what each should have more than others.
+        room: what a rank may hold at most; None is no bound.
+        rounds: at most.
+        enough: a rank may have so much too much, in units of the mean load.
+
+    Returns:
+        int64 [M], the new rank of each.
+    """
+    placed, ranks = placed.copy(), len(targets)
+    for number in range(rounds):
+        loads = np.bincount(placed, weights=costs, minlength=ranks).astype(np.float64) - targets
+        if loads.max() <= loads.mean() + enough * costs.sum() / ranks:
+            break
+        by_load = np.argsort(-loads, kind="stable")
+        heavy, light = by_load[: ranks // 2], by_load[::-1][: ranks // 2]
+        # Other pairs meet as rounds go on: the same two have nothing left to offer each other.
+        light = np.roll(light, number // 2 % _SHIFTS)
+        two_for_two = number % 2 == 1
+        offered = _OFFERED_TWO if two_for_two else _OFFERED_ONE
+        items = _items(_offered(costs, placed, offered, number * _GOLDEN % 1), placed, ranks)
+        bundles = _bundles(items.shape[1], two_for_two)
+        at_once = max(1, _COMPARED // bundles.shape[1] ** 2)
+        if two_for_two or room is not None:
+            heavy, light = heavy[:at_once], light[:at_once]
+        for first in range(0, len(heavy), at_once):
+            some = slice(first, first + at_once)
+            _meet(costs, placed, loads, items, bundles, heavy[some], light[some], room)
+    return placed
+
+
+def _meet(
+    costs: Floats,
+    placed: Places,
+    loads: Floats,
+    items: Places,
+    bundles: Places,
+    heavy: Places,
+    light: Places,
+    room: Room | None,
+) -> None:
+    """Each pair of ranks exchanges the bundles that bring the two nearest, in place; none, where none does.
+
+    Args:
+        costs: float64 [M].
+        placed: int64 [M], the rank of each; changed.
+        loads: float64 [ranks].
+        items: as of `_items`.
+        bundles: int64 [2, n], columns of ``items`` that may be given together.
+        heavy: int64 [P], ranks.
+        light: int64 [P], others.
+        room: as of `exchanged`.
+    """
+
+    def moved(values: NDArray[Any]) -> NDArray[Any]:
+        """What each exchange takes from the heavy rank, [P, n, n]."""
+        given_Pn, taken_Pn = (
+            np.where(items[ranks] >= 0, values[items[ranks]], 0)[:, bundles].sum(axis=1)
+            for ranks in (heavy, light)
+        )
+        return np.asarray(given_Pn[:, :, None] - taken_Pn[:, None, :])
+
+    gap_P = loads[heavy] - loads[light]
+    left_Pnn = np.abs(gap_P[:, None, None] - 2 * moved(costs))
+    if room is not None:
+        held_P11 = np.bincount(placed, weights=room.sizes, minlength=len(loads))[:, None, None]
+        more_Pnn = moved(room.sizes)
+        fits_Pnn = (held_P11[light] + more_Pnn <= room.limit) & (held_P11[heavy] - more_Pnn <= room.limit)
+        fits_Pnn &= held_P11[heavy] > more_Pnn
+        left_Pnn = np.where(fits_Pnn, left_Pnn, np.inf)
+    left_P = left_Pnn.reshape(len(heavy), -1)
+    best_P = left_P.argmin(axis=1)
+    better_P = left_P[np.arange(len(heavy)), best_P] < np.abs(gap_P) * (1 - 1e-9)
+    for giver_P, taker_P, bundle_P in (
+        (heavy, light, best_P // bundles.shape[1]),
+        (light, heavy, best_P % bundles.shape[1]),
+    ):
+        for column_P in bundles[:, bundle_P]:
+            moved_P = items[giver_P, column_P]
+            moves_P = better_P & (moved_P >= 0)
+            placed[moved_P[moves_P]] = taker_P[moves_P]
+
+
+def _bundles(columns: int, two: bool) -> Places:
+    """What may be given together: one microbatch or none, with ``two`` also two; the last column is empty, [2, n]."""
+    none = columns - 1
+    one = np.stack([np.arange(columns), np.full(columns, none)])
+    if not two:
+        return one
+    return np.concatenate([np.stack(np.triu_indices(columns, 1)), [[none], [none]]], axis=1)
+
+
+def _offered(costs: Floats, placed: Places, most: int, phase: float) -> Places:
+    """Return the numbers of at most ``most`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
+
+    Args:
+        costs: float64 [M].
+        placed: int64 [M], the rank of each.
+        most: microbatches of a rank.
+        phase: in [0, 1); another one gives other microbatches of a rank that has more than ``most``.
+    """
+    counts = np.bincount(placed)
+    if counts.max() <= most:
+        return np.arange(len(placed))
+    order = np.lexsort((-costs, placed))
+    count = counts[placed[order]]
+    place = np.arange(len(order)) - (np.cumsum(counts) - counts)[placed[order]]
+    # Of count places in a row, those at which a line that rises by most / count a place passes a whole number.
+    passes = np.floor((place + 1) * most / count + phase) > np.floor(place * most / count + phase)
+    return np.sort(order[passes | (count <= most)])
+
+
+def _items(offered: Places, placed: Places, ranks: int) -> Places:
+    """The offered microbatches of each rank, [ranks, most + 1], filled up with at least one -1."""
+    rank = placed[offered]
+    counts = np.bincount(rank, minlength=ranks)
+    order = np.argsort(rank, kind="stable")
+    firsts = np.cumsum(counts) - counts
+    items = np.full((ranks, counts.max() + 1), -1)
+    items[rank[order], np.arange(len(rank)) - firsts[rank[order]]] = offered[order]
+    return items

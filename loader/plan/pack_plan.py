@@ -1,0 +1,72 @@
+"""Packs of a whole epoch, step after step: what does not fit into a step begins the next one."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from loader.base.arrays import Floats, Numbers, Places
+from loader.buckets.buckets import Assignment
+from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from loader.plan.pieces import Pieces
+from loader.plan.policy import Division
+
+
+def packs(assignment: Assignment, rows_N: Numbers, division: Division) -> tuple[Places, Pieces, int]:
+    """All packs of an epoch, in the order of their steps; arguments as of `pack_epoch`.
+
+    Returns:
+        The samples, int64 [N], places in ``rows_N``; the packs as runs of them, whose bucket is -1; and how many
+        samples waited for one step because they fitted into no pack.
+    """
+    steps = list(pack_epoch(assignment, rows_N, division))
+    none = np.zeros(0, np.int64)
+    size_M = np.concatenate([none, *(sizes for _, sizes, _ in steps)])
+    pieces = Pieces(np.cumsum(size_M) - size_M, size_M, np.full_like(size_M, -1), np.ones_like(size_M))
+    return np.concatenate([none, *(own for own, _, _ in steps)]), pieces, sum(late for _, _, late in steps)
+
+
+def pack_epoch(
+    assignment: Assignment, rows_N: Numbers, division: Division
+) -> Iterator[tuple[Places, Places, int]]:
+    """The packs of each step.
+
+    Args:
+        assignment: buckets and budgets.
+        rows_N: [N], index rows in the order of the stream; all have a bucket.
+        division: of each step; ``microbatches`` are packs of a rank.
+
+    Yields:
+        Samples of a step, places in ``rows_N`` by pack, and int64 [P], how many are in each: slot * ranks + rank counts
+        the packs. Only in an epoch's last step P may be below ranks x packs. And how many samples fit into none.
+    """
+    sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
+    length_N = assignment.own_lengths(rows_N)
+    cost_N, reach_N = assignment.cost.sample_s(length_N), np.cumsum(sizes.sizes(length_N))
+    counted, limit = assignment.budgets.counted_cost, assignment.budgets.cost_limit
+    counted_N = counted.sample_s(length_N)
+    limit = None if limit is None else limit - counted.fixed_s
+    late, at = np.zeros(0, np.int64), 0
+    while len(late) + len(rows_N) - at:
+        before = int(reach_N[at - 1]) if at else 0
+        # Never more than these, whatever comes from the step before.
+        behind = int(np.searchsorted(reach_N, before + sizes.per_step * sizes.tokens, side="right"))
+        waiting = np.concatenate([late, np.arange(at, max(behind, min(len(rows_N), at + sizes.per_step)))])
+        if len(waiting) <= sizes.per_step:
+            yield waiting, np.ones(len(waiting), np.int64), 0
+            return
+        if division.policy == "equal_token":
+            pack_n = _in_order(length_N[waiting], cost_N[waiting], sizes)
+        else:
+            count = min(taken(length_N[waiting], counted_N[waiting], sizes, limit), len(waiting))
+            pack_n = balanced_packs(length_N[waiting[:count]], cost_N[waiting[:count]], sizes, len(late))
+        own = waiting[: len(pack_n)]
+        at = max(at, int(own[-1]) + 1)
+        late = own[pack_n == CARRIED]
+        order = np.argsort(pack_n, kind="stable")[len(late) :]
+        yield own[order], np.bincount(pack_n[order], minlength=sizes.per_step), len(late)
+
+
+def _in_order(length_n: Places, cost_n: Floats, sizes: PackSizes) -> Places:
+    """As they come; at the end of an epoch, where they would leave packs empty, balanced."""
+    pack_n = packs_in_order(length_n, sizes)
+    return pack_n if pack_n[-1] + 1 == sizes.per_step else balanced_packs(length_n, cost_n, sizes)

@@ -1,0 +1,442 @@
+"""Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
+
+An epoch is two random orders: of the samples, within their buckets, and of the microbatches that these are cut into.
+What a microbatch holds follows from its number (`loader.plan.pieces`), so that a plan keeps 4 bytes
+per sample and 4 per microbatch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.base.arrays import Flags, Floats, Numbers, Places, numbers
+from loader.base.columns import parts
+from loader.base.node_files import NodeFiles
+from loader.base.philox import shuffled
+from loader.buckets.buckets import Assignment
+from loader.buckets.cost import seconds
+from loader.dataset.draws import Draws
+from loader.errors import UsageError
+from loader.plan.pack_plan import packs
+from loader.plan.pieces import Pieces, Runs, cut, filled, in_turn, spread
+from loader.plan.policy import Division, Placement, place
+from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle, grouped
+
+_DRAWN_AT_ONCE = 1 << 16
+_KEPT_WINDOWS = 64  # behind the one that is placed; a process further behind places by itself
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedMicrobatch:
+    """What one rank trains on at once.
+
+    Attributes:
+        bucket: place in ``Assignment.buckets``; -1 of a pack, whose samples have one each.
+        first: place in ``EpochPlan.order``.
+        rows: int64 [B], index rows.
+        passes: int64 [B], how often each was drawn before.
+        weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean
+            losses is the mean over the step's samples. 0 marks a filler (``plan_epoch``).
+        rank: that runs it.
+        slot: its place in the order of the rank's microbatches of the step.
+    """
+
+    bucket: int
+    first: int
+    rows: Places
+    passes: Places
+    weight: float
+    rank: int
+    slot: int
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """One optimizer step: microbatches of all ranks or of one, by rank and slot.
+
+    Attributes:
+        microbatches: every rank has at least one.
+        samples: of the step, on all ranks.
+    """
+
+    microbatches: tuple[PlannedMicrobatch, ...]
+    samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """The steps of one epoch or of the rest of one; a sequence of ``StepPlan`` that holds no object per step.
+
+    Attributes:
+        assignment: the buckets of its samples.
+        draws: of the epoch.
+        order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them;
+            an array, or what is computed where it is asked for.
+        pieces: the microbatches.
+        turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
+        fillers: how many microbatches at the very end repeat another one with weight 0.
+        carried: samples that fit into no pack of a step and begin the next one.
+        division: how a step is divided over the ranks.
+        shared: where the processes of a machine share what is placed, and the plan's name there.
+    """
+
+    assignment: Assignment
+    draws: Draws
+    order: Numbers | Permuted
+    pieces: Pieces
+    turns: Numbers | Permuted
+    fillers: int
+    carried: int
+    division: Division
+    shared: tuple[NodeFiles, str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.turns) // self.division.per_step
+
+    @property
+    def mean_samples(self) -> float:
+        """Of a step."""
+        return len(self.order) / len(self)
+
+    def __getitem__(self, step: int) -> StepPlan:
+        return self.step(step)
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        return (self[step] for step in range(len(self)))
+
+    def placed(self, step: int) -> tuple[Places, Placement]:
+        """The microbatches of a step, int64 [ranks x m], places in ``turns``, and where each of them runs."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} of a plan of {len(self)} steps")
+        window, place_in_window = divmod(step, self.division.window)
+        return _window(self, window)[place_in_window]
+
+    def runs(self, members: Places) -> Runs:
+        """What some microbatches are, as runs of ``order``."""
+        return self.pieces.runs(self.turns[members])
+
+    def costs(self, members: Places) -> Floats:
+        """Of some microbatches, by the cost of the assignment."""
+        runs, cost = self.runs(members), self.assignment.cost
+        if self.division.regime == "pack":
+            own = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
+            return np.asarray(cost.fixed_s + np.add.reduceat(own, np.cumsum(runs.size) - runs.size))
+        return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
+
+    def images(self, members: Places) -> Flags:
+        """Whether each begins with an image; all or none of its samples are, but in packs."""
+        first = self.draws.rows[self.order[self.runs(members).start]]
+        image_K = np.array([bucket.frames == 1 for bucket in self.assignment.buckets])
+        return np.asarray(image_K[self.assignment.bucket_of[first]])
+
+    def step(self, step: int, rank: int | None = None) -> StepPlan:
+        """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
+        members, placement = self.placed(step)
+        runs, counts = self.runs(members), self.counts(members)
+        samples = int(runs.size[counts].sum())
+        order = np.lexsort((placement.slot, placement.rank))
+        if rank is not None:
+            order = order[placement.rank[order] == rank]
+        weights = np.where(counts, runs.size / samples, 0.0)
+        columns = (*runs, weights, placement.rank, placement.slot)
+        return StepPlan(
+            microbatches=tuple(
+                self._microbatch(*row)
+                for row in zip(*(column[order].tolist() for column in columns), strict=True)
+            ),
+            samples=samples,
+        )
+
+    def members(self, step: int) -> Places:
+        """The microbatches of a step whose ranks wait once, places in ``turns``."""
+        return np.arange(step * self.division.per_step, (step + 1) * self.division.per_step)
+
+    def counts(self, members: Places) -> Flags:
+        """Whether the samples of some microbatches count; fillers repeat others."""
+        return members < len(self.turns) - self.fillers
+
+    def cut(self, step: int, numbers: Places, start: Places, size: Places, rank: int) -> StepPlan:
+        """Parts of a step's microbatches for one rank, in the given order; for steps whose ranks wait once.
+
+        Args:
+            step: of the plan.
+            numbers: int64 [P], microbatch of each part, its place in the step.
+            start: int64 [P], number of the part's first sample in it.
+            size: int64 [P], samples of each part.
+            rank: that reads them.
+        """
+        members = self.members(step)
+        runs, counts = self.runs(members), self.counts(members)
+        samples = int(runs.size[counts].sum())
+        weights = np.where(counts[numbers], size / samples, 0.0)
+        columns = (runs.start[numbers] + start, size, runs.bucket[numbers], weights)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return StepPlan(
+            microbatches=tuple(
+                self._microbatch(first, count, bucket, weight, rank, slot)
+                for slot, (first, count, bucket, weight) in enumerate(rows)
+            ),
+            samples=samples,
+        )
+
+    def drawn(self, members: Places) -> Numbers:
+        """The draws of some microbatches, one microbatch after the other."""
+        runs = self.runs(members)
+        return self.order[spread(runs.start, runs.size)]
+
+    def drawn_before(self, step: int) -> Iterator[Numbers]:
+        """The draws of all earlier steps, a part at a time."""
+        whole_windows = step // self.division.window * self.division.window
+        earlier = whole_windows * self.division.per_step
+        for part in parts(earlier, _DRAWN_AT_ONCE):
+            yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
+        for number in range(whole_windows, step):
+            yield self.drawn(self.placed(number)[0])
+
+    def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
+        """Rows and passes that may take the place of sample ``number``: what follows of its bucket, no draw twice."""
+        bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
+        for part in parts(len(self.order), _DRAWN_AT_ONCE):
+            drawn = self.order[
+                (first + np.arange(part.start, min(part.stop, len(self.order)))) % len(self.order)
+            ]
+            rows = self.draws.rows[drawn]
+            fits = (self.assignment.bucket_of[rows] == self.assignment.bucket_of[bad]) & (rows != bad)
+            yield from zip(rows[fits].tolist(), self.draws.passes[drawn[fits]].tolist(), strict=True)
+
+    def _microbatch(
+        self, first: int, size: int, bucket: int, weight: float, rank: int, slot: int
+    ) -> PlannedMicrobatch:
+        drawn = self.order[first : first + size]
+        return PlannedMicrobatch(
+            bucket=bucket,
+            first=first,
+            rows=self.draws.rows[drawn].astype(np.int64),
+            passes=self.draws.passes[drawn],
+            weight=weight,
+            rank=rank,
+            slot=slot,
+        )
+
+
+class Done(NamedTuple):
+    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and division.
+
+    Where the dataset changed behind it, ``rows_after`` is the row of each sample in the next part, -1 for one that is
+    gone, int64 [N].
+    """
+
+    assignment: Assignment
+    division: Division
+    steps: int
+    shuffle: Shuffle = SORTED
+    rows_after: Places | None = None
+
+
+def plan_epoch(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    division: Division,
+    done: Sequence[Done] = (),
+    draws: Draws | None = None,
+    shuffle: Shuffle = SORTED,
+    near_N: Numbers | None = None,
+    groups: Grouped | None = None,
+) -> EpochPlan:
+    """Plans an epoch, or the rest of one, in which every draw that has a bucket is trained on exactly once.
+
+    Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
+    smaller), the microbatches are shuffled, and as many as a step takes are divided over the ranks. Where their
+    number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
+    of B = 1), the last step is filled up with repeated microbatches of weight 0.
+
+    In the regime of packs, samples of all buckets are shuffled together and packed step by step
+    (`loader.plan.packing`).
+
+    Where ranks wait once a step, which samples a step holds follows from the number of its microbatches alone,
+    ranks x m: 8 x 1, 4 x 2 and 2 x 4 train the same steps.
+
+    Args:
+        assignment: samples in buckets.
+        seed: of the whole run, 0 to 2^64 - 1.
+        epoch: from 0.
+        division: of a step over the ranks.
+        done: what is over of this epoch, in order, where assignment or division were others before; what is left
+            is planned.
+        draws: what the epoch holds; every row of the assignment once, where it is not given.
+        shuffle: how samples are shuffled within their buckets.
+        near_N: place of each row in the order of the shards, for runs that are longer than 1; None is their own order.
+        groups: of a permuted order, where they are known already (`group_draws`) and nothing is done.
+
+    Raises:
+        UsageError: there are fewer samples in buckets than microbatches in a step, or fewer steps in a part than are
+            done of it.
+    """
+    if draws is None:
+        draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
+    for part in done:
+        _check_fills(
+            len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.division
+        )
+    _check_fills(len(draws.rows), division)
+    changes = [number for number, part in enumerate(done) if part.rows_after is not None]
+    over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
+    for number, part in enumerate(done):
+        # Before a change of the dataset the rows were others; a dataset draws each of them once.
+        once = changes and number <= changes[-1]
+        own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
+        before = _part(
+            part.assignment, seed, epoch, number, part.division, own, over_D, part.shuffle, near_N, None
+        )
+        if part.steps > len(before):
+            raise UsageError(
+                f"{part.steps} steps of part {number} of the epoch are done, but it has {len(before)} steps"
+            )
+        for drawn in before.drawn_before(part.steps):
+            over_D[drawn] = True
+        if part.rows_after is not None:
+            following = [*(each.assignment for each in done[number + 1 :]), assignment][0]
+            rows_now = part.rows_after[over_D]
+            over_D = np.zeros(len(following.bucket_of), np.bool_)
+            over_D[rows_now[rows_now >= 0]] = True
+    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D, shuffle, near_N, groups)
+    if not done:
+        _check_fills(len(plan.order), division)
+    return plan
+
+
+def _check_fills(samples: int, division: Division) -> None:
+    if samples < division.per_step:
+        raise UsageError(
+            f"{samples} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
+            f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
+        )
+
+
+def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
+    """Group the draws of an epoch by bucket, for a permuted order; the same in every epoch that draws the same."""
+    return _grouped(assignment, draws, np.zeros(len(draws.rows), np.bool_), near_N)
+
+
+def _grouped(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Numbers | None) -> Grouped:
+    group_D, _ = _groups(assignment, draws, over_D)
+    return grouped(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
+
+
+def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
+    """The group of each draw, 0 where it is over or has no bucket, else that of its bucket; and how many each has."""
+    group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
+    count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
+    for some in parts(len(group_D)):
+        bucket_d = assignment.bucket_of[draws.rows[some]]
+        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # 0: not to be drawn
+        count_G += np.bincount(group_D[some], minlength=len(count_G))
+    return group_D, count_G
+
+
+def _permuted(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    part: int,
+    division: Division,
+    draws: Draws,
+    shuffle: Shuffle,
+    groups: Grouped,
+) -> EpochPlan:
+    order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
+    pieces = cut(np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes]))
+    pieces = filled(pieces, division.per_step)
+    fillers = -pieces.total % division.per_step
+    begun = (pieces.total - 1) % division.per_step + 1  # microbatches that the last step has of its own
+    turns: Numbers | Permuted = Permuted(
+        seed, epoch, 2 * part + 1, np.array([0, pieces.total]), fillers=fillers, last=begun
+    )
+    if division.run > 1:
+        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+        turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
+    return EpochPlan(
+        assignment=assignment,
+        draws=draws,
+        order=order,
+        pieces=pieces,
+        turns=turns,
+        fillers=fillers,
+        carried=0,
+        division=division,
+    )
+
+
+def _part(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    part: int,
+    division: Division,
+    draws: Draws,
+    over_D: Flags,
+    shuffle: Shuffle,
+    near_N: Numbers | None,
+    groups: Grouped | None,
+) -> EpochPlan:
+    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+    if shuffle.order == "permuted" and division.regime != "pack":
+        groups = groups or _grouped(assignment, draws, over_D, near_N)
+        return _permuted(assignment, seed, epoch, part, division, draws, shuffle, groups)
+    group_D, count_G = _groups(assignment, draws, over_D)
+    if division.regime == "pack":
+        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
+        packed, pieces, carried = packs(assignment, draws.rows[order], division)
+        order, turns = order[packed], numbers(pieces.total)
+    else:
+        carried = 0
+        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
+        pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
+        pieces = filled(pieces, division.per_step)
+        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+    fillers = -len(turns) % division.per_step
+    if fillers:  # the last step repeats its own microbatches
+        last = turns[len(turns) // division.per_step * division.per_step :]
+        turns = np.concatenate([turns, np.resize(last, fillers)])
+    return EpochPlan(
+        assignment=assignment,
+        draws=draws,
+        order=order,
+        pieces=pieces,
+        turns=turns,
+        fillers=fillers,
+        carried=carried,
+        division=division,
+    )
+
+
+@lru_cache(maxsize=2)
+def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
+    """Place the steps of a window: in this process, or in whichever process of the machine comes to it first."""
+    if plan.shared is None:
+        found = _placed(plan, number)
+    else:
+        node, name = plan.shared
+        found = node.arrays(f"{name}.{number}", lambda: _placed(plan, number))
+        node.drop_arrays(f"{name}.{number - _KEPT_WINDOWS}")
+    steps = zip(
+        *(found[name].reshape(-1, plan.division.per_step) for name in ("member", "rank", "slot")), strict=True
+    )
+    ranks, regime = plan.division.ranks, plan.division.regime
+    return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
+
+
+def _placed(plan: EpochPlan, number: int) -> dict[str, Places]:
+    """Microbatches, ranks and slots of the steps of a window, one step after the other; int64 [steps x ranks x m]."""
+    length = plan.division.window * plan.division.per_step
+    members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
+    placed = place(plan.division, plan.costs(members), plan.runs(members).size, plan.images(members))
+    return {
+        "member": np.concatenate([members[own] for own, _ in placed]),
+        "rank": np.concatenate([placement.rank for _, placement in placed]),
+        "slot": np.concatenate([placement.slot for _, placement in placed]),
+    }

@@ -1,0 +1,174 @@
+"""Orders that are computed where they are asked for: a permutation by a Feistel network, of samples or of runs of them.
+
+A network over two coordinates l < a and r < b, with a b >= n, adds a keyed hash of one to the other, round by round.
+That permutes the a b pairs whatever the hash is; pairs beyond n are passed through again until they fall below it
+(cycle walking; Black and Rogaway, 2002).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, PositiveInt, model_validator
+
+from loader.base.arrays import Numbers, Places, number_type
+from loader.base.columns import parts
+from loader.base.philox import words
+
+_ROUNDS = 16  # with 8, groups of five or six samples do not see all orders equally often
+_KEYS = _ROUNDS + 2  # of a group: those of the rounds, where its short run stands, where its first run begins
+
+Words = NDArray[np.uint64]
+
+
+class Shuffle(BaseModel, frozen=True, extra="forbid"):
+    """How the samples of an epoch are shuffled within their buckets."""
+
+    order: Literal["sorted", "permuted"] = Field(
+        default="sorted",
+        description="sorted: random words are sorted in every epoch; permuted: a Feistel permutation, computed where"
+        " it is asked for, takes no time and no memory",
+    )
+    run: PositiveInt = Field(
+        default=1,
+        le=4096,
+        description="samples of a bucket that follow each other in their shard and in the order, so that one request"
+        " reads them; 1 shuffles single samples; more needs order: permuted",
+    )
+
+    @model_validator(mode="after")
+    def _runs_are_permuted(self) -> Self:
+        if self.run > 1 and self.order == "sorted":
+            raise ValueError(f"run: {self.run} needs order: permuted")
+        return self
+
+
+SORTED = Shuffle()
+
+
+class Grouped(NamedTuple):
+    """Numbers of draws by group, the same in every epoch.
+
+    Attributes:
+        numbers: uint32 or int64 [N], those of a group in the order of their shards where that matters.
+        starts: int64 [G + 1], where each group begins, and the end.
+    """
+
+    numbers: Numbers
+    starts: Places
+
+
+def grouped(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Grouped:
+    """Group the draws that have a group from 1 on.
+
+    Args:
+        group_D: integers [D]; 0 is not drawn.
+        groups: how many there are, some perhaps empty.
+        near_D: place of each draw in the order of the shards; None keeps the order of the numbers.
+    """
+    order = np.argsort(group_D, kind="stable") if near_D is None else np.lexsort((near_D, group_D))
+    count_G = np.zeros(groups + 1, np.int64)
+    for part in parts(len(group_D)):
+        count_G += np.bincount(group_D[part], minlength=len(count_G))
+    return Grouped(order[count_G[0] :].astype(number_type(len(group_D))), np.cumsum(count_G) - count_G[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Permuted:
+    """A random order of numbers within their groups, read like an array [N].
+
+    Attributes:
+        seed: as of `loader.base.philox.words`.
+        number: as of `loader.base.philox.words`.
+        purpose: as of `loader.base.philox.words`.
+        starts: int64 [G + 1], where each group begins, and the end.
+        members: what is ordered, by group; None: the places themselves.
+        run: so many members of a group stay together.
+        fillers: places at the end that repeat the ``last`` ones before them.
+        last: how many these are.
+    """
+
+    seed: int
+    number: int
+    purpose: int
+    starts: Places
+    members: Numbers | None = None
+    run: int = 1
+    fillers: int = 0
+    last: int = 1
+
+    def __len__(self) -> int:
+        return int(self.starts[-1]) + self.fillers
+
+    def __getitem__(self, places: "slice | Numbers") -> Numbers:
+        """The numbers at some places."""
+        if isinstance(places, slice):
+            places = np.arange(*places.indices(len(self)))
+        held = int(self.starts[-1])
+        place_n = np.asarray(places, np.int64)
+        place_n = np.where(place_n < held, place_n, held - self.last + (place_n - held) % self.last)
+        group_n = np.searchsorted(self.starts, place_n, side="right") - 1
+        begin_n = self.starts[group_n]
+        found_n = begin_n + self._within(place_n - begin_n, group_n)
+        return found_n if self.members is None else self.members[found_n]
+
+    def _within(self, place_n: Places, group_n: Places) -> Places:
+        """What stands at places of their groups."""
+        keys_GK, size_G = self._keys, np.diff(self.starts)
+        full_G, short_G = np.divmod(size_G, self.run)  # whole runs, and samples of the one that is short
+        if self.run == 1:
+            return permuted(place_n, size_G[group_n], keys_GK[group_n, :_ROUNDS])
+        size_n, full_n, short_n = size_G[group_n], full_G[group_n], short_G[group_n]
+        where_n = _below(keys_GK[group_n, -2], full_n + 1) * self.run
+        in_short = (place_n >= where_n) & (place_n < where_n + short_n)
+        before_n = np.where(in_short, 0, place_n - np.where(place_n >= where_n, short_n, 0))
+        unit_n, inner_n = np.divmod(before_n, self.run)
+        unit_n = permuted(unit_n, np.maximum(full_n, 1), keys_GK[group_n, :_ROUNDS])
+        member_n = np.where(in_short, full_n * self.run + place_n - where_n, unit_n * self.run + inner_n)
+        # Each epoch cuts the runs at other samples.
+        return np.asarray((member_n + _below(keys_GK[group_n, -1], size_n)) % size_n)
+
+    @cached_property
+    def _keys(self) -> Words:
+        groups = len(self.starts) - 1
+        return words(self.seed, self.number, self.purpose, groups * _KEYS).reshape(groups, _KEYS)
+
+
+def permuted(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
+    """Return where a random permutation of 0 to size - 1 takes each place.
+
+    Args:
+        place_n: int64 [n], each below its size.
+        size_n: int64 [n].
+        keys_nR: uint64 [n, R], those of one permutation equal.
+    """
+    high_n = np.ceil(np.sqrt(size_n)).astype(np.uint64)
+    low_n = -(-size_n // high_n.astype(np.int64)).astype(np.uint64)
+    found_n = place_n.astype(np.uint64)
+    walking = np.arange(len(found_n))
+    while len(walking):
+        high, low = high_n[walking], low_n[walking]
+        left, right = np.divmod(found_n[walking], low)
+        for number in range(keys_nR.shape[1]):
+            key = keys_nR[walking, number]
+            if number % 2:
+                right = (right + _mixed(left ^ key) % low) % low
+            else:
+                left = (left + _mixed(right ^ key) % high) % high
+        found_n[walking] = left * low + right
+        walking = walking[found_n[walking] >= size_n[walking].astype(np.uint64)]
+    return found_n.astype(np.int64)
+
+
+def _mixed(word_n: Words) -> Words:
+    """Hash each word: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    word_n = word_n + np.uint64(0x9E3779B97F4A7C15)
+    word_n = (word_n ^ (word_n >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word_n = (word_n ^ (word_n >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word_n ^ (word_n >> np.uint64(31))
+
+
+def _below(word_n: Words, count_n: Places) -> NDArray[Any]:
+    return np.asarray((word_n >> np.uint64(1)).astype(np.int64) % count_n)

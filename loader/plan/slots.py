@@ -1,0 +1,141 @@
+"""Steps with a barrier after every microbatch: in each slot all ranks need work of one cost.
+
+FSDP and pipelines synchronise in every microbatch, so that a slot takes as long as its largest one. A microbatch may
+run up to r = lookahead - 1 steps before or after its own in the stream. So a level of cost needs a slot only once in
+2r + 1 steps, and there are (2r + 1) x m levels: many, and narrow ones. They are filled from the dearest down, each slot
+with the dearest microbatches left within r steps of it. What is cheap is also what holds many samples and nearly all
+images. So the images stay in their steps, with as many of the cheapest others as it takes, and levels come together
+in a step such that all steps have about as many samples.
+"""
+
+import numpy as np
+
+from loader.base.arrays import Flags, Floats, Places
+
+_STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # shares of the microbatches, the cheapest, that may have to stay
+_SPREAD = 1.15  # most that composition may vary over the steps, relative to the stream's own
+
+
+def slotted(
+    costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, lookahead: int
+) -> tuple[Places, Places, Places]:
+    """A step, a rank and a slot for each microbatch of some steps.
+
+    Args:
+        costs: float64 [M], in the order of the stream; M is steps x ranks x slots of a step.
+        samples: int64 [M], B of each.
+        images: bool [M], whether it holds images. The rarer kind, images or videos, stays in its steps.
+        ranks: of a step.
+        steps: that are planned together. The more, the better: near both ends there is less to choose from.
+        lookahead: every microbatch runs fewer than this many steps before or after its own.
+
+    Returns:
+        int64 [M] each: step from 0, rank, slot from 0. Every rank has one microbatch in every slot.
+    """
+    step = _steps(costs, samples, images, ranks, steps, min(lookahead, steps) - 1)
+    by_step = np.lexsort((costs, step))
+    place = np.arange(len(costs)) % (len(costs) // steps)
+    rank, slot = np.empty_like(step), np.empty_like(step)
+    rank[by_step], slot[by_step] = place % ranks, place // ranks
+    return step, rank, slot
+
+
+def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, reach: int) -> Places:
+    """The step of each: as few stay as keeps the composition."""
+    step = own_step = np.arange(len(costs)) // (len(costs) // steps)
+    rare = images if 2 * images.sum() <= len(images) else ~images
+    dearest_first = np.argsort(-costs, kind="stable")
+    dearest_first = dearest_first[~rare[dearest_first]]
+    allowed = _SPREAD * _spreads(own_step, samples, rare)
+    for stay in _STAY:
+        moving = dearest_first[: max(len(dearest_first) - round(stay * len(costs)), 0)]
+        count = np.bincount(own_step[moving], minlength=steps)
+        phases, uneven = _phases(samples[moving], count / ranks, reach)
+        if uneven > allowed[0] and stay < _STAY[-1]:
+            continue
+        step = _filled(costs, own_step, moving, phases, ranks, reach)
+        if (_spreads(step, samples, rare) <= allowed).all():
+            break
+    return step
+
+
+def _spreads(step: Places, samples: Places, rare: Flags) -> Floats:
+    """Standard deviations over the steps: of the samples, and of the share of the rarer kind."""
+    held = np.bincount(step, samples)
+    return np.array([held.std(), (np.bincount(step, samples * rare) / held).std()])
+
+
+def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]:
+    """When each level has its slots: [rows, period], the first step of each, dearest first; and how uneven that is.
+
+    Args:
+        samples: of the moving microbatches, dearest first.
+        rows_N: moving microbatches of a rank, in each step.
+        reach: r.
+    """
+    steps = len(rows_N)
+    period = min(2 * reach + 1, steps)
+    share_R = np.clip(rows_N - np.arange(np.ceil(rows_N.max()))[:, None], 0, 1).mean(axis=1)
+    ends = np.cumsum(np.repeat(share_R, period))
+    ends = np.round(ends * len(samples) / max(ends[-1:].sum(), 1)).astype(np.int64)
+    reached = np.concatenate([[0], np.cumsum(samples)])[np.concatenate([[0], ends])]
+    held_RT = np.diff(reached).reshape(-1, period) * period / steps
+    phase_RT = np.tile(np.arange(period), (len(held_RT), 1))
+    of_step = np.zeros(period)
+    placed_RT = np.zeros_like(held_RT)
+    # Most samples to the step where the other rows have fewest: for each row in turn the least sum of squares.
+    for _ in range(8):
+        for row in reversed(range(len(held_RT))):
+            of_step -= placed_RT[row]
+            phase_RT[row, np.argsort(-held_RT[row], kind="stable")] = np.argsort(of_step, kind="stable")
+            placed_RT[row, phase_RT[row]] = held_RT[row]
+            of_step += placed_RT[row]
+    return phase_RT, float(of_step.std())
+
+
+def _filled(
+    costs: Floats, own_step: Places, moving: Places, phase_RT: Places, ranks: int, reach: int
+) -> Places:
+    """The step of each microbatch."""
+    step = own_step.copy()
+    steps, last = int(own_step[-1]) + 1, int(own_step[-1])
+    queue = moving[np.argsort(own_step[moving], kind="stable")]  # by step, dearest first
+    cost = costs[queue]
+    count = np.bincount(own_step[queue], minlength=steps)
+    ends = np.cumsum(count)
+    heads = ends - count
+    # Sums over the steps: microbatches that wait, and room. The room is padded by r steps at both ends.
+    waiting = np.cumsum(count)
+    room = np.pad(waiting, (reach, reach), constant_values=(0, waiting[-1]))
+    left = count.copy()
+    for phase_T in phase_RT:
+        for phase in phase_T.tolist():
+            for now in range(phase, steps, len(phase_T)):
+                if (size := min(ranks, left.item(now))) == 0:
+                    continue
+                first, behind = max(now - reach, 0), min(now + reach, last) + 1
+                near = [cost[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
+                left[now] -= size
+                room[now + reach :] -= size
+                # What is left must still fit: in order, each of the waiting within r steps of its own.
+                least = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
+                most = waiting[first:behind] - room[first:behind]
+                taken = np.maximum(_dearest(near, size), np.maximum.accumulate(least))
+                taken = np.minimum(taken, np.minimum.accumulate(most[::-1])[::-1])
+                for at, number in enumerate(np.diff(taken, prepend=0).tolist(), first):
+                    step[queue[heads[at] : heads[at] + number]] = now
+                    heads[at] += number
+                waiting[first:behind] -= taken
+                waiting[behind:] -= size
+    return step
+
+
+def _dearest(costs: list[Floats], size: int) -> Places:
+    """How many of the ``size`` dearest come from the first list, from the first two, and so on."""
+    together = np.concatenate(costs)
+    least = np.partition(together, len(together) - size)[len(together) - size]
+    before = np.cumsum([len(some) for some in costs])
+    dearer = np.concatenate([[0], np.cumsum(together > least)])[before]
+    equal = np.concatenate([[0], np.cumsum(together == least)])[before]
+    first: Places = dearer + np.minimum(equal, size - dearer[-1])
+    return first

@@ -1,0 +1,272 @@
+"""From planned microbatches to pixels or encoded clips: planned, read and decoded ahead, in threads, in order."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from loader.base.arrays import Places
+from loader.base.prefetch import ahead
+from loader.batch import BadSample, Media, Microbatch, Pack
+from loader.buckets.buckets import Bucket
+from loader.dataset.clip import Clip
+from loader.errors import RunError
+from loader.plan.plan import EpochPlan, PlannedMicrobatch
+from loader.plan.position import Position
+from loader.read.collate import Contents, Decoded, Encoded, Filled, kind_of
+from loader.read.fetch import Fetched, Fetcher
+from loader.read.samples import BadSampleError, Samples
+from loader.read.share import Loaded, Part, Share, divide
+from loader.read.stream_config import StreamConfig
+
+_PLANNED_AHEAD = 8
+_STAND_INS = 16
+_NO_FRAMES = (3, 0, 0, 0)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A microbatch of this rank: where it stands, and what its step holds.
+
+    Attributes:
+        plan: of its epoch.
+        micro: its samples.
+        buckets: shape of each.
+        lengths: S of each.
+        slots: microbatches of this rank in the step.
+        samples: of the step on all ranks.
+        packed: whether they make one sequence.
+        before: where the stream stands before the step.
+        after: and behind it.
+    """
+
+    plan: EpochPlan
+    micro: PlannedMicrobatch
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
+    slots: int
+    samples: int
+    packed: bool
+    before: Position
+    after: Position
+
+
+class _Read(NamedTuple):
+    """A microbatch whose bytes are on their way: by number in it, those of this rank's samples."""
+
+    planned: Planned
+    owners: list[int]
+    fetched: dict[int, Fetched]
+    size: int
+
+
+class _Decoding(NamedTuple):
+    """A microbatch that is complete when its loads are."""
+
+    planned: Planned
+    owners: list[int]
+    contents: Contents
+    loads: list[Future[list[Loaded]]]
+
+
+class Pipeline:
+    """Threads that read and decode; a context manager.
+
+    Args:
+        samples: of the dataset.
+        config: of the stream.
+        pin_memory: whether pixels or clips lie in page-locked memory.
+        share: the ranks that read the same microbatches, if they do it together.
+    """
+
+    def __init__(
+        self, samples: Samples, config: StreamConfig, pin_memory: bool, share: Share | None = None
+    ) -> None:
+        self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
+        self._latents = samples.latents if config.latents and config.decode else None
+        self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
+        # What a cache keeps must be the same whatever is planned beside it.
+        self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
+        self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="decode")
+        self._seen, self._bad = 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._decoders.shutdown(wait=True, cancel_futures=True)
+        self._fetcher.close()
+
+    def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch | Pack]:
+        """The batches, in order."""
+        parts = self._parts(planned)
+        return map(
+            self._batch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
+        )
+
+    def _parts(self, planned: Iterator[Planned]) -> Iterator[Part[Planned]]:
+        reading: deque[_Read] = deque()
+        decoding: deque[_Decoding] = deque()
+        may_read_on = True
+        for one in ahead(planned, _PLANNED_AHEAD):
+            reading.append(self._read(one))
+            while reading and not self._has_enough(decoding):
+                decoding.append(self._decode(reading.popleft()))
+            # Reading gains one microbatch on decoding per turn, so that the first one is not waited for longer.
+            may_read_on = not may_read_on and sum(read.size for read in reading) < self._read_ahead
+            if self._has_enough(decoding) and not may_read_on:
+                yield _part(decoding.popleft())
+        while reading or decoding:
+            while reading and not self._has_enough(decoding):
+                decoding.append(self._decode(reading.popleft()))
+            yield _part(decoding.popleft())
+
+    def _has_enough(self, decoding: deque[_Decoding]) -> bool:
+        """Whether to wait with further microbatches.
+
+        What other ranks decode counts less: with one sample per microbatch, ranks would else work in turns.
+        """
+        own = sum(bool(one.loads) for one in decoding)
+        return own > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
+
+    @property
+    def _read_ahead(self) -> int:
+        return self._config.read_ahead_mib << 20
+
+    def _read(self, planned: Planned) -> _Read:
+        places = [self._samples.place(row) for row in planned.micro.rows.tolist()]
+        owners, self._totals = divide([place.size for place in places], self._totals)
+        own = [number for number, owner in enumerate(owners) if owner == self._rank]
+        fetched = self._fetcher.fetch([places[number] for number in own])
+        return _Read(
+            planned,
+            owners,
+            dict(zip(own, fetched, strict=True)),
+            sum(places[number].size for number in own),
+        )
+
+    def _decode(self, read: _Read) -> _Decoding:
+        planned, numbers = read.planned, list(read.fetched)
+        contents: Contents
+        if self._config.decode:
+            own = [planned.buckets[number] for number in numbers]
+            contents = Decoded(own, self._config.decoder, self._pin_memory, self._latents)
+            jobs = [[number] for number in numbers]
+        else:
+            # Without decoding a sample is less work than a job of its own.
+            contents, jobs = Encoded(len(numbers), self._pin_memory), [numbers] if numbers else []
+        place_of = {number: place for place, number in enumerate(numbers)}
+
+        def load(job: list[int]) -> list[Loaded]:
+            return [self._load(planned, n, read.fetched[n], contents, place_of[n]) for n in job]
+
+        loads = [self._decoders.submit(load, job) for job in jobs]
+        return _Decoding(planned, read.owners, contents, loads)
+
+    def _load(
+        self, planned: Planned, number: int, fetched: Fetched, contents: Contents, place: int
+    ) -> Loaded:
+        """Takes in one sample, or the first good one of those that may stand in for it."""
+        micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
+        own = (micro.rows.item(number), micro.passes.item(number))
+        for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
+            if bad:
+                [fetched] = self._fetcher.fetch([self._samples.place(row)])
+            try:
+                clip = self._samples.clip(row, fetched)
+                frames_T = self._frames(row, clip, passed, bucket)
+                filled = _taken(contents, place, clip, frames_T, passed)
+            except BadSampleError as error:
+                self._samples.forget(fetched)
+                bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
+                continue
+            frames = [] if self._config.decode else frames_T.tolist()
+            return Loaded(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
+        raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
+
+    def _frames(self, row: int, clip: Clip, passed: int, bucket: Bucket) -> Places:
+        words = f"{self._config.seed}/{passed}/{clip.key}"
+        return self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
+
+    def _batch(self, part: Part[Planned]) -> Microbatch | Pack:
+        planned, micro, loaded = part.planned, part.planned.micro, part.loaded
+        bad = tuple(chain.from_iterable(one.bad for one in loaded))
+        self._count(len(loaded), bad)
+        common: dict[str, Any] = {
+            "keys": tuple(one.key for one in loaded),
+            "captions": tuple(one.caption for one in loaded),
+            "passes": tuple(one.passed for one in loaded),
+            "step": planned.before.step,
+            "epoch": planned.before.epoch,
+            "weight": micro.weight,
+            "step_samples": planned.samples,
+            "mean_samples": planned.plan.mean_samples,
+            "slot": micro.slot,
+            "slots": planned.slots,
+            "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
+            "bad": bad,
+        }
+        sizes, buckets = [one.size for one in loaded], planned.buckets
+        kinds = [kind_of(bucket, self._latents) for bucket in buckets]
+        if not self._config.decode:
+            frames = tuple(np.array(one.frames) for one in loaded)
+            common["media"] = Media(part.content, (0, *accumulate(sizes)), frames)
+            kinds, sizes = [(kind, _NO_FRAMES) for kind, _ in kinds], [0] * len(buckets)
+        if self._latents is not None and self._latents.text is not None:
+            rows = (-1, self._latents.text.width)
+            texts = torch.split(part.contexts, [one.text for one in loaded])
+            common["contexts"] = tuple(_viewed(own, self._latents.dtype, rows) for own in texts)
+        values = part.content[: sum(sizes)]
+        if planned.packed:
+            videos = zip(torch.split(values, sizes), kinds, strict=True)
+            common["videos"] = tuple(_viewed(own, str(kind), shape) for own, (kind, shape) in videos)
+            return Pack(buckets=buckets, lengths=planned.lengths, **common)
+        [(kind, shape), *_] = kinds
+        own_BCTHW = _viewed(values, str(kind), (len(buckets), *shape))
+        if kind != np.uint8:
+            common["latents_BCTHW"] = own_BCTHW
+            own_BCTHW = torch.empty(len(buckets), *_NO_FRAMES, dtype=torch.uint8)
+        return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=own_BCTHW, **common)
+
+    def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
+        for sample in bad:
+            _log.warning("%s; another stands in for it", sample)
+        self._seen, self._bad = self._seen + samples, self._bad + len(bad)
+        config = self._config
+        if self._bad > config.max_bad + config.max_bad_share * self._seen:
+            raise RunError(
+                f"{self._bad} of {self._seen} samples cannot be used, more than stream.max_bad={config.max_bad} and"
+                f" stream.max_bad_share={config.max_bad_share:g} allow; the last: {bad[-1]};"
+                " run `reelweave verify` on the dataset"
+            )
+
+
+def _part(decoding: _Decoding) -> Part[Planned]:
+    planned, owners, contents, loads = decoding
+    loaded = [one for load in loads for one in load.result()]
+    return Part(planned, owners, contents.joined(), contents.contexts(), loaded)
+
+
+def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Bytes as numbers; copied where they lie between two numbers' places, as beside pixels in a pack."""
+    kind: torch.dtype = getattr(torch, dtype)
+    if bytes_N.storage_offset() % kind.itemsize:
+        bytes_N = bytes_N.clone()
+    return bytes_N.view(kind).view(shape)
+
+
+def _taken(contents: Contents, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
+    try:
+        return contents.fill(place, clip, frames_T, passed)
+    except RunError as error:
+        raise BadSampleError(str(error)) from error

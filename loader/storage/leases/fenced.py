@@ -1,0 +1,119 @@
+"""A place as the holder of its lease sees it: no write goes through once somebody else has taken over."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from loader.errors import RunError
+from loader.storage.base import ObjectInfo, Storage
+from loader.storage.leases.holder import read_holder
+from loader.storage.leases.timed_lease import elapsed_s
+
+_EVERY_S = 2.0
+
+
+@dataclass
+class Fence:
+    """What a write needs: that the lease still names its holder. Can be pickled, for workers of a run.
+
+    Attributes:
+        storage: The place.
+        holder_id: Of the lease.
+    """
+
+    storage: Storage
+    holder_id: str
+    _checked_at: float | None = field(default=None, init=False, repr=False, compare=False)
+
+    def check(self, at_once: bool = False) -> None:
+        """Read the lease, if that was not done just now.
+
+        Args:
+            at_once: Read it whenever it was read last.
+
+        Raises:
+            RunError: somebody else has taken over.
+        """
+        now = elapsed_s()
+        if not at_once and self._checked_at is not None and now - self._checked_at < _EVERY_S:
+            return
+        holder = read_holder(self.storage)
+        if holder is None or holder.id != self.holder_id:
+            now_by = "" if holder is None else f"; it is now held by {holder}"
+            raise RunError(
+                f"this run was stopped or cut off for too long and has lost its lease of {self.storage.root}{now_by};"
+                " what others wrote there was left alone: run the same command again when they have ended"
+            )
+        self._checked_at = now
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_checked_at": None}
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """A storage whose writes go through a fence; see `Storage` for the methods."""
+
+    inner: Storage
+    fence: Fence
+
+    @property
+    def root(self) -> str:
+        return self.inner.root
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix)
+
+    def stat(self, path: str) -> ObjectInfo | None:
+        return self.inner.stat(path)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.inner.read(path, start, length)
+
+    def open(self, path: str) -> BinaryIO:
+        return self.inner.open(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self.fence.check()
+        self.inner.write(path, data)
+
+    def write_file(self, path: str, source: Path) -> None:
+        self.fence.check()
+        self.inner.write_file(path, source)
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
+        self.fence.check()
+        self.inner.write_chunks(path, chunks, size)
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.fence.check(at_once=True)
+        return self.inner.create(path, data)
+
+    def replace(self, path: str, data: bytes, version: str) -> bool:
+        self.fence.check(at_once=True)
+        return self.inner.replace(path, data, version)
+
+    def delete(self, path: str) -> None:
+        self.fence.check()
+        self.inner.delete(path)
+
+    def delete_tree(self, prefix: str) -> None:
+        self.fence.check()
+        self.inner.delete_tree(prefix)
+
+    def sweep(self) -> None:
+        self.fence.check(at_once=True)
+        self.inner.sweep()
+
+    def drop_versions(self) -> bool:
+        self.fence.check(at_once=True)
+        return self.inner.drop_versions()
+
+
+def unfenced(storage: Storage) -> Storage:
+    """Return the place itself, to read from."""
+    return storage.inner if isinstance(storage, Fenced) else storage

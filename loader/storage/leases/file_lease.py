@@ -1,0 +1,86 @@
+"""The lease of a local folder: a locked file in it, which says who holds the lock."""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loader.errors import RunError
+from loader.storage.leases.holder import Holder, held, read_holder
+from loader.storage.local import LocalStorage, make_folder
+from loader.storage.locks import NO_LOCKS, lock, unlock
+from loader.storage.names import LEASE
+
+_LAST_BREATH_S = 10.0  # a process that was killed frees its memory before its locks
+_PAUSE_S = 0.02
+
+
+class NoLocksError(RunError):
+    """A file system knows no locks."""
+
+
+@dataclass
+class FileLease:
+    """The lease of a folder.
+
+    A stopped process keeps its lock, so nobody takes it over; the kernel releases it when the process ends. On NFS
+    it is the file server that releases the locks of a machine that went down.
+
+    Attributes:
+        storage: The folder.
+        holder: This process.
+    """
+
+    storage: LocalStorage
+    holder: Holder
+    _handle: int | None = field(default=None, init=False)
+    _made: list[Path] = field(default_factory=list, init=False)
+
+    @property
+    def _path(self) -> Path:
+        return self.storage.folder / LEASE
+
+    def acquire(self) -> None:
+        """Lock the file; see `loader.storage.leases.lease.Lease`."""
+        above = [self.storage.folder, *self.storage.folder.parents]
+        self._made = [folder for folder in above if not folder.is_dir()]
+        try:
+            make_folder(self.storage.folder)
+            deadline = time.monotonic() + _LAST_BREATH_S
+            while not self._locked():
+                other = read_holder(self.storage)
+                # Whoever has just locked the file is about to say who it is.
+                if (other is not None and not other.is_gone) or time.monotonic() > deadline:
+                    raise held(self.storage.root, other)
+                time.sleep(_PAUSE_S)
+        except OSError as error:
+            self._tidy()
+            if error.errno in NO_LOCKS:
+                raise NoLocksError(
+                    f"{self.storage.root} lies on a file system without file locks ({error.strerror}), so two runs"
+                    " at once could damage it; mount it with locks, or write elsewhere"
+                ) from error
+            raise RunError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def release(self) -> None:
+        """Unlock the file and remove it; see `loader.storage.leases.lease.Lease`."""
+        if self._handle is None:
+            return
+        unlock(self._handle, self._path)
+        self._handle = None
+        self._tidy()
+
+    def _locked(self) -> bool:
+        self._handle = lock(self._path, wait=False)
+        if self._handle is None:
+            return False
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, self.holder.to_bytes(), 0)
+        return True
+
+    def _tidy(self) -> None:
+        """Remove the folders that were made for nothing."""
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()

@@ -1,0 +1,169 @@
+"""The lease of a place without locks: an object that its holder renews, every change of it conditional.
+
+Two clocks are never compared. The holder counts from its last renewal, whoever waits counts how long it sees the
+lease unchanged, each by its own clock.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loader.errors import RunError
+from loader.storage.base import Storage
+from loader.storage.leases.holder import MAX_BYTES, Holder, held
+from loader.storage.names import LEASE
+
+_BEATS = 4  # renewals in that time
+_LOOKS = 60
+_LONGEST_S = 3600.0  # that a lease may ask to be waited for; it may be damaged
+_NEVER = "reelweave-no-such-version"
+
+_log = logging.getLogger(__name__)
+
+
+def elapsed_s() -> float:
+    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class TimedLease:
+    """The lease of a place whose `create` and `replace` are conditional, such as an S3 prefix.
+
+    Attributes:
+        storage: The place.
+        holder: This process.
+        lasts_s: Seconds without renewal after which others may take it over.
+        clock: Elapsed seconds.
+    """
+
+    storage: Storage
+    holder: Holder
+    lasts_s: float
+    clock: Callable[[], float] = elapsed_s
+    _version: str = field(default="", init=False)
+    _renewed_at: float = field(default=0.0, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.holder = replace(self.holder, lasts_s=self.lasts_s)
+
+    def acquire(self) -> None:
+        """Create the object, or take it over; see `loader.storage.leases.lease.Lease`."""
+        while not self._taken():
+            pass
+        self._check_conditions()
+        self._thread = threading.Thread(target=self._renew_on, name="lease", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Remove the object while it certainly is ours; see `loader.storage.leases.lease.Lease`."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            # Nobody takes over what was renewed just now.
+            if self.renew() and self.clock() - self._renewed_at < self.lasts_s / 2:
+                self.storage.delete(LEASE)
+        except RunError as error:
+            _log.warning("the lease of %s runs out by itself: %s", self.storage.root, error)
+
+    def renew(self) -> bool:
+        """Write the next beat; False when somebody else has taken over."""
+        while self._version:
+            began, holder = self.clock(), self.holder.renewed()
+            if self.storage.replace(LEASE, holder.to_bytes(), self._version):
+                return self._noted(holder, began)
+            # A beat of ours stands there if the server went away before it told the version.
+            found = self._look()
+            ours = found is not None and found[0] is not None and found[0].id == self.holder.id
+            self._version = found[1] if found is not None and ours and found[1] != self._version else ""
+        return False
+
+    def _taken(self) -> bool:
+        """Whether the lease is ours after one attempt; False where somebody was faster.
+
+        Raises:
+            RunError: it is held.
+        """
+        began = self.clock()
+        if self.storage.create(LEASE, self.holder.to_bytes()):
+            return self._noted(self.holder, began)
+        found = self._look()
+        if found is None:
+            return False
+        other, version = found
+        if other is None or not other.is_gone:
+            lasts_s = max(self.lasts_s, min(other.lasts_s, _LONGEST_S) if other else 0)
+            _log.warning("%s", _waiting(self.storage.root, other, lasts_s))
+            deadline = self.clock() + lasts_s
+            while self.clock() < deadline:
+                time.sleep(lasts_s / _LOOKS)
+                now = self._look()
+                if now is None:
+                    return False
+                if now[1] != version:
+                    raise held(self.storage.root, now[0])
+        began = self.clock()
+        # Fails where it was renewed, or taken by another one that waited.
+        return self.storage.replace(LEASE, self.holder.to_bytes(), version) and self._noted(
+            self.holder, began
+        )
+
+    def _look(self) -> tuple[Holder | None, str] | None:
+        """Who holds the lease, and its version; None when it is free."""
+        info = self.storage.stat(LEASE)
+        if info is None:
+            return None
+        try:
+            return Holder.from_bytes(self.storage.read(LEASE, 0, MAX_BYTES)), info.version
+        except FileNotFoundError:
+            return None
+
+    def _noted(self, holder: Holder, began: float) -> bool:
+        """Remember the version that was just written; False where it was taken over before it could be asked."""
+        info = self.storage.stat(LEASE)
+        # What is still there after the version was asked was there then.
+        mine = info is not None and self._reads(holder.to_bytes())
+        self._version = info.version if info is not None and mine else ""
+        self.holder, self._renewed_at = holder, began
+        return mine
+
+    def _reads(self, content: bytes) -> bool:
+        try:
+            return self.storage.read(LEASE, 0, MAX_BYTES) == content
+        except FileNotFoundError:
+            return False
+
+    def _check_conditions(self) -> None:
+        """Make sure that the server does what a lease rests on.
+
+        Raises:
+            RunError: it replaces objects whatever the condition.
+        """
+        content = self.holder.to_bytes()
+        if self.storage.create(LEASE, content) or self.storage.replace(LEASE, content, _NEVER):
+            self.storage.delete(LEASE)
+            raise RunError(
+                f"{self.storage.root}: the server ignores the conditions of a PUT (If-None-Match, If-Match), so two"
+                " runs at once could damage a dataset; use one that has conditional writes, as AWS, MinIO and Ceph"
+                " have in their present versions"
+            )
+
+    def _renew_on(self) -> None:
+        while not self._stop.wait(self.lasts_s / _BEATS):
+            try:
+                if not self.renew():
+                    return  # the next write finds out
+            except RunError as error:
+                _log.warning("the lease of %s was not renewed: %s", self.storage.root, error)
+
+
+def _waiting(root: str, holder: Holder | None, lasts_s: float) -> str:
+    who = "a process that did not say who it is" if holder is None else str(holder)
+    return (
+        f"{root} was last written to by {who}; waiting up to {lasts_s:.0f} s to see whether that still runs"
+    )

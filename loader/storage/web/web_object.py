@@ -1,0 +1,221 @@
+"""One object of the web: what its server says of it, and its bytes in one version."""
+
+import io
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
+
+from urllib3.exceptions import NameResolutionError
+from urllib3.exceptions import TimeoutError as TimeoutOfHttp
+
+from loader.storage.blocks import BlockReader
+from loader.storage.config import StorageConfig
+from loader.storage.retry import FAULTS, StatusError, is_transient, patience, retry
+from loader.storage.web.web import Answer, Named, SilentError, WebError, get
+
+T = TypeVar("T")
+
+_MIB = 1 << 20
+_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an answer says of the object.
+
+    Attributes:
+        size: bytes, or None when the server does not tell.
+        version: ETag, else time of the last change, else "".
+        ranges: whether the server gives byte ranges.
+    """
+
+    size: int | None
+    version: str
+    ranges: bool
+
+
+class WebObject:
+    """An object at a web address. Everything read through one instance is of one version.
+
+    Args:
+        address: with user, password and query where it needs them.
+        name: what messages call it.
+        config: patience and limits.
+        listed_in: as of `loader.storage.reach.refusal`.
+    """
+
+    def __init__(self, address: str, name: str, config: StorageConfig, listed_in: str = "") -> None:
+        self._address = self._current = address
+        self._name = name
+        self._config = config
+        self._listed_in = listed_in
+        self._facts: Facts | None = None
+
+    def look(self) -> Facts:
+        """Asks for the first byte: signed links allow a GET and no HEAD.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            WebError: it cannot be read.
+        """
+        return self._call(self._look)
+
+    def read(self, start: int, length: int | None) -> bytes:
+        """Bytes ``[start, start + length)``, or to the end; fewer when it ends before. Raises as `look`."""
+        sink = io.BytesIO()
+        self._fetch(sink, start, length, None)
+        return sink.getvalue()
+
+    def open(self) -> BinaryIO:
+        """A seekable reader: blocks, or a temporary file where the server gives no ranges. Raises as `look`."""
+        facts = self.look()
+        cache_bytes = self._config.cache_mib * _MIB
+        if facts.ranges and facts.size is not None:
+            return io.BufferedReader(
+                BlockReader(self.read, facts.size, self._config.block_mib * _MIB, cache_bytes)
+            )
+        if (facts.size or 0) > cache_bytes or not cache_bytes:
+            raise self._too_large()
+        spool = tempfile.TemporaryFile(prefix="reelweave-spool-")  # noqa: SIM115 - the caller closes it
+        try:
+            self._fetch(spool, 0, None, cache_bytes)
+            spool.seek(0)
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+    def _get(self, url: str, headers: dict[str, str]) -> AbstractContextManager[Answer]:
+        return get(url, headers, self._config, Named(self._name, self._address, self._listed_in))
+
+    def _look(self) -> Facts:
+        with self._get(self._address, {"Range": "bytes=0-0"}) as answer:
+            self._facts = _facts(answer)
+            self._current = answer.url
+            if answer.response.status == 206:
+                next(answer.chunks(), None)
+            return self._facts
+
+    def _fetch(self, sink: BinaryIO, start: int, length: int | None, limit: int | None) -> None:
+        """Appends bytes to ``sink``, continued where the body breaks; ``limit`` is the most it may take."""
+        written = 0
+        end = None if length is None else start + length
+
+        def fetch() -> None:
+            nonlocal written
+            begin = start + written
+            if end is not None and begin >= end:
+                return
+            with self._get(self._current, self._headers(begin, end)) as answer:
+                self._keep_version(answer)
+                for chunk in _wanted(answer, begin, end, self._name):
+                    if limit is not None and written + len(chunk) > limit:
+                        raise self._too_large()
+                    try:
+                        sink.write(chunk)
+                    except OSError as error:
+                        raise WebError(
+                            f"{self._name} cannot be kept in the temporary folder: {error.strerror}"
+                        ) from error
+                    written += len(chunk)
+
+        def fetch_where_it_is() -> None:
+            try:
+                fetch()
+            except (StatusError, FileNotFoundError) as error:
+                if self._current == self._address or is_transient(error):
+                    raise
+                # The link a redirect gave has run out; the address itself gives a new one.
+                self._current = self._address
+                fetch()
+
+        seen = self._facts is not None
+        try:
+            self._call(fetch_where_it_is, lambda: written)
+        except FileNotFoundError:
+            if not seen:
+                raise
+            # Whoever reads a file takes an OSError for its end.
+            raise WebError(f"{self._name} disappeared while it was read") from None
+
+    def _headers(self, begin: int, end: int | None) -> dict[str, str]:
+        if begin == 0 and end is None:
+            return {}
+        headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
+        # A weak ETag must not be compared there; what comes back is compared in any case.
+        if self._facts and self._facts.version and not self._facts.version.startswith("W/"):
+            headers["If-Range"] = self._facts.version
+        return headers
+
+    def _keep_version(self, answer: Answer) -> None:
+        now, seen = _facts(answer), self._facts
+        if seen is not None:
+            # Many servers name no version when they refuse a range behind the end.
+            other = now.version != seen.version and answer.response.status != 416
+            if other or (None not in (now.size, seen.size) and now.size != seen.size):
+                raise WebError(f"{self._name} changed while it was read; read it again from its start")
+        self._facts = seen or now
+        self._current = answer.url
+
+    def _too_large(self) -> WebError:
+        return WebError(
+            f"{self._name}: its server gives no byte ranges, and all of it does not fit into"
+            f" storage.cache_mib = {self._config.cache_mib}"
+        )
+
+    def _call(self, operation: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
+        try:
+            return retry(operation, self._config, self._name, progress)
+        except FAULTS as error:
+            raise _explained(error, self._name, self._config) from None
+
+
+def _facts(answer: Answer) -> Facts:
+    version = answer.header("ETag") or answer.header("Last-Modified")
+    if answer.response.status == 200:
+        length = answer.header("Content-Length")
+        return Facts(int(length) if re.fullmatch(r"\d{1,18}", length) else None, version, False)
+    found = _RANGE.fullmatch(answer.header("Content-Range"))
+    total = found[2] if found else "*"
+    return Facts(None if total == "*" else int(total), version, True)
+
+
+def _wanted(answer: Answer, begin: int, end: int | None, name: str) -> Iterator[bytes]:
+    """Those pieces of a body that lie in ``[begin, end)`` of the object."""
+    status = answer.response.status
+    if status == 416:  # starts at the end or behind it
+        return
+    position = 0
+    if status == 206:
+        found = _RANGE.fullmatch(answer.header("Content-Range"))
+        if not found or found[1] is None or int(found[1]) != begin:
+            raise WebError(f"{name}: the server answers with another byte range than it was asked for")
+        position = begin
+    for chunk in answer.chunks():
+        piece = chunk[max(0, begin - position) : None if end is None else max(0, end - position)]
+        position += len(chunk)
+        if piece:
+            yield piece
+        if end is not None and position >= end:
+            return
+
+
+def _explained(error: Exception, name: str, config: StorageConfig) -> Exception:
+    """What a fault means to a person; nothing of its text is repeated, which may show the whole address."""
+    if isinstance(error, StatusError):
+        what = f"the server answered {error.status}"
+        if error.status in (401, 403):
+            return WebError(
+                f"{name}: access was denied ({what}); check user and password or sign the link anew"
+            )
+    elif isinstance(error, NameResolutionError):
+        what = "no such host"
+    else:
+        what = type(error).__name__
+    if is_transient(error):
+        kind = SilentError if isinstance(error, TimeoutError | TimeoutOfHttp) else WebError
+        return kind(f"{name}: gave up after {patience(config)}, the last ended in {what}")
+    return WebError(f"{name}: the request failed for good ({what})")

@@ -1,0 +1,77 @@
+"""How many microbatches and steps are to come, where that is known beforehand."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.errors import NoLengthError
+from loader.plan.position import Position
+from loader.read.stream_config import StreamConfig
+from loader.stream.stages import Stages
+
+
+class EpochProgress(NamedTuple):
+    """How far an epoch is.
+
+    Attributes:
+        samples_done: trained on.
+        samples_left: that fit a bucket and are still to come.
+        steps_left: that they make.
+    """
+
+    samples_done: int
+    samples_left: int
+    steps_left: int
+
+
+def progress_of(stages: Stages, position: Position) -> EpochProgress:
+    """Count what is done of an epoch at a position, and what is left."""
+    plan, steps = stages.plan(position), position.part.steps
+    drawn = int((plan.assignment.bucket_of[plan.draws.rows] >= 0).sum())
+    over_D = np.zeros(len(plan.draws.rows), np.bool_)
+    for draws in plan.drawn_before(steps):
+        over_D[draws] = True  # twice, where fillers repeat what their step holds
+    left = len(plan.order) - int(over_D.sum())
+    return EpochProgress(drawn - left, left, len(plan) - steps)
+
+
+def microbatches_left(stages: Stages, config: StreamConfig, position: Position) -> int:
+    """Count the microbatches of each rank from a position to the end of a stream.
+
+    Raises:
+        NoLengthError: there is no end, or only steps can be counted beforehand.
+    """
+    if config.epochs is None:
+        raise NoLengthError(
+            "a stream without an end has no length: set stream.epochs, or count the steps of an epoch with"
+            " len(StepLoader(stream))"
+        )
+    if position.part.ranks > 1 and config.microbatches > 1 and config.regime != "slot":
+        raise NoLengthError(
+            "ranks have different numbers of microbatches in a step: count steps with len(StepLoader(stream))"
+        )
+    if config.curriculum is not None:
+        raise NoLengthError("a stream with stages (stream.curriculum) has no length that is known beforehand")
+    steps = 0
+    while position.epoch < config.epochs:
+        steps += len(stages.plan(position)) - position.part.steps
+        position = position.next_epoch()
+    return steps * config.microbatches
+
+
+def steps_of_epoch(stages: Stages, config: StreamConfig, position: Position) -> int:
+    """Count the steps of the epoch that goes on behind a position, those that are done included; 0 behind the last.
+
+    Raises:
+        NoLengthError: another stage of the curriculum begins within the epoch.
+    """
+    position = stages.entered(position)
+    if position.part.steps == len(stages.plan(position)):
+        position = stages.entered(position.next_epoch())
+    if config.epochs is not None and position.epoch >= config.epochs:
+        return 0
+    left = len(stages.plan(position)) - position.part.steps
+    ends_at = stages.ends_at(position)
+    if ends_at is not None and ends_at < position.step + left:
+        raise NoLengthError(f"a stage of stream.curriculum ends at step {ends_at}, within this epoch")
+    return sum(part.steps for part in position.parts) + left

@@ -1,0 +1,82 @@
+"""A plan that one process of a machine makes for all: its columns in a file that they map."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.base.arrays import Numbers
+from loader.base.node_files import Arrays, NodeFiles
+from loader.buckets.buckets import Assignment
+from loader.dataset.draws import Draws
+from loader.plan.pieces import Pieces
+from loader.plan.plan import EpochPlan
+from loader.plan.policy import Division
+from loader.plan.shuffle import Permuted
+
+
+def shared_plan(
+    node: NodeFiles, name: str, assignment: Assignment, division: Division, make: Callable[[], EpochPlan]
+) -> EpochPlan:
+    """Return a plan that ``make`` makes in one process of this machine.
+
+    Args:
+        node: where it is kept.
+        name: fixes the plan.
+        assignment: of the plan.
+        division: of the plan.
+        make: makes it.
+    """
+    found = node.arrays(name, lambda: _columns(make()))
+    fillers, carried = found["facts"].tolist()
+    return EpochPlan(
+        assignment=assignment,
+        draws=Draws(
+            found["rows"], *(_spread(found[name], len(found["rows"])) for name in ("passes", "leaf"))
+        ),
+        order=_order(found, "order"),
+        pieces=Pieces(*(found[f"pieces.{name}"] for name in Pieces._fields)),
+        turns=_order(found, "turns"),
+        fillers=fillers,
+        carried=carried,
+        division=division,
+        shared=(node, name),
+    )
+
+
+def _columns(plan: EpochPlan) -> Arrays:
+    return {
+        "rows": plan.draws.rows,
+        "passes": _narrow(plan.draws.passes),
+        "leaf": _narrow(plan.draws.leaf),
+        "facts": np.array([plan.fillers, plan.carried], np.int64),
+        **{f"pieces.{name}": values for name, values in plan.pieces._asdict().items()},
+        **_order_columns("order", plan.order),
+        **_order_columns("turns", plan.turns),
+    }
+
+
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """One value where all entries are the same one in memory."""
+    return values[:1] if values.strides == (0,) else values
+
+
+def _spread(values: NDArray[Any], count: int) -> NDArray[Any]:
+    return np.broadcast_to(values, (count,)) if len(values) == 1 else values
+
+
+def _order_columns(name: str, order: Numbers | Permuted) -> Arrays:
+    if not isinstance(order, Permuted):
+        return {name: order}
+    facts = (order.seed, order.number, order.purpose, order.run, order.fillers, order.last)
+    members = {} if order.members is None else {f"{name}.members": order.members}
+    return {f"{name}.facts": np.array(facts, np.uint64), f"{name}.starts": order.starts, **members}
+
+
+def _order(found: Arrays, name: str) -> Numbers | Permuted:
+    if name in found:
+        return found[name]
+    seed, number, purpose, run, fillers, last = found[f"{name}.facts"].tolist()
+    members = found.get(f"{name}.members")
+    return Permuted(seed, number, purpose, found[f"{name}.starts"], members, run, fillers, last)

@@ -1,0 +1,236 @@
+"""Steps whose last small pieces are run by whichever rank is free: a stream with a dynamic tail."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.distributed.distributed_c10d import Store
+from torch.utils.data import get_worker_info
+
+from loader.batch import Microbatch, Pack
+from loader.errors import UsageError
+from loader.plan.plan import EpochPlan, StepPlan
+from loader.plan.position import read_state
+from loader.read.cache import DiskCache
+from loader.read.pipeline import Pipeline
+from loader.read.samples import Samples
+from loader.stream.claims import Claims
+from loader.stream.planned import planned
+from loader.stream.stages import Stages
+from loader.stream.stream import VideoStream
+from loader.stream.tail import Tail, TailConfig, tail_of, victims
+
+
+class SharedSteps:
+    """The steps of a stream, each an iterable of this rank's batches that takes further work while there is some.
+
+        for step in SharedSteps(stream, store):
+            for batch in step:                      # the next piece is taken when it is asked for
+                (batch.weight * losses_of(batch).mean()).backward()
+            all_reduce(gradients); optimizer.step(); optimizer.zero_grad()
+
+    Every sample of the plan is trained once in its step, by one rank, as without sharing; how many batches a rank runs
+    is known when its step ends, so their ``slots`` is 0 and `Batch.ends_step` never true. The stream stands behind a
+    step once it was iterated to its end, and its states are those of a stream alone: a run goes on with or without
+    sharing. All ranks begin a pass at one state, with as many passes before.
+
+    Args:
+        stream: this rank's, of the regime "step" and the policy "balanced".
+        store: that all ranks reach, such as a TCPStore; of its own for each start of the processes.
+        tail: how much is shared.
+        name: of the keys in the store.
+
+    Raises:
+        UsageError: the stream is of another regime or policy, or read together with other ranks.
+    """
+
+    def __init__(
+        self, stream: VideoStream, store: Store, tail: TailConfig | None = None, name: str = "reelweave/tail"
+    ) -> None:
+        config = stream.config
+        if config.regime != "step" or config.policy != "balanced":
+            raise UsageError(
+                f"steps of regime {config.regime} and policy {config.policy} cannot be shared: use regime=step and"
+                " policy=balanced"
+            )
+        if stream.share is not None:
+            raise UsageError("a stream that a model-parallel group reads together cannot share its steps")
+        self._stream, self._store, self._name = stream, store, name
+        self._tail = tail or TailConfig()
+        self._passes = 0
+
+    def __iter__(self) -> Iterator["SharedStep"]:
+        if get_worker_info() is not None:
+            raise UsageError("shared steps are taken by the process that trains, not in worker processes")
+        stream, config = self._stream, self._stream.config
+        state = stream.state_dict()
+        homes = [stream.rank, *victims(stream.rank, stream.world_size, self._tail.readers).tolist()]
+        name = f"{self._name}/{self._passes}"
+        self._passes += 1
+        claims = Claims(self._store, name, stream.rank, homes, f"{sorted(state.items())} {self._tail}")
+        plans = _Plans(stream.rank, stream.world_size, homes, self._tail)
+        pin = config.pin_memory and torch.cuda.is_available()
+        cache = None if config.cache is None else DiskCache(config.cache.folder, config.cache.max_bytes)
+        own = planned(
+            Stages(stream.source, config), config, stream.rank, read_state(state).position, plans.step
+        )
+        with Pipeline(Samples(stream.source, cache), config, pin) as pipeline:
+            batches = pipeline.run(own)
+            for first in batches:
+                step = SharedStep(first, batches, claims, plans.made.popleft(), stream)
+                yield step
+                step.close()
+
+
+class SharedStep:
+    """One optimizer step of one rank; it can be iterated once.
+
+    Attributes:
+        number: of the run, from 0.
+        samples: on all ranks.
+    """
+
+    def __init__(
+        self,
+        first: Microbatch | Pack,
+        batches: Iterator[Microbatch | Pack],
+        claims: Claims,
+        part: "_Part",
+        stream: VideoStream,
+    ) -> None:
+        self.number, self.samples = first.step, first.step_samples
+        self._first, self._batches, self._claims, self._part, self._stream = (
+            first,
+            batches,
+            claims,
+            part,
+            stream,
+        )
+        self._unread = deque(part.pieces)
+        self._held: dict[_Piece, Microbatch | Pack] = {}
+        self._ran, self._done = 0, False
+
+    def __iter__(self) -> Iterator[Microbatch | Pack]:
+        if self._ran:
+            raise UsageError(f"step {self.number} was iterated before; a step of shared pieces is run once")
+        yield self._counted(self._first)
+        for _ in range(self._part.fixed - 1):
+            yield self._counted(next(self._batches))
+        while (piece := self._taken()) is not None:
+            while piece not in self._held:
+                self._held[self._unread.popleft()] = next(self._batches)
+            yield self._counted(self._held.pop(piece))
+        self._done = True
+        self._held.clear()
+        first = self._first
+        after = first.after if first.ends_step else first.after.after_step()
+        self._stream.load_state_dict(self._stream.state_after(replace(first, after=after)))
+
+    def close(self) -> None:
+        """Drop what others ran of the step.
+
+        Raises:
+            UsageError: it was not iterated to its end.
+        """
+        if not self._done:
+            raise UsageError(f"step {self.number} was left before its end, and its samples would be lost")
+        for _ in self._unread:
+            next(self._batches)
+
+    def _taken(self) -> "_Piece | None":
+        """The next piece that is this rank's to run: of its own, then of the home that is furthest from done."""
+        own, *others = self._part.ranges
+        if (number := self._claims.take(*own)) is not None:
+            return _Piece(own.home, number)
+        while others:
+            left, most = max((self._claims.left(*one), -place) for place, one in enumerate(others))
+            if not left:
+                break
+            if (number := self._claims.take(*others[-most])) is not None:
+                return _Piece(others[-most].home, number)
+        return None
+
+    def _counted(self, batch: Microbatch | Pack) -> Microbatch | Pack:
+        self._ran += 1
+        # How many come is not known yet, and the stream stands before the step until it is over.
+        before = self._first.after
+        return replace(batch, slot=self._ran - 1, slots=0, after=before)
+
+
+class _Range(NamedTuple):
+    """Numbers of a home's pieces of one step, in the counting of `Claims`."""
+
+    home: int
+    begin: int
+    end: int
+
+
+class _Piece(NamedTuple):
+    """One of them."""
+
+    home: int
+    number: int
+
+
+class _Part(NamedTuple):
+    """What a rank reads of a step.
+
+    Attributes:
+        fixed: microbatches that it runs in any case.
+        pieces: that it may run, in the order they are read.
+        ranges: of the homes it takes pieces of, itself first.
+    """
+
+    fixed: int
+    pieces: tuple[_Piece, ...]
+    ranges: tuple[_Range, ...]
+
+
+class _Plans:
+    """A rank's parts of the steps of a pass, planned one after the other."""
+
+    def __init__(self, rank: int, ranks: int, homes: Sequence[int], config: TailConfig) -> None:
+        self._rank, self._ranks, self._homes, self._config = rank, ranks, homes, config
+        self._begin_R = np.zeros(ranks, np.int64)
+        self.made: deque[_Part] = deque()
+
+    def step(self, plan: EpochPlan, number: int) -> StepPlan:
+        """Plan a step: what this rank runs in any case, its own pieces, then those of others from their ends on."""
+        members = plan.members(number)
+        costs, sizes = plan.costs(members), plan.runs(members).size
+        fixed_s = plan.assignment.cost.fixed_s
+        tail = tail_of(costs, sizes, plan.counts(members), fixed_s, self._ranks, self._config)
+        fixed = tail.fixed[tail.fixed_rank == self._rank]
+        fixed = fixed[np.argsort(-costs[fixed], kind="stable")]
+        pieces, ranges = self._pieces(tail)
+        places = np.array([place for _, place in pieces], np.int64)
+        self.made.append(_Part(len(fixed), tuple(piece for piece, _ in pieces), ranges))
+        return plan.cut(
+            number,
+            np.concatenate([fixed, tail.micro[places]]),
+            np.concatenate([np.zeros_like(fixed), tail.start[places]]),
+            np.concatenate([sizes[fixed], tail.size[places]]),
+            self._rank,
+        )
+
+    def _pieces(self, tail: Tail) -> tuple[list[tuple[_Piece, int]], tuple[_Range, ...]]:
+        """The pieces that this rank reads, each with its place in the tail, and the ranges of the homes."""
+        count_R = np.bincount(tail.home, minlength=self._ranks)
+        first_R, begin_R = np.cumsum(count_R) - count_R, self._begin_R
+        self._begin_R = begin_R + count_R
+        of_home = [
+            [(_Piece(home, begin + number), first + number) for number in range(count)]
+            for home, begin, first, count in zip(
+                self._homes,
+                *(values[self._homes].tolist() for values in (begin_R, first_R, count_R)),
+                strict=True,
+            )
+        ]
+        ranges = tuple(_Range(home, int(begin_R[home]), int(self._begin_R[home])) for home in self._homes)
+        own, *others = of_home
+        last_first = zip_longest(*(reversed(pieces) for pieces in others))
+        return own + [piece for turn in last_first for piece in turn if piece is not None], ranges

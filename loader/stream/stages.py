@@ -1,0 +1,264 @@
+"""What a stream draws and how it is bucketed, stage by stage of a curriculum."""
+
+import hashlib
+import json
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any
+
+from pydantic import ValidationError
+
+from loader.base.arrays import Numbers, Places, numbers
+from loader.base.node_files import Arrays, NodeFiles
+from loader.blend import Blend, Curriculum, Stage
+from loader.blend.source import Source
+from loader.buckets.buckets import Assignment, BucketConfig, assign, with_cost
+from loader.dataset import Dataset
+from loader.dataset.draws import Draws
+from loader.errors import UsageError
+from loader.plan.plan import Done, EpochPlan, group_draws, plan_epoch
+from loader.plan.policy import budgets_of
+from loader.plan.position import Position, Setting
+from loader.plan.shuffle import Grouped
+from loader.read.locality import near_rows
+from loader.read.stream_config import StreamConfig
+from loader.stream.shared_plan import shared_plan
+
+
+class Stages:
+    """The plans of a stream: pure functions of a position. What was computed for them is not pickled.
+
+    Args:
+        source: of the samples.
+        config: of the stream.
+
+    Raises:
+        UsageError: a stage has weights that the source has not, or its shapes make no bucket configuration.
+    """
+
+    def __init__(self, source: Source, config: StreamConfig) -> None:
+        self._source, self._seed = source, config.seed
+        self._node = None if config.node_folder is None else NodeFiles(config.node_folder)
+        self._plans = config.model_dump(mode="json", include={"seed", "buckets", "curriculum", "policy"})
+        self._names: list[str] = []
+        self._curriculum = config.curriculum or Curriculum((Stage(),))
+        self._assignments: dict[tuple[int, str | None], Assignment] = {}
+        self._grouped: dict[tuple[int, int], Grouped] = {}
+        self._made: tuple[Position, EpochPlan] | None = None
+        self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
+        budgets = budgets_of(config.policy, config.buckets)
+        self._buckets: list[BucketConfig] = []
+        for place, stage in enumerate(self._curriculum.root):
+            try:
+                self._buckets.append(stage.buckets(budgets))
+                if stage.weights is not None:
+                    self._weighted(self._blend(), place)
+            except (UsageError, ValidationError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+                raise UsageError(f"stream.curriculum.{place}: {reason}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_assignments": {}, "_grouped": {}, "_names": [], "_made": None, "_all": []}
+
+    @property
+    def count(self) -> int:
+        """Of the stages."""
+        return len(self._curriculum.root)
+
+    @property
+    def buckets(self) -> tuple[BucketConfig, ...]:
+        """The bucket configuration of each stage."""
+        return tuple(self._buckets)
+
+    def assignment(self, setting: Setting) -> Assignment:
+        """Each sample's bucket."""
+        assignment = self._assigned(setting.stage, setting.revision)
+        if setting.cost is None:
+            return assignment
+        return with_cost(assignment, setting.cost)
+
+    def plan(self, position: Position) -> EpochPlan:
+        """The part of the epoch that goes on."""
+        begun = _begun(position)
+        if self._made is None or self._made[0] != begun:
+            self._made = begun, self._planned(begun)
+            kept = [(known, plan) for known, plan in self._all if plan() is not None]
+            self._all = [*kept, (begun, weakref.ref(self._made[1]))]
+        return self._made[1]
+
+    def made(self, position: Position) -> EpochPlan | None:
+        """The same plan where it is at hand: the last that was made, or one whose microbatches are not all read."""
+        begun = _begun(position)
+        return next((plan() for known, plan in self._all if known == begun), None)
+
+    def _planned(self, position: Position) -> EpochPlan:
+        part, assignment = position.part, self.assignment(position.part.setting)
+        said = [self._source.fingerprint, self._plans, asdict(position)]
+        name = _named(said)
+        if (
+            not isinstance(self._source, Blend)
+            and part.setting.shuffle.order == "permuted"
+            and len(position.parts) == 1
+            and part.setting.revision is None
+        ):
+            # Nothing is kept of such a plan but what all epochs have in common.
+            plan = self._made_here(position, self._groups(part.setting))
+            return plan if self._node is None else replace(plan, shared=(self._node, name))
+        if self._node is None:
+            return self._made_here(position)
+        plan = shared_plan(self._node, name, assignment, part.division, lambda: self._made_here(position))
+        self._names.append(name)
+        for old in self._names[:-2]:  # others may still read the one before
+            self._node.drop_arrays(old)
+        self._names = self._names[-2:]
+        return plan
+
+    def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
+        revisions = [self._revision(part.setting.revision) for part in position.parts]
+        *done, part = (
+            Done(
+                self.assignment(part.setting),
+                part.division,
+                part.steps,
+                part.setting.shuffle,
+                self._rows_after(own, following),
+            )
+            for part, own, following in zip(
+                position.parts, revisions, [*revisions[1:], revisions[-1]], strict=True
+            )
+        )
+        draws = self._draws(position)
+        if position.part.setting.revision is not None:
+            draws = Draws.once(numbers(len(part.assignment.bucket_of)), position.epoch)
+        near_N = self._near() if any(one.shuffle.run > 1 for one in (*done, part)) else None
+        return plan_epoch(
+            part.assignment,
+            self._seed,
+            position.epoch,
+            part.division,
+            done,
+            draws,
+            part.shuffle,
+            near_N,
+            groups,
+        )
+
+    def _groups(self, setting: Setting) -> Grouped:
+        """All samples by bucket, for the epochs of a dataset that draw each of them once."""
+        key = setting.stage, min(setting.shuffle.run, 2)
+        if key not in self._grouped:
+
+            def make() -> Arrays:
+                near_N = self._near() if setting.shuffle.run > 1 else None
+                return group_draws(
+                    self._assigned(setting.stage), self._source.draws(0, self._seed), near_N
+                )._asdict()
+
+            name = _named([self._source.fingerprint, self._plans["buckets"], self._plans["curriculum"], key])
+            self._grouped[key] = Grouped(**self._kept(f"{name}.groups", make))
+        return self._grouped[key]
+
+    def _near(self) -> Numbers:
+        """The place of each row in the order of the shards."""
+        name = f"{_named([self._source.fingerprint])}.near"
+        return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
+
+    def _revision(self, name: str | None) -> int:
+        """Number of the revision that steps were planned on; 0 for a blend, of which only the present one is known.
+
+        Raises:
+            UsageError: the source does not remember it.
+        """
+        if not isinstance(self._source, Dataset):
+            if name is None:
+                return 0
+            raise UsageError("cannot resume: a dataset of the blend changed in the middle of the epoch")
+        found = self._source.revision_of(name or self._source.fingerprint)
+        if found is None:
+            raise UsageError(
+                f"cannot resume: steps of this epoch were planned on revision {name} of the dataset, which it does not"
+                " remember any more"
+            )
+        return found
+
+    def _rows_after(self, revision: int, later: int) -> Places | None:
+        if revision == later or not isinstance(self._source, Dataset):
+            return None
+        return self._source.rows_after(revision, later)
+
+    def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        return make() if self._node is None else self._node.arrays(name, make)
+
+    def entered(self, position: Position) -> Position:
+        """The same position in the stage of its step.
+
+        Other frames or sizes hold for the rest of the epoch. Other weights begin an epoch of their own, and what the
+        epoch before has not trained waits for its next pass.
+        """
+        place, setting = self._curriculum.place_at(position.step), position.part.setting
+        if place != setting.stage:
+            stages, part = self._curriculum.root, position.part
+            setting = setting.model_copy(update={"stage": place})
+            moved = position.going_on(setting, part.ranks, part.microbatches)
+            reweighted = stages[place].weights != stages[part.setting.stage].weights
+            if not position.begins_epoch and (reweighted or not moved.fits_a_state):
+                moved = position.next_epoch().going_on(setting, part.ranks, part.microbatches)
+            position = moved
+        if position.begins_epoch and place != position.eras[-1].stage:
+            position = position.next_era(place)
+        return position
+
+    def ends_at(self, position: Position) -> int | None:
+        """The first step of the next stage; None where there is none."""
+        return self._curriculum.root[position.part.setting.stage].until_step
+
+    def _draws(self, position: Position) -> Draws:
+        if not isinstance(self._source, Blend):
+            name = f"{_named([self._source.fingerprint])}.rows"
+            rows = self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
+            return Draws.once(rows, position.epoch)
+        blend = self._source
+        for era, following in pairwise(position.eras):
+            weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
+            blend = blend.begun_after(weighted.passes_after(following.epoch - era.epoch, lengths_N))
+        era = position.eras[-1]
+        weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
+        return weighted.draws(position.epoch - era.epoch, self._seed, lengths_N)
+
+    def _blend(self) -> Blend:
+        if not isinstance(self._source, Blend):
+            raise UsageError("a dataset alone has no weights; stream a blend file")
+        return self._source
+
+    def _weighted(self, blend: Blend, place: int) -> Blend:
+        weights = self._curriculum.root[place].weights
+        return blend if weights is None else blend.reweighted(weights)
+
+    def _assigned(self, place: int, revision: str | None = None) -> Assignment:
+        if (place, revision) not in self._assignments:
+            number, index = self._revision(revision), self._source.plan_index
+            if isinstance(self._source, Dataset):
+                index = self._source.plan_index_of(number)
+            said = [self._source.fingerprint, revision, self._buckets[place].model_dump(mode="json")]
+            name = f"{_named(said)}.buckets"
+            self._assignments[place, revision] = assign(
+                index,
+                self._buckets[place],
+                lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
+            )
+        return self._assignments[place, revision]
+
+
+def _named(said: Any) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json")
+
+
+def _begun(position: Position) -> Position:
+    """Where the part of the epoch that goes on began; the step plays no part in its plan."""
+    return replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))

@@ -1,0 +1,176 @@
+"""What two states of a stream have in common, and what the difference means for the steps that follow."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
+
+from loader.plan.position import Part, Position, StreamState
+
+Relation = Literal["same", "ahead", "behind", "changed_since", "changed_before", "forked", "incompatible"]
+"""Of the first state to the second. same: the same steps follow. ahead, behind: on one plan, at different steps.
+changed_since, changed_before: the first one is further on, or less far, and steps were made in another way in
+between. forked: of one stream, but neither state leads to the other within the epoch. incompatible: of different
+streams."""
+
+_STREAMS = {
+    "dataset": "other samples, or a changed dataset",
+    "config": "other buckets, budgets or frame sampling",
+    "seed": "another order and other frames",
+}
+
+_ON_ONE_PLAN: tuple[Relation, ...] = ("same", "ahead", "behind")
+
+
+class Difference(NamedTuple):
+    """One field that differs.
+
+    Attributes:
+        field: of the state; ``parts.1.ranks`` is one of the second part's.
+        first: its value in the first state, None where there is none.
+        second: and in the second.
+        meaning: in words.
+    """
+
+    field: str
+    first: Any
+    second: Any
+    meaning: str
+
+
+@dataclass(frozen=True)
+class StateDiff:
+    """How one state stands to another.
+
+    Attributes:
+        relation: of the first to the second.
+        steps_ahead: that the first is ahead, below 0 where it is behind; within one epoch, in steps of the epoch.
+        epochs_ahead: the same in epochs.
+        differences: field by field.
+    """
+
+    relation: Relation
+    steps_ahead: int
+    epochs_ahead: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def same_plan(self) -> bool:
+        """Whether both train the same steps from the further one on, each going on as it last did."""
+        return self.relation in _ON_ONE_PLAN
+
+    @property
+    def verdict(self) -> str:
+        """The relation in a sentence."""
+        steps, epochs = abs(self.steps_ahead), abs(self.epochs_ahead)
+        by = f"{steps} step{'s' * (steps != 1)}"
+        by += f", in a later epoch by {epochs}" if epochs else ""
+        streams = [different.field for different in self.differences if different.field in _STREAMS]
+        return {
+            "same": "the same place of the same plan: runs from A and from B train the same following steps",
+            "ahead": f"one plan: A is ahead by {by}; a run from B comes to the state of A",
+            "behind": f"one plan: B is ahead by {by}; a run from A comes to the state of B",
+            "changed_since": f"A is ahead by {by}, but changed how steps are made; a run from B trains other steps",
+            "changed_before": f"B is ahead by {by}, but changed how steps are made; a run from A trains other steps",
+            "forked": "one stream, but steps of this epoch are made in other ways: neither state leads to the other",
+            "incompatible": f"not of one stream: {', '.join(streams)} differ; one cannot resume from the other's state",
+        }[self.relation]
+
+
+def diff_states(first: StreamState, second: StreamState) -> StateDiff:
+    """Compares two states; a pure function that needs no dataset.
+
+    Each run is taken to go on as its last part did; that ranks, microbatches or workers run the samples of a step
+    elsewhere is no other plan.
+
+    Args:
+        first: checked by `loader.plan.position.read_state`, so that both have the version of this code.
+        second: the same.
+    """
+    one, other = first.position, second.position
+    return StateDiff(
+        relation=_relation(first, second),
+        # Earlier epochs may have had more steps in one run than in the other.
+        steps_ahead=_done(one) - _done(other) if one.epoch == other.epoch else one.step - other.step,
+        epochs_ahead=one.epoch - other.epoch,
+        differences=tuple(_differences(first, second)),
+    )
+
+
+def _relation(first: StreamState, second: StreamState) -> Relation:
+    if any(getattr(first, name) != getattr(second, name) for name in _STREAMS):
+        return "incompatible"
+    one, other = first.position, second.position
+    on_from_one, on_from_other = _leads_to(one, other), _leads_to(other, one)
+    if on_from_one and on_from_one == on_from_other:
+        return "same" if on_from_one == "on" else "forked"
+    if on_from_one:
+        return "behind" if on_from_one == "on" else "changed_before"
+    if on_from_other:
+        return "ahead" if on_from_other == "on" else "changed_since"
+    return "forked"
+
+
+def _leads_to(here: Position, there: Position) -> Literal["on", "changed"] | None:
+    """Whether a run from here comes to there by going on, or by a change on the way; None where it cannot."""
+    if here.epoch != there.epoch:
+        if here.epoch > there.epoch:
+            return None
+        return "on" if len(there.parts) == 1 and there.part.continues(here.part) else "changed"
+    closed = len(here.parts) - 1
+    if closed >= len(there.parts) or not all(map(_same_part, here.parts[:closed], there.parts)):
+        return None
+    again = there.parts[closed]
+    if again.continues(here.part):
+        if again.steps < here.part.steps:
+            return None
+        return "on" if closed + 1 == len(there.parts) else "changed"
+    return None if here.part.steps else "changed"
+
+
+def _done(position: Position) -> int:
+    """Steps of the epoch."""
+    return sum(part.steps for part in position.parts)
+
+
+def _same_part(one: Part, other: Part) -> bool:
+    return one.continues(other) and one.steps == other.steps
+
+
+def _differences(first: StreamState, second: StreamState) -> Iterator[Difference]:
+    for name, meaning in _STREAMS.items():
+        if getattr(first, name) != getattr(second, name):
+            yield Difference(name, getattr(first, name), getattr(second, name), meaning)
+    one, other = first.position, second.position
+    for name in ("step", "epoch"):
+        if ahead := getattr(one, name) - getattr(other, name):
+            meaning = f"{'A' if ahead > 0 else 'B'} counts {abs(ahead)} more"
+            yield Difference(name, getattr(one, name), getattr(other, name), meaning)
+    for number, (own, others) in enumerate(zip_longest(one.parts, other.parts)):
+        yield from _part_differences(f"parts.{number}", own, others)
+
+
+def _part_differences(field: str, one: Part | None, other: Part | None) -> Iterator[Difference]:
+    if one is None or other is None:
+        first, second = (part and part_values(part) for part in (one, other))
+        yield Difference(field, first, second, f"a change that only {'A' if one else 'B'} made")
+        return
+    samples = "the same samples in every step" if one.continues(other) else "other samples in a step"
+    steps = f"{abs(one.steps - other.steps)} more in {'A' if one.steps > other.steps else 'B'}"
+    values = part_values(other)
+    for name, value in part_values(one).items():
+        if value != values[name]:
+            meaning = steps if name == "steps" else samples
+            yield Difference(f"{field}.{name}", value, values[name], meaning)
+
+
+def part_values(part: Part) -> dict[str, Any]:
+    """A part as plain values, by the names a person sets; ``cost`` is None where it was not recalibrated."""
+    return {
+        "ranks": part.ranks,
+        "microbatches": part.microbatches,
+        **part.setting.model_dump(mode="json"),
+        "revision": part.setting.revision,
+        "shuffle": part.setting.shuffle.model_dump(mode="json"),
+        "steps": part.steps,
+    }

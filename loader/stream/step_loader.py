@@ -1,0 +1,118 @@
+"""A loader of whole optimizer steps."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NoReturn
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from loader.batch import Microbatch, Pack, Step
+from loader.errors import UsageError
+from loader.read.share import NO_WORKERS
+from loader.stream.stream import Reading, VideoStream, refuse_sharding
+
+
+class StepLoader(IterableDataset[Step]):
+    """Whole optimizer steps of one rank; one pass over it is one epoch, or what is left of it.
+
+    Every rank gets equally many steps. Behind each step that it yields the stream stands behind that step, also where
+    worker processes read ahead; a pass that was left goes on with the next step.
+
+    Args:
+        stream: of this rank.
+        processes: worker processes that read and decode; 0: threads of this process.
+        start: how worker processes are started; None is the platform's way.
+
+    Raises:
+        UsageError: worker processes for ranks that read together.
+    """
+
+    def __init__(
+        self,
+        stream: VideoStream,
+        processes: int = 0,
+        start: Literal["fork", "spawn", "forkserver"] | None = None,
+    ) -> None:
+        if processes and stream.share is not None:
+            raise UsageError(NO_WORKERS)
+        self.stream = stream
+        self._loader: DataLoader[Microbatch | Pack] | None = None
+        if processes:
+            pin = stream.config.pin_memory and torch.cuda.is_available()
+            self._loader = DataLoader(
+                stream,
+                batch_size=None,
+                num_workers=processes,
+                multiprocessing_context=start,
+                pin_memory=pin,
+            )
+        self._batches: Any = None  # the iterator of the stream or of the DataLoader
+        self._held: Step | None = None
+        self._moves = 0
+
+    def __iter__(self) -> Iterator[Step]:
+        if get_worker_info() is not None:
+            raise UsageError(
+                "a StepLoader is a loader: iterate over it, or put it into a DataLoader with num_workers=0; it has"
+                " worker processes of its own, StepLoader(stream, processes=n)"
+            )
+        standing, done = self.stream._standing, None
+        if self._moves != standing.moves:
+            self.close()  # the stream was moved: what is read ahead is of another place
+        while (step := self._held or self._next()) is not None:
+            self._held = None
+            if done is not None and step.epoch != done.epoch:
+                self._held = step
+                self._stand_behind(done)
+                return
+            self._stand_behind(step)
+            yield step
+            done = step
+
+    def __len__(self) -> int:
+        """Number of steps of an epoch: of the one that a pass begins or goes on with.
+
+        Raises:
+            NoLengthError: another stage of the curriculum begins within the epoch.
+        """
+        return self.stream.steps_of_epoch()
+
+    @property
+    def generator(self) -> NoReturn:
+        """Refuse what Accelerate makes of a prepared DataLoader (`VideoStream.generator`)."""
+        refuse_sharding()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stream's state behind the last step this object yielded."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state (`VideoStream.load_state_dict`)."""
+        self.stream.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the threads or worker processes that read ahead; the next pass starts others."""
+        if isinstance(self._batches, Reading):
+            self._batches.close()
+        elif self._batches is not None:
+            standing = self.stream._standing
+            standing.move(standing.position, standing.taken)  # of what was read ahead nothing was used
+        self._batches, self._held = None, None
+
+    def _next(self) -> Step | None:
+        if self._batches is None:
+            self._batches = iter(self.stream) if self._loader is None else iter(self._loader)
+        batches = list[Microbatch | Pack]()
+        try:
+            for batch in self._batches:
+                batches.append(batch)
+                if batch.ends_step:
+                    return Step(tuple(batches))
+        except BaseException:
+            self.close()
+            raise
+        return None
+
+    def _stand_behind(self, step: Step) -> None:
+        self.stream.advance(step.batches[-1])
+        self._moves = self.stream._standing.moves

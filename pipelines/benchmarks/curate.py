@@ -1,0 +1,126 @@
+"""The cost of curation against a floor: one bare decode of each source and one bare encode of what is kept of it.
+
+Both are measured in the same run and process, in CPU seconds of all threads, so that a busy machine counts for
+both. Ours is everything that happens to a source: opening, hashing, probe, shots, stitching, cutting, verifying,
+scores and fingerprints.
+"""
+
+import contextlib
+import tempfile
+import time
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from curate.config import CurateConfig, fingerprint
+from curate.frames.frame_times import Decoder
+from curate.frames.picture import Finisher, Geometry
+from curate.frames.source import open_video
+from curate.ledger import Ledger
+from curate.records import Record
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import SourceRef, list_sources
+from loader.storage import open_storage
+
+
+class Floor(NamedTuple):
+    """CPU seconds of one bare decode of a source and of one bare encode of the frames kept of it."""
+
+    frames: int
+    decode_s: float
+    encode_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Both."""
+        return self.decode_s + self.encode_s
+
+
+def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
+    """CPU seconds of curation and of its floor, and their ratio, in all and for each source that gave clips."""
+    files: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
+        stage = config.source_stage()
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        for source in list_sources([videos], config.storage):
+            began = time.process_time()
+            rows = work(asdict(source))
+            cpu_s = time.process_time() - began
+            records = [Record.from_row(row["record"]) for row in rows if "record" in row]
+            kept = [record for record in records if record.state == "kept"]
+            if kept:
+                floor_s = floor(source, kept, config).cpu_s
+                files.append(
+                    {"source": source.uri, "cpu_s": cpu_s, "floor_cpu_s": floor_s, "ratio": cpu_s / floor_s}
+                )
+    cpu_s, floor_s = (sum(one[name] for one in files) for name in ("cpu_s", "floor_cpu_s"))
+    return {
+        "cpu_s": cpu_s,
+        "floor_cpu_s": floor_s,
+        "ratio": cpu_s / floor_s if files else None,
+        "files": files,
+    }
+
+
+def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
+    """CPU seconds of one bare decode of a source and one bare encode of the frames kept of it."""
+    frames = 0
+    with Path(source.location).open("rb") as file, open_video(file) as (container, stream):
+        began = time.process_time()
+        for packet in container.demux(stream):
+            with contextlib.suppress(av.error.InvalidDataError):  # a damaged packet costs the floor as little
+                frames += len(packet.decode())
+        decode_s = time.process_time() - began
+    return Floor(frames, decode_s, sum(_encode_s(source, record, config) for record in kept))
+
+
+def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
+    """CPU seconds of encoding as many of the source's pictures as the clip has, from where it starts."""
+    assert record.start_s is not None
+    size = Geometry(record.width, record.height)
+    spent = 0.0
+    left = record.frames
+    with (
+        Path(source.location).open("rb") as file,
+        open_video(file) as (container, stream),
+        av.open("null", "w", format="null") as target,
+    ):
+        pictures = Finisher(size)
+        encoder = _encoder(target, size, record, config)
+        begin: float | None = None
+        for frame in Decoder(container, stream).frames():
+            shown_s = (
+                float(frame.pts * stream.time_base) if frame.pts is not None and stream.time_base else 0.0
+            )
+            begin = shown_s if begin is None else begin
+            if left and shown_s - begin >= record.start_s - 1e-3:
+                picture = pictures.finish(frame)
+                picture.pts, picture.pict_type = record.frames - left, 0
+                picture.time_base = encoder.codec_context.time_base
+                spent += _timed(encoder, picture)
+                left -= 1
+            if not left:
+                break
+        spent += _timed(encoder, None)
+    return spent
+
+
+def _encoder(target: Any, size: Geometry, record: Record, config: CurateConfig) -> VideoStream:
+    stream: VideoStream = target.add_stream("libx264", rate=round(record.fps))
+    stream.width, stream.height, stream.pix_fmt = size.width, size.height, "yuv420p"
+    stream.time_base = stream.codec_context.time_base = 1 / Fraction(round(record.fps))
+    stream.codec_context.thread_count = config.cut.threads
+    stream.codec_context.gop_size = config.cut.keyframe_every
+    stream.options = {"crf": str(config.cut.crf), "preset": config.cut.preset, "x264-params": "mbtree=0"}
+    return stream
+
+
+def _timed(stream: VideoStream, picture: VideoFrame | None) -> float:
+    began = time.process_time()
+    stream.encode(picture)
+    return time.process_time() - began

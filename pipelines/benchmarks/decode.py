@@ -1,0 +1,202 @@
+"""How fast clips become pixels: the stream, and decoders alone, on the same frames of the same clips.
+
+The decoders alone get clips that are in memory already, and as many threads as the stream decodes in.
+"""
+
+import hashlib
+import io
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.cut.config import CutConfig
+from curate.cut.encode import X264, Encoder
+from curate.cut.mp4 import fast_start
+from curate.frames.picture import Geometry
+from loader.base.arrays import Places
+from loader.buckets.buckets import Bucket, BucketConfig
+from loader.buckets.tokens import Compression
+from loader.dataset import Dataset, DatasetWriter, Sample
+from loader.read.decode import decode_with_pyav
+from loader.read.stream_config import StreamConfig
+from loader.storage import open_storage
+from loader.stream.stream import VideoStream
+from pipelines.footage.canvas import Scene
+from pipelines.footage.land import clouds_from_above
+from pipelines.footage.playthings import ink
+from pipelines.footage.reels import DAWN
+from pipelines.footage.town import night_road
+
+SCENES = (DAWN, clouds_from_above, ink, night_road)
+_SIZES = (Geometry(1280, 720), Geometry(854, 480))
+_BUCKET = Bucket(33, 240, 416)
+_BATCH = 4
+_FPS = 24
+
+
+class _Draw(NamedTuple):
+    """A clip, and what is wanted of it."""
+
+    clip: bytes
+    frames_T: Places
+    covering: Geometry
+
+
+def bench_decode(
+    scenes: tuple[Scene, ...] = SCENES, frames: int = 72, copies: int = 3, rounds: int = 5
+) -> dict[str, Any]:
+    """Clips per second and CPU time per clip, the best of all rounds, and the stream's ratios to decoders alone.
+
+    On a machine with other work compare CPU times: decord runs threads of its own, and so gets a larger share of it.
+
+    Args:
+        scenes: each of them makes a clip of 720 lines and one of 480.
+        frames: of each clip.
+        copies: samples of each clip; every sample has other frames drawn from it.
+        rounds: in each of which stream and decoders take turns.
+    """
+    with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
+        dataset = _dataset(Path(name), scenes, frames, copies)
+        config = _config()
+        draws = _draws(dataset, config)
+
+        def stream() -> None:
+            for _ in VideoStream(dataset, config):
+                pass
+
+        readers: dict[str, Callable[[], object]] = {
+            "stream": stream,
+            "pyav": lambda: _in_threads(_pyav, draws, config.workers),
+        }
+        if find_spec("decord") is not None:
+            readers["decord"] = lambda: _in_threads(_decord, draws, config.workers)
+        speeds, cpu_ms = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, math.inf)
+        for _ in range(rounds):
+            for reader, read in readers.items():
+                began, cpu_began = time.perf_counter(), time.process_time()
+                read()
+                speeds[reader] = max(speeds[reader], len(draws) / (time.perf_counter() - began))
+                cpu_ms[reader] = min(cpu_ms[reader], 1000 * (time.process_time() - cpu_began) / len(draws))
+    return {
+        "clips": len(draws),
+        "shape": str(_BUCKET),
+        "threads": config.workers,
+        "clips_per_s": speeds,
+        "cpu_ms_per_clip": cpu_ms,
+        "ratio_to_pyav": speeds["stream"] / speeds["pyav"],
+        "ratio_to_decord": speeds["stream"] / speeds["decord"] if "decord" in speeds else None,
+    }
+
+
+def _dataset(folder: Path, scenes: tuple[Scene, ...], frames: int, copies: int) -> Dataset:
+    storage = open_storage(folder)
+    with DatasetWriter(storage) as writer:
+        for number, scene in enumerate(scenes):
+            for size, clip in _clips(scene, frames, seed=number):
+                for copy in range(copies):
+                    writer.add(Sample(_row(f"{number}-{size.height}-{copy}", size, frames, clip), clip))
+    return Dataset(storage)
+
+
+def _clips(scene: Scene, frames: int, seed: int) -> list[tuple[Geometry, bytes]]:
+    """A scene in every size, as curation writes clips."""
+    largest = _SIZES[0]
+    paint = scene(np.random.default_rng(seed), largest.width, largest.height)
+    encoders = [(size, Encoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
+    for number in range(frames):
+        picture_HWC = (paint(number / _FPS).clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture_HWC), format="rgb24")
+        for size, encoder in encoders:
+            encoder.show(frame.reformat(size.width, size.height, "yuv420p"), times=1)
+    return [(size, fast_start(encoder.finish())) for size, encoder in encoders]
+
+
+def _row(key: str, size: Geometry, frames: int, clip: bytes) -> dict[str, Any]:
+    return {
+        "key": key,
+        "frames": frames,
+        "fps": float(_FPS),
+        "height": size.height,
+        "width": size.width,
+        "duration_s": frames / _FPS,
+        "text_tokens": 0,
+        "caption": "",
+        "caption_source": "none",
+        "source": f"{key}.mp4",
+        "source_sha256": "0" * 64,
+        "start_s": 0.0,
+        "end_s": frames / _FPS,
+        "scores": {},
+        "sha256": hashlib.sha256(clip).hexdigest(),
+    }
+
+
+def _config() -> StreamConfig:
+    buckets = BucketConfig(
+        frames=(_BUCKET.frames,),
+        sizes=((_BUCKET.height, _BUCKET.width),),
+        compression=Compression(
+            frames=_BUCKET.frames, height=_BUCKET.height, width=_BUCKET.width, causal=False
+        ),
+        max_text_tokens=0,
+        memory_tokens=_BATCH,  # a sample is one token
+    )
+    return StreamConfig(buckets=buckets, workers=os.cpu_count() or 1, epochs=1)
+
+
+def _draws(dataset: Dataset, config: StreamConfig) -> list[_Draw]:
+    """What the stream decodes, in its order."""
+    sizes = dict(
+        zip(
+            dataset.index.column("key").to_pylist(),
+            zip(
+                dataset.index.column("height").to_pylist(),
+                dataset.index.column("width").to_pylist(),
+                strict=True,
+            ),
+            strict=True,
+        )
+    )
+    draws = []
+    for micro in VideoStream(dataset, config.model_copy(update={"decode": False})):
+        assert micro.media is not None
+        for number, key in enumerate(micro.keys):
+            height, width = sizes[key]
+            scale = max(_BUCKET.height / height, _BUCKET.width / width)
+            covering = Geometry(round(width * scale), round(height * scale))
+            clip = micro.media[number].numpy().tobytes()
+            draws.append(_Draw(clip, micro.media.frames[number], covering))
+    return draws
+
+
+def _in_threads(decode: Callable[[_Draw], NDArray[np.uint8]], draws: list[_Draw], threads: int) -> None:
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(decode, draws):
+            pass
+
+
+def _decord(draw: _Draw) -> NDArray[np.uint8]:
+    import decord
+
+    reader = decord.VideoReader(
+        io.BytesIO(draw.clip), num_threads=1, height=draw.covering.height, width=draw.covering.width
+    )
+    pixels_THWC: NDArray[np.uint8] = reader.get_batch(draw.frames_T.tolist()).asnumpy()
+    return pixels_THWC
+
+
+def _pyav(draw: _Draw) -> NDArray[np.uint8]:
+    video_CTHW = np.empty((3, _BUCKET.frames, _BUCKET.height, _BUCKET.width), np.uint8)
+    decode_with_pyav(draw.clip, draw.frames_T, video_CTHW)
+    return video_CTHW

@@ -1,0 +1,66 @@
+"""How fast a stream hands out encoded samples: planned, read, checked by checksum, taken apart and put together."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from loader.batch import Microbatch
+from loader.buckets.buckets import BucketConfig
+from loader.buckets.tokens import Compression
+from loader.dataset import Dataset
+from loader.errors import RunError
+from loader.read.stream_config import StreamConfig
+from loader.stream.stream import VideoStream
+
+_BATCH = 64
+_EPOCHS = 4
+_ROUNDS = 3
+_PAGE_BYTES = 4096
+
+
+def bench_encoded(dataset: Dataset) -> dict[str, Any]:
+    """MB/s in one process and from two worker processes of a DataLoader, the best of three rounds by turns.
+
+    Args:
+        dataset: of samples of 64 x 64 pixels.
+
+    Raises:
+        RunError: not every clip arrived in every epoch.
+    """
+    config = StreamConfig(
+        buckets=BucketConfig(
+            frames=(1,),
+            sizes=((64, 64),),
+            compression=Compression(frames=1, height=64, width=64, causal=False),
+            max_text_tokens=0,
+            memory_tokens=_BATCH,  # a sample is one token
+        ),
+        decode=False,
+        readers=1,
+        workers=1,
+        read_ahead_mib=16,
+        epochs=_EPOCHS,
+    )
+    speeds = {"stream_mb_per_s": 0.0, "two_workers_mb_per_s": 0.0}
+    for _ in range(_ROUNDS):
+        for name, processes in zip(speeds, (0, 2), strict=True):
+            loader = DataLoader(VideoStream(dataset, config), batch_size=None, num_workers=processes)
+            speeds[name] = max(speeds[name], _mb_per_s(loader, _EPOCHS * dataset.manifest.totals.clip_bytes))
+    return speeds
+
+
+def _mb_per_s(microbatches: Iterable[Microbatch], clip_bytes: int) -> float:
+    """The speed once a quarter is over; every page that arrives is looked at."""
+    began, arrived, before, seen = 0.0, 0, 0, 0
+    for micro in microbatches:
+        assert micro.media is not None
+        seen += int(micro.media.bytes_N.numpy()[::_PAGE_BYTES].sum())
+        arrived += micro.media.bytes_N.numel()
+        if not began and arrived >= clip_bytes / 4:
+            began, before = time.perf_counter(), arrived
+    taken_s = time.perf_counter() - began
+    if arrived != clip_bytes or not seen:
+        raise RunError(f"the stream handed out {arrived} bytes of clips, and there are {clip_bytes}")
+    return (arrived - before) / taken_s / 1e6

@@ -1,0 +1,237 @@
+"""How near the fused operators come to the bandwidth of the GPU, beside PyTorch's own chains of operations.
+
+Everything is measured in one run and counted in the bytes that one pass over memory must move; 100 percent is a copy
+on the same GPU.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from loader.errors import UsageError
+from pipelines.benchmarks.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
+from pipelines.benchmarks.kernel_cases import (
+    EPS,
+    Case,
+    GateNormModulate,
+    NormModulate,
+    Operator,
+    Outputs,
+    Pair,
+    QkNorm,
+)
+from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, Row, goals
+from train.kernels.kernel_set import Kernels
+from train.kernels.norm_modulate import layer_norm_modulate
+from train.kernels.providers import PROVIDERS
+
+K = 1024
+PAPER = Case(1, 64_000, 3072, dtype=torch.float32)
+"""AdaptiveLoad, table 2, its largest: forward 1.547 ms, backward 3.986 ms; read as float32 (docs/notes/kernels.md)."""
+CASES = (
+    *(Case(1, tokens * K, width) for tokens in (8, 32) for width in (1536, 3072, 5120)),
+    Case(1, 64 * K, 5120),
+    Case(4, 8 * K, 3072),
+    Case(1, 21 * 1560, 3072, "frame", 21),
+    Case(1, 32 * K, 3072, "packed", 16),
+    Case(1, 32 * K, 3072, "token", 32 * K),
+    Case(1, K, 1536),
+    PAPER,
+)
+"""The widths of public models, the shapes that training meets, and the paper's."""
+PAIRS = (
+    Pair(8 * K, 12),
+    *(Pair(32 * K, heads) for heads in (12, 24, 40)),
+    Pair(32 * K, 24, rotated=False),
+    *(Pair(32 * K, heads, across_heads=True) for heads in (12, 40)),
+)
+"""Heads of 128 channels: per head as in our DiT, HunyuanVideo and Cosmos, across heads as in Wan."""
+RUNS = 100
+
+Make = Callable[[torch.device], Operator]
+Chain = Callable[[Sequence[torch.Tensor]], Outputs]
+
+
+_TURNS = zip_longest(
+    (partial(NormModulate, case) for case in CASES),
+    (partial(GateNormModulate, case) for case in CASES if case != PAPER),
+    (partial(QkNorm, pair) for pair in PAIRS),
+)
+OPERATORS: tuple[Make, ...] = tuple(make for turn in _TURNS for make in turn if make is not None)
+"""In turn, so that every operator is seen where time runs out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run measures.
+
+    Attributes:
+        operators: each makes one operator with buffers of one size.
+        compiled: whether `torch.compile` is a peer; it takes seconds for each case.
+        runs: of a backward pass, of which all must give the same bits.
+        seconds: after which no further size is begun; what is left out is told. None: all are measured.
+    """
+
+    operators: Sequence[Make] = OPERATORS
+    compiled: bool = True
+    runs: int = RUNS
+    seconds: float | None = None
+
+
+def bench_kernels(
+    plan: Plan | None = None,
+    device: torch.device | None = None,
+    providers: Mapping[str, Kernels] | None = None,
+) -> dict[str, Any]:
+    """Milliseconds, GB/s and share of a copy, for each operator, size, pass and who computes it; and the aims.
+
+    Args:
+        plan: what to measure.
+        device: where; a CPU only to try the benchmark out.
+        providers: of the operators, the one that training would choose first; None: all that work here, and with
+            nvrtc the D-tile reduction of AdaptiveLoad, 3.3.
+
+    Raises:
+        UsageError: there is no GPU.
+    """
+    plan = plan or Plan()
+    if device is None:
+        if not torch.cuda.is_available():
+            raise UsageError("the benchmark kernels needs a GPU, and PyTorch sees none here")
+        device = torch.device("cuda", torch.cuda.current_device())
+    if providers is None:
+        providers = {one.name: one.load() for one in PROVIDERS[:-1] if one.missing() is None}
+        if "nvrtc" in providers:
+            from train.kernels.cuda.nvrtc_provider import D_TILE
+
+            providers["D-tile"] = D_TILE
+    torch.manual_seed(0)
+    with own_stream(device):
+        copy, began = copy_gb_per_s(device), time.monotonic()
+        rows: list[Row] = []
+        left_out = []
+        for make in plan.operators:
+            measuring = _Measuring(make, plan, device, copy)
+            if plan.seconds is not None and time.monotonic() - began > plan.seconds:
+                left_out.append(measuring.name)
+            else:
+                rows += measuring.rows(providers)
+    aims = goals(rows, PAPER.name)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "copy_gb_per_s": copy,
+        "rows": [row._asdict() for row in rows],
+        "left_out": left_out,
+        "goals": [goal._asdict() | {"met": goal.met} for goal in aims],
+        "host_us": _on_host(device),
+    }
+
+
+class _Measuring:
+    """One operator at one size."""
+
+    def __init__(self, make: Make, plan: Plan, device: torch.device, copy: float) -> None:
+        self.plan, self.device, self.copy = plan, device, copy
+        first = make(device)
+        self.case = first.case
+        self.name = f"{first.name} {first.case.name}"
+        sets = rotation(first.moved(backward=True), device)
+        self.sets = [first, *(make(device) for _ in range(sets - 1))]
+
+    def rows(self, providers: Mapping[str, Kernels]) -> Iterator[Row]:
+        """Both passes of each provider and of each chain."""
+        for place, (name, kernels) in enumerate(providers.items()):
+            if kernels.serves(self.sets[0].inputs[0], "fp32"):
+                yield from self._provider(name, kernels, ours=place == 0)
+        for name, chain in self._chains():
+            yield from self._chain(name, chain)
+
+    def _provider(self, name: str, kernels: Kernels, ours: bool) -> Iterator[Row]:
+        yield self._row(name, "forward", [partial(one.forward, kernels) for one in self.sets], ours)
+        found = [one.forward(kernels) for one in self.sets]
+        calls = [
+            partial(one.backward, kernels, out, _upstream(one, out))
+            for one, out in zip(self.sets, found, strict=True)
+        ]
+        yield self._row(name, "backward", calls, ours, same_bits=_alike(calls[0], self.plan.runs))
+
+    def _chains(self) -> Iterator[tuple[str, Chain]]:
+        first = self.sets[0]
+        if self.case.dtype != torch.float32:
+            yield BF16, first.chain
+        wide: Any = partial(first.chain, wide=True)
+        yield FP32, wide
+        if self.plan.compiled:
+            torch.compiler.reset()
+            yield COMPILED, torch.compile(wide, fullgraph=True, dynamic=False)
+        one_row = isinstance(first, NormModulate) and first.case.shape[2] == 1
+        if one_row and self.device.type == "cuda" and find_spec("liger_kernel"):
+            yield "Liger, as LN with a weight", _liger
+
+    def _chain(self, name: str, chain: Chain) -> Iterator[Row]:
+        dtype = self.case.dtype if name == BF16 else None
+        inputs = [[t.to(dtype or t.dtype).detach().requires_grad_() for t in one.inputs] for one in self.sets]
+        yield self._row(name, "forward", [partial(chain, tensors) for tensors in inputs])
+        found = [chain(tensors) for tensors in inputs]
+        calls = [
+            partial(torch.autograd.grad, list(out), tensors, _upstream(one, out), retain_graph=True)
+            for one, out, tensors in zip(self.sets, found, inputs, strict=True)
+        ]
+        yield self._row(name, "backward", calls)
+
+    def _row(
+        self,
+        by: str,
+        direction: Direction,
+        calls: Sequence[Callable[[], object]],
+        ours: bool = False,
+        same_bits: bool | None = None,
+    ) -> Row:
+        milliseconds = median_ms(calls, self.device)
+        operator, case = self.sets[0], self.case
+        rate = operator.moved(direction == "backward") / milliseconds / 1e6
+        share = rate / self.copy
+        return Row(operator.name, case.name, direction, by, ours, *case.shape, milliseconds, share, same_bits)
+
+
+def _upstream(operator: Operator, outputs: Outputs) -> list[torch.Tensor]:
+    """Random gradients of those outputs that are tokens."""
+    return [torch.randn_like(out) for out in outputs[: operator.outputs]]
+
+
+def _alike(call: Callable[[], Outputs], runs: int) -> bool:
+    first = call()
+    return all(all(map(torch.equal, first, call())) for _ in range(runs - 1))
+
+
+def _liger(inputs: Sequence[torch.Tensor]) -> Outputs:
+    """One row of modulation is a weight and a bias, which Liger's layer norm has."""
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    x, scale, shift = inputs
+    return [LigerLayerNormFunction.apply(x, 1 + scale[0], shift[0], EPS)]
+
+
+def _on_host(device: torch.device) -> dict[str, float]:
+    """What a call and its gradient cost the host, for a tensor that costs the GPU nothing."""
+    width = 64
+    x, scale, shift = (t.requires_grad_() for t in NormModulate(Case(1, 4, width), device).inputs)
+    weight, bias = (torch.randn(width, device=device, dtype=x.dtype, requires_grad=True) for _ in range(2))
+    calls = {
+        "layer_norm_modulate": partial(layer_norm_modulate, x, scale, shift),
+        "F.layer_norm": partial(F.layer_norm, x, (width,), weight, bias),
+    }
+    dy = torch.ones_like(x)
+    return {name: host_us(partial(_both, call, dy), device) for name, call in calls.items()}
+
+
+def _both(call: Callable[[], torch.Tensor], dy: torch.Tensor) -> None:
+    torch.autograd.backward(call(), dy)

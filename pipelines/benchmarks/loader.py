@@ -1,0 +1,106 @@
+"""How fast samples come out of a dataset on a local disk, against a bare sequential read of its shards.
+
+The readers are measured in one process and run, by turns, from a warm page cache, without decoding: what is compared is
+the work per sample. The stream, which does more, is measured beside them.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loader.dataset import Dataset, DatasetWriter, Sample
+from loader.errors import RunError
+from loader.storage import Storage, open_storage
+from pipelines.benchmarks.encoded import bench_encoded
+from pipelines.benchmarks.peers import Epoch, installed_peers
+
+SAMPLES, SAMPLE_BYTES = 2000, 200_000
+_ROUNDS = 5
+
+
+def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
+    """MB/s of each reader, the best of five rounds, and their ratio to the raw read; None where not installed.
+
+    Raises:
+        RunError: a reader did not read every clip once.
+    """
+    with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
+        folder = Path(name)
+        write_samples(open_storage(folder), samples)
+        dataset = Dataset(open_storage(folder))
+        clip_bytes = dataset.manifest.totals.clip_bytes
+        shards = sorted(folder.glob("shards/*.tar"))
+        rows = list(range(samples))
+        shuffled = np.random.default_rng(0).permutation(samples).tolist()
+        (folder / "copy").mkdir()
+        readers: dict[str, Epoch] = {
+            "raw": lambda: _raw(shards),
+            "reelweave": lambda: _clips(dataset, rows),
+            "reelweave_random": lambda: _clips(dataset, shuffled),
+            **installed_peers(folder, folder / "copy"),
+        }
+        speeds = dict.fromkeys(readers, 0.0)
+        for _ in range(_ROUNDS):
+            for reader, read in readers.items():
+                began = time.perf_counter()
+                got = read()
+                if reader != "raw" and got != clip_bytes:
+                    raise RunError(f"{reader} read {got} bytes of clips, and there are {clip_bytes}")
+                speeds[reader] = max(speeds[reader], got / (time.perf_counter() - began) / 1e6)
+        encoded = bench_encoded(dataset)
+    ratios = {reader: speed / speeds["raw"] for reader, speed in speeds.items()}
+    return {
+        "samples": samples,
+        "sample_bytes": SAMPLE_BYTES,
+        "mb_per_s": speeds,
+        **encoded,
+        "ratio_to_raw": ratios["reelweave"],
+        "ratio_to_raw_random": ratios["reelweave_random"],
+        **{f"ratio_to_raw_{peer}": ratios.get(peer) for peer in ("webdataset", "energon", "mosaic")},
+    }
+
+
+def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_000) -> None:
+    """A dataset of so many random "clips" of ``SAMPLE_BYTES``, ten per cent more or less."""
+    generator = np.random.default_rng(0)
+    with DatasetWriter(storage, max_shard_bytes) as writer:
+        for number in range(samples):
+            clip = generator.bytes(int(generator.integers(SAMPLE_BYTES * 9 // 10, SAMPLE_BYTES * 11 // 10)))
+            row = {
+                "key": f"k{number:06}",
+                "frames": 1,
+                "fps": 25.0,
+                "height": 64,
+                "width": 64,
+                "duration_s": 0.04,
+                "text_tokens": 0,
+                "caption": "",
+                "caption_source": "none",
+                "source": f"{number}.mp4",
+                "source_sha256": "0" * 64,
+                "start_s": 0.0,
+                "end_s": 0.04,
+                "scores": {},
+                "sha256": hashlib.sha256(clip).hexdigest(),
+            }
+            writer.add(Sample(row, clip))
+
+
+def _raw(shards: Iterable[Path]) -> int:
+    buffer, total = bytearray(1 << 20), 0
+    for path in shards:
+        handle = os.open(path, os.O_RDONLY)
+        while got := os.readv(handle, [buffer]):
+            total += got
+        os.close(handle)
+    return total
+
+
+def _clips(dataset: Dataset, rows: Iterable[int]) -> int:
+    return sum(len(dataset.read_member(row, "mp4")) for row in rows)

@@ -1,0 +1,112 @@
+"""The shapes of a training run: measured within its own step, or their memory predicted without a GPU."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from loader.buckets.memory_fit import fit_memory
+from loader.errors import UsageError
+from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.terminal.files import write_whole
+from train.distributed.world import join
+from train.memory.dry_run import rehearse
+from train.memory.shapes import MeasuredShape, Shape, measure, shapes
+
+GIB = 2**30
+
+
+class PredictedShape(NamedTuple):
+    """The memory of one shape, GiB of the rank that holds most.
+
+    Attributes:
+        batch: B.
+        length: S.
+        frames: of a clip.
+        height: in pixels.
+        width: in pixels.
+        state_gib: weights, gradients, optimizer state, averages, frozen encoders.
+        kept_gib: what the forward keeps for the backward.
+        peak_gib: most at once.
+    """
+
+    batch: int
+    length: int
+    frames: int
+    height: int
+    width: int
+    state_gib: float
+    kept_gib: float
+    peak_gib: float
+
+
+def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
+    """What each shape will take of a GPU's memory (`train.memory.dry_run`); neither dataset nor GPU is needed.
+
+    Args:
+        config: of the run.
+        ranks: that it will have.
+    """
+    made = shapes(config.stream.buckets)
+    return [
+        PredictedShape(*_size(shape), found.state / GIB, found.kept / GIB, found.peak / GIB)
+        for shape, found in zip(made, rehearse(config.train, made, ranks), strict=True)
+    ]
+
+
+def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float) -> int:
+    """``memory_tokens`` whose microbatches stay below a limit.
+
+    Raises:
+        UsageError: nothing fits, or the shapes are too few, or too small, to tell.
+    """
+    columns = ("batch", "length", "peak_gib")
+    text = "\n".join([",".join(columns), *(",".join(str(getattr(row, c)) for c in columns) for row in rows)])
+    return fit_memory(text, "predicted").tokens(memory_gib)
+
+
+def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | None:
+    """What each shape took, and on a GPU what was predicted; under torchrun on rank 0, None on the others.
+
+    Args:
+        config: of the run; its dataset is not opened.
+        out: the CSV; it is replaced when all shapes are measured, and holds those that were when one does not fit.
+    """
+    predicted = iter(_predicted_gib(config))
+    rows: list[MeasuredShape] = []
+    with join(config.train.device, config.train.lost_after_s) as world:
+        try:
+            for row in measure(config.train, config.stream.buckets, world):
+                rows.append(row._replace(predicted_gib=next(predicted, None)))
+        finally:
+            if world.rank == 0 and rows:
+                _write(rows, out)
+        return rows if world.rank == 0 else None
+
+
+def _predicted_gib(config: TrainRunConfig) -> list[float]:
+    """On the rank that tells, before it is one of many; nothing without a GPU, or where nobody can tell."""
+    if config.train.device == "cpu" or not torch.cuda.is_available() or os.environ.get("RANK", "0") != "0":
+        return []
+    try:
+        return [row.peak_gib for row in predict_shapes(config, int(os.environ.get("WORLD_SIZE", "1")))]
+    except UsageError:  # what is wrong with the run itself, measuring it tells
+        return []
+
+
+def _size(shape: Shape) -> tuple[int, int, int, int, int]:
+    bucket = shape.bucket
+    return shape.batch, shape.length, bucket.frames, bucket.height, bucket.width
+
+
+def _write(rows: list[MeasuredShape], out: Path) -> None:
+    columns = [name for name in MeasuredShape._fields if getattr(rows[0], name) is not None]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row._asdict() for row in rows)
+    write_whole(out, text.getvalue().encode(), "--out")

@@ -1,0 +1,235 @@
+"""Run a benchmark: shots, curate, loader against floors and peers, kernels against a copy, a run's shapes, cascades."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import UsageError
+from pipelines.configuration.config import resolve
+from pipelines.terminal.console import print_json, stderr, stdout, table
+
+if TYPE_CHECKING:
+    from pipelines.configuration.train_config import TrainRunConfig
+
+BENCHMARKS = ("cascades", "curate", "kernels", "loader", "shapes", "shots")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=f"one of: {', '.join(BENCHMARKS)}")
+    parser.add_argument(
+        "--videos",
+        type=Path,
+        metavar="DIR",
+        help="curate: videos; shots: videos with a NAME.cuts.json beside them",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="shapes, cascades: of `reelweave train`")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="CSV",
+        help="shapes, cascades: for `reelweave fit`; shapes.csv or cascades.csv, unless given",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="cascades: the median of so many is taken (3)"
+    )
+    parser.add_argument(
+        "--predict", action="store_true", help="shapes: predict memory, without a GPU, and measure nothing"
+    )
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="shapes --predict: of the run")
+    parser.add_argument(
+        "--memory-gib", type=float, metavar="GIB", help="shapes --predict: of a GPU that may be used"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one key of the configuration",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs it and prints a table, or everything as JSON."""
+    measures = {"cascades": _cascades, "kernels": _kernels, "loader": _loader, "shapes": _shapes}
+    if options.name in measures:
+        return measures[options.name](options)
+    if options.videos is None:
+        raise UsageError(f"the benchmark {options.name} needs --videos DIR")
+    if not options.videos.is_dir():
+        raise UsageError(f"{options.videos} is no folder; give one of videos")
+    return _curate(options) if options.name == "curate" else _shots(options)
+
+
+def _curate(options: argparse.Namespace) -> int:
+    from curate.config import CurateConfig
+    from pipelines.benchmarks.curate import bench_curate
+
+    config = resolve(CurateConfig, None, options.set)
+    with stderr().status(f"curating {options.videos} and measuring the floor"):
+        result = bench_curate(str(options.videos), config)
+    if options.json:
+        print_json(result)
+        return 0
+    rows = [
+        (one["source"].rsplit("/", 1)[-1], one["cpu_s"], one["floor_cpu_s"], one["ratio"])
+        for one in [*result["files"], {"source": "all", **result}]
+        if one["ratio"] is not None
+    ]
+    stdout().print(table("CPU seconds against the floor", ["source", "ours", "floor", "ratio"], rows))
+    return 0
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.kernels import bench_kernels
+
+    with stderr().status("measuring the fused operators and their peers"):
+        result = bench_kernels()
+    if options.json:
+        print_json(result)
+        return 0
+    columns = ("operator", "case", "direction", "by", "milliseconds", "of_copy")
+    rows = [[row[name] for name in columns] for row in result["rows"]]
+    title = f"{result['device']}, torch {result['torch']}; a copy moves {result['copy_gb_per_s']:.0f} GB/s"
+    stdout().print(table(title, ["operator", "N x D", "pass", "by", "ms", "of a copy"], rows))
+    rows = [[goal[name] for name in ("aim", "least", "reached", "where")] for goal in result["goals"]]
+    stdout().print(
+        table("aims, of the provider that training chooses", ["aim", "least", "reached", "where"], rows)
+    )
+    stdout().print(table("host, a call and its gradient", ["", "us"], list(result["host_us"].items())))
+    return 0
+
+
+def _shapes(options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.shapes import bench_shapes
+
+    config = _run_config(options)
+    if options.predict:
+        return _predict(config, options)
+    out = options.out or Path("shapes.csv")
+    with stderr().status("making steps of every shape"):
+        rows = bench_shapes(config, out)
+    if rows is None:  # another rank tells
+        return 0
+    if options.json:
+        print_json({"out": str(out), "shapes": [row._asdict() for row in rows]})
+        return 0
+    columns = ["B", "S", "frames", "height", "width", "step s", "peak GiB", "predicted"]
+    cells = [["" if cell is None else cell for cell in row] for row in rows]
+    stdout().print(table(f"{len(rows)} shapes, in {out}", columns, cells))
+    stdout().print(f"next: reelweave fit {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
+    from pipelines.configuration.train_config import TrainRunConfig
+
+    if options.config is None:
+        raise UsageError(
+            f"the benchmark {options.name} needs --config FILE, the configuration of a training run"
+        )
+    return resolve(TrainRunConfig, options.config, options.set)
+
+
+def _cascades(options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.cascades import bench_cascades
+
+    if not 0 < options.rounds <= 1000:
+        raise UsageError(f"--rounds is {options.rounds}; give 1 to 1000")
+    config, out = _run_config(options), options.out or Path("cascades.csv")
+    with stderr().status("running text encoder, VAE and DiT of every shape"):
+        rows = bench_cascades(config, out, options.rounds)
+    if rows is None:  # another rank tells
+        return 0
+    if options.json:
+        print_json({"out": str(out), "cascades": [row._asdict() for row in rows]})
+        return 0
+    columns = ["module", "B", "frames", "height", "width", "S", "ranks", "seconds", "peak GiB"]
+    cells = [["" if cell is None else cell for cell in row] for row in rows]
+    stdout().print(table(f"{len(rows)} cascades, in {out}", columns, cells))
+    stdout().print(
+        f"next: reelweave fit --cascades {out} --config {options.config} --gpus N --out costs.json",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.shapes import fitting_tokens, predict_shapes
+
+    limit = options.memory_gib
+    if options.ranks < 1 or (limit is not None and not 0 < limit < 1e6):
+        raise UsageError("--ranks must be at least 1, and --memory-gib above 0")
+    with stderr().status("rehearsing a step of every shape"):
+        rows = predict_shapes(config, options.ranks)
+    tokens = None
+    if limit is not None:
+        try:
+            tokens = fitting_tokens(rows, limit)
+        except UsageError as error:
+            if all(row.peak_gib > limit for row in rows):
+                raise
+            # What each shape takes is worth telling all the same.
+            stderr().print(f"no memory_tokens: {error}", markup=False, soft_wrap=True)
+    if options.json:
+        print_json(
+            {"ranks": options.ranks, "shapes": [row._asdict() for row in rows], "memory_tokens": tokens}
+        )
+        return 0
+    columns = ["B", "S", "frames", "height", "width", "state GiB", "kept GiB", "peak GiB"]
+    fits = [[] if limit is None else ["yes" if row.peak_gib <= limit else "no"] for row in rows]
+    title = f"{len(rows)} shapes, predicted for a rank of {options.ranks}"
+    cells = [[*row, *fit] for row, fit in zip(rows, fits, strict=True)]
+    stdout().print(table(title, columns if limit is None else [*columns, f"fits {limit:g}"], cells))
+    if tokens is not None:
+        stdout().print(
+            "stream.buckets:", f"  memory_tokens: {tokens}", sep="\n", markup=False, soft_wrap=True
+        )
+    return 0
+
+
+def _loader(options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.decode import bench_decode
+    from pipelines.benchmarks.loader import bench_loader
+
+    with stderr().status("reading samples"):
+        result = bench_loader()
+    with stderr().status("rendering clips and decoding them"):
+        result |= bench_decode()
+    if options.json:
+        print_json(result)
+        return 0
+    raw = result["mb_per_s"]["raw"]
+    rows = [(name, speed, speed / raw) for name, speed in result["mb_per_s"].items()]
+    title = f"{result['samples']} samples of {result['sample_bytes'] // 1000} KB, warm, not decoded"
+    stdout().print(table(title, ["reader", "MB/s", "of raw"], rows))
+    encoded = [("one process", result["stream_mb_per_s"]), ("two workers", result["two_workers_mb_per_s"])]
+    stdout().print(table("streamed, encoded", ["", "MB/s"], encoded))
+    title = f"{result['clips']} clips to {result['shape']}, {result['threads']} threads"
+    rows = [(name, rate, result["cpu_ms_per_clip"][name]) for name, rate in result["clips_per_s"].items()]
+    stdout().print(table(title, ["decoded by", "clips/s", "CPU ms a clip"], rows))
+    return 0
+
+
+def _shots(options: argparse.Namespace) -> int:
+    from curate.shots import ShotConfig, make_detector
+    from curate.shots.score import score_folder, summary
+
+    config = resolve(ShotConfig, None, options.set)
+    with stderr().status(f"detecting shots in {options.videos}"):
+        result = summary(score_folder(options.videos, lambda: make_detector(config, 25.0)))
+    if options.json:
+        print_json(result)
+    else:
+        _show(result)
+    return 0
+
+
+def _show(result: dict[str, Any]) -> None:
+    rows = [
+        (scores["file"], kind, *(scores[kind][name] for name in ("found", "missed", "false", "f1")))
+        for scores in [*result["files"], {"file": "all", **result}]
+        for kind in ("hard", "gradual")
+    ]
+    stdout().print(table("shot transitions", ["file", "kind", "found", "missed", "false", "F1"], rows))

@@ -1,0 +1,205 @@
+"""Turn raw videos into a dataset of clips.
+
+INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .jsonl, .parquet) of such. The
+same command finishes a run that was interrupted; a finished dataset changes only with --update.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import TaskID
+
+from loader.dataset import Dataset, stage_totals
+from loader.storage import open_storage
+from pipelines.configuration.config import resolve
+from pipelines.terminal.console import print_json, progress_bars, stderr, stdout, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from curate.config import CurateConfig
+    from curate.runners.progress import Progress
+
+MAX_FAILED = 50
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="raw videos")
+    parser.add_argument(
+        "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new dataset"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="change the finished dataset at --out: other configuration, more sources; what is valid is reused",
+    )
+    parser.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="work again on what failed, and on nothing else that is done",
+    )
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="work on a sample, print what all of it would give and cost, and publish nothing",
+    )
+    parser.add_argument(
+        "--rates",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="sample and prices of --forecast, for example core_hour_price=0.03",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Curates, writes the report and prints the accounting."""
+    from curate.config import CurateConfig
+    from curate.run.curate import curate
+    from pipelines.commands.report import REPORT, default_config, write_report
+
+    config = resolve(CurateConfig, options.config, options.set)
+    if options.forecast:
+        return _forecast(options, config)
+    with curation_progress() as progress:
+        outcome = curate(
+            options.inputs,
+            options.out,
+            config,
+            progress,
+            update=options.update,
+            retry_failed=options.retry_failed,
+        )
+    for note in outcome.notes:
+        stderr().print(f"note: {note}", markup=False, soft_wrap=True)
+    dataset = Dataset(open_storage(options.out, config.storage))
+    report = dataset.storage.uri(REPORT)
+    if not outcome.already_there or dataset.storage.stat(REPORT) is None:
+        write_report(dataset, default_config(config.storage))
+    if options.json:
+        print_json(
+            {
+                **summary(dataset),
+                "already_there": outcome.already_there,
+                "notes": list(outcome.notes),
+                "report": report,
+            }
+        )
+        return _status(dataset)
+    if outcome.already_there:
+        stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
+    print_accounting(dataset)
+    stdout().print(f"report: {report}", markup=False, soft_wrap=True)
+    return _status(dataset)
+
+
+def _status(dataset: Dataset) -> int:
+    """Return 1 and print why on stderr if nothing was kept and something failed, else 0."""
+    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
+    if dataset.manifest.totals.samples or not failed:
+        return 0
+    (stage, reason), count = Counter((row["stage"], row["reason"]) for row in failed).most_common(1)[0]
+    stderr().print(
+        f"reelweave: {dataset.storage.root} holds no sample: {len(failed)} of {dataset.accounting.num_rows} sources"
+        f" and clips failed, {count} of them at {stage} ({reason}); mend that, then run the same command with"
+        " --retry-failed",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 1
+
+
+def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
+    from curate.run.curate import forecast_curation
+    from curate.run.forecast import Estimate, ForecastConfig
+
+    rates = resolve(ForecastConfig, None, options.rates)
+    with curation_progress() as progress:
+        found = forecast_curation(options.inputs, options.out, config, rates, progress)
+    if options.json:
+        print_json(asdict(found))
+        return 0
+    units = {
+        "clips": "clips",
+        "clip_gb": "GB of clips",
+        "clip_hours": "hours of clips",
+        "core_hours": "core-hours",
+        "gpu_hours": "GPU-hours",
+        "price": f"{found.currency} for computing",
+        "price_a_month": f"{found.currency} a month for keeping the clips",
+    }
+    rows = []
+    for name, unit in units.items():
+        estimate: Estimate = getattr(found, name)
+        rows.append((unit, float(estimate.value), float(estimate.low), float(estimate.high)))
+    title = (
+        f"forecast for {found.sources} sources, {found.source_bytes / 1e9:.3g} GB,"
+        f" from a sample of {found.sampled}"
+    )
+    stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
+    return 0
+
+
+@contextmanager
+def curation_progress() -> "Iterator[Callable[[Progress], None]]":
+    """Progress bars for a curation: sources cut, then shards written; or for shards of latents."""
+    names = {"cut": "clips", "caption": "captions", "shard": "shards", "latents": "latents"}
+    with progress_bars() as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(progress: "Progress") -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(names[progress.phase], count="", note="")
+            bars.update(
+                tasks[progress.phase],
+                completed=progress.done_weight,
+                total=progress.total_weight,
+                count=f"{progress.done}/{progress.total}",
+                note=progress.current.rsplit("/", 1)[-1],
+            )
+
+        yield show
+
+
+def summary(dataset: Dataset) -> dict[str, object]:
+    """The dataset in numbers, for ``--json``."""
+    return {
+        "dataset": dataset.storage.root,
+        **dataset.manifest.totals.model_dump(),
+        "shards": len(dataset.manifest.shards),
+        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
+    }
+
+
+def print_accounting(dataset: Dataset) -> None:
+    """Every input's fate: spans per state, then what failed, with its reason."""
+    totals = dataset.manifest.totals
+    out = stdout()
+    out.print(
+        table(
+            f"{totals.sources} sources -> {totals.samples} clips, {totals.duration_s:.1f} s, "
+            f"{totals.clip_bytes / 1e6:.1f} MB",
+            ["state", "stage", "rows", "seconds"],
+            [
+                (total.state, total.stage, total.rows, round(total.seconds, 1))
+                for total in stage_totals(dataset.accounting)
+            ],
+        )
+    )
+    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
+    if failed:
+        rows = [
+            (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
+            for row in failed[:MAX_FAILED]
+        ]
+        out.print(table("failed", ["source", "from s", "reason"], rows))
+    if len(failed) > MAX_FAILED:
+        out.print(f"{len(failed) - MAX_FAILED} more failed; all are in accounting.parquet and in the report")

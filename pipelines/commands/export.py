@@ -1,0 +1,89 @@
+"""Take a trained model out of a checkpoint: one safetensors file, or a folder that others open.
+
+A file has the trained weights by our names, and is written without loading the model. A folder is what diffusers reads:
+a published model, adapters alone, a tokenizer, or for a model of ours config.json and model.safetensors. Both appear
+whole or not at all.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_object
+from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.terminal.console import print_json, stdout
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="a checkpoint, or the folder of a run for its newest"
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="OUT", help="FILE.safetensors, also on s3://; or a new folder"
+    )
+    parser.add_argument("--weights", choices=("ema", "model"), help="ema where there is one, unless given")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="of a file; as stored, unless given"
+    )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="into a folder, a run with LoRA: the whole model, adapters inside",
+    )
+    add_storage_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exports one checkpoint and says what was made."""
+    config = storage_config(options)
+    if options.out.endswith(".safetensors"):
+        if options.merge:
+            raise UsageError("--merge makes a whole model: give --out a folder, not a .safetensors file")
+        made = _file(options, config)
+    else:
+        if options.dtype:
+            raise UsageError("--dtype is of a single file: give --out a name that ends with .safetensors")
+        made = _folder(options, config)
+    if options.json:
+        print_json({"out": options.out, **made})
+        return 0
+    held = f", {made['parameters']:,} parameters" if "parameters" in made else ""
+    stdout().print(
+        f"{options.out}: {made['weights']} weights of step {made['step']}{held}", markup=False, soft_wrap=True
+    )
+    return 0
+
+
+def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
+    from train.checkpoint.export import export
+    from train.checkpoint.weights import weights_of
+
+    saved = weights_of(options.checkpoint, options.weights, config)
+    target, path = open_object(options.out, config)
+    made = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
+    return {"step": saved.state.step, "weights": saved.group, **made._asdict()}
+
+
+def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
+    from train.checkpoint.weights import weights_of
+    from train.distributed.world import join
+    from train.export import export
+    from train.sampling.trained import load_trained
+    from train.vae.export import export as export_vae
+
+    if "://" in options.out:
+        raise UsageError(
+            f"{options.out} is no local folder: only a .safetensors file can be written elsewhere"
+        )
+    saved = weights_of(options.checkpoint, options.weights, config)
+    if saved.state.config.get("kind") == "vae":
+        if options.merge:
+            raise UsageError("--merge is for adapters; a tokenizer has none")
+        export_vae(saved, Path(options.out))
+        return {"step": saved.state.step, "weights": saved.group}
+    with join("cpu") as world:
+        trained = load_trained(options.checkpoint, world.device, options.weights, config)
+        export(trained, Path(options.out), options.merge)
+    return {"step": trained.step, "weights": trained.weights, "merged": options.merge}

@@ -1,0 +1,89 @@
+"""Take a source or one sample down: out of shards, tables, ledger and report, and recorded in the manifest.
+
+Only the shards that hold something of it are written again. A later `reelweave curate` leaves it out too.
+"""
+
+import argparse
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from loader.errors import UsageError
+from loader.storage import open_storage
+from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.terminal.console import print_json, stdout
+
+if TYPE_CHECKING:
+    from curate.takedown.removal import Removed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--source", metavar="URI", help="a source, as accounting.parquet spells it")
+    what.add_argument("--key", metavar="KEY", help="one sample")
+    parser.add_argument("--reason", default="on request", metavar="TEXT", help="kept in the manifest")
+    add_storage_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Takes it down and says what that cost."""
+    from curate.takedown.removal import remove
+    from loader.dataset import Dataset, Removal
+    from pipelines.commands.report import REPORT, default_config, write_report
+
+    if not options.reason.strip():
+        raise UsageError("--reason is empty; say why, it is kept in the manifest")
+    removal = Removal(
+        source=options.source,
+        key=options.key,
+        date=datetime.now(UTC).date().isoformat(),
+        reason=options.reason.strip(),
+        samples=0,
+    )
+    config = storage_config(options)
+    storage = open_storage(options.dataset, config)
+    reported = storage.stat(REPORT) is not None
+    done = remove(storage, removal)
+    if reported:
+        write_report(Dataset(storage), default_config(config))
+    if options.json:
+        print_json(
+            {
+                "dataset": options.dataset,
+                "samples_removed": done.samples,
+                "shards_rewritten": done.shards_rewritten,
+                "samples_left": done.manifest.totals.samples,
+                "revision": done.manifest.revision,
+                "copies_removed": list(done.copies),
+                "duplicates_left": list(done.left),
+                "older_versions_removed": done.clean,
+            }
+        )
+        return 0
+    stdout().print(
+        f"removed {done.samples} samples; {done.shards_rewritten} shards rewritten,"
+        f" {done.manifest.totals.samples} samples left (revision {done.manifest.revision})",
+        markup=False,
+        soft_wrap=True,
+    )
+    for note in _notes(done):
+        stdout().print(note, markup=False, soft_wrap=True)
+    return 0
+
+
+def _notes(done: "Removed") -> Iterator[str]:
+    if done.copies:
+        yield f"with it went {len(done.copies)} copies that were no samples: {', '.join(done.copies)}"
+    if done.left:
+        yield (
+            f"it was a duplicate of samples that are still here: {', '.join(done.left)};"
+            " take them down by --key if they must go too"
+        )
+    if not done.clean:
+        yield (
+            "the bucket does not let its object versions be listed or removed (s3:ListBucketVersions,"
+            " s3:DeleteObjectVersion): if it keeps versions, what was taken down is still among them"
+        )
+    yield "versions made of this dataset (reelweave latents) and caches of training nodes are places of their own"

@@ -1,0 +1,121 @@
+"""Find clips of a dataset by words, or by an example: a sample's key, a picture or a video."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from loader.dataset import Dataset, open_dataset
+from loader.errors import UsageError
+from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.terminal.console import print_json, stdout, table
+
+if TYPE_CHECKING:
+    from curate.models.embed import EmbedConfig
+    from curate.search.search import ClipSearch, Hit
+
+_MAX_CAPTION = 120
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
+    parser.add_argument("words", metavar="WORDS", nargs="?", help="what the clips should show")
+    parser.add_argument("--like", metavar="EXAMPLE", help="key of a sample, or file of a picture or video")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many clips (10)")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="the model of the embeddings, where it lies on this machine"
+    )
+    parser.add_argument("--pretrained", metavar="FILE", help="its weights, when MODEL is a name")
+    add_storage_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Searches and prints the nearest clips, best first."""
+    from curate.search.search import ClipSearch
+
+    if (options.words is None) == (options.like is None):
+        raise UsageError('give either words, reelweave search DATASET "red car", or --like KEY')
+    if options.top < 1:
+        raise UsageError(f"--top {options.top} asks for nothing; give 1 or more")
+    dataset = open_dataset(options.dataset, storage_config(options))
+    search = ClipSearch(dataset)
+    hits = _hits(dataset, search, options)
+    found = [_described(dataset, hit) for hit in hits]
+    if options.json:
+        print_json({"dataset": dataset.storage.root, "searched": search.searched, "hits": found})
+        return 0
+    columns = ["key", "score", "source", "span s", "caption"]
+    rows = [
+        (
+            hit["key"],
+            f"{hit['score']:.3f}",
+            hit["source"],
+            f"{hit['start_s']:.2f}-{hit['end_s']:.2f}",
+            _shortened(hit["caption"]),
+        )
+        for hit in found
+    ]
+    stdout().print(table(f"nearest of {search.searched} clips", columns, rows))
+    return 0
+
+
+def _hits(dataset: Dataset, search: "ClipSearch", options: argparse.Namespace) -> "list[Hit]":
+    from curate.models.embed import ClipEmbedder
+
+    if options.like is not None and options.like in dataset.row_numbers:
+        return search.by_key(options.like, options.top)
+    config = _embed_config(dataset, options)
+    if options.words is not None and config.backend != "open_clip":
+        raise UsageError(
+            f"the embeddings of {options.dataset} are of the backend {config.backend!r}, which knows no words; search"
+            " with --like, or curate again with --set embed.backend=open_clip and a model"
+        )
+    embedder = ClipEmbedder(config)
+    try:
+        embedder.check()
+    except UsageError as error:
+        raise UsageError(f"{error}; --model and --pretrained say where it lies on this machine") from error
+    if options.like is not None:
+        return search.by_file(options.like, embedder, options.top, storage_config(options))
+    return search.by_words(options.words, embedder, options.top)
+
+
+def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig":
+    """How the dataset's embeddings were made, with the model's place as the options say."""
+    from pydantic import ValidationError
+
+    from curate.models.embed import EmbedConfig
+
+    curate = dataset.manifest.config.get("curate")
+    made = curate.get("embed") if isinstance(curate, dict) else None
+    if made is None and options.model is None:
+        raise UsageError(
+            f"the manifest of {options.dataset} does not say how its embeddings were made;"
+            " name their model with --model"
+        )
+    values: dict[str, Any] = dict(made) if isinstance(made, dict) else {"backend": "open_clip"}
+    if options.model is not None:
+        values |= {"model": options.model, "pretrained": options.pretrained or ""}
+    elif options.pretrained is not None:
+        values["pretrained"] = options.pretrained
+    try:
+        config = EmbedConfig.model_validate(values | {"device": "auto"})
+    except ValidationError as error:
+        raise UsageError(
+            f"the manifest of {options.dataset} says how its embeddings were made in a way this version does not know:"
+            f" {error.errors()[0]['loc']}"
+        ) from error
+    if config.backend == "none":
+        raise UsageError(
+            f"{options.dataset} was curated with embed.backend=none; curate again with another backend to search it"
+        )
+    return config
+
+
+def _described(dataset: Dataset, hit: "Hit") -> dict[str, Any]:
+    row = dataset.row(hit.row_number)
+    names = ("key", "source", "start_s", "end_s", "caption")
+    return {"score": round(hit.score, 6), **{name: row[name] for name in names}}
+
+
+def _shortened(caption: str) -> str:
+    return caption if len(caption) <= _MAX_CAPTION else caption[: _MAX_CAPTION - 1] + "…"

@@ -1,0 +1,157 @@
+"""Read where a stream stands: what a saved state says and fits, and what differs between two."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from loader.base.named_file import read_named
+from loader.dataset.strict_json import parse, unseal
+from loader.errors import UsageError
+from loader.plan.position import StreamState, read_state
+from loader.stream.state_diff import StateDiff, diff_states, part_values
+from pipelines.configuration.config import resolve
+from pipelines.terminal.console import print_json, stdout, table
+
+MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
+_IN_CHECKPOINT = "state.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    file = "a state as JSON, or a training checkpoint: its folder or its state.json"
+    inspect = actions.add_parser(
+        "inspect", help="what a state says; with --config, whether a run can resume it"
+    )
+    inspect.add_argument("file", type=Path, metavar="FILE", help=file)
+    inspect.add_argument("--config", type=Path, metavar="F", help="configuration of the run, as for train")
+    inspect.add_argument("--dataset", metavar="URI", help="instead of the configuration's")
+    inspect.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    diff = actions.add_parser("diff", help="what differs between two states, and what it means")
+    for name in ("a", "b"):
+        diff.add_argument(name, type=Path, metavar=name.upper(), help=file)
+    for action in (inspect, diff):
+        # The program's own --json stands before the action.
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what the states say; 1 when one was to fit a run and does not."""
+    if options.action == "diff":
+        found = diff_states(_read(options.a), _read(options.b))
+        _show_diff(found, options.json)
+        return 0
+    if options.config is None and (options.dataset or options.set):
+        raise UsageError("--dataset and --set need --config F: how the dataset is streamed")
+    state = _read(options.file)
+    described = describe(state) | (_fit(state, options) if options.config else {})
+    if options.json:
+        print_json(described)
+    else:
+        _show(options.file, described)
+    return 0 if described.get("fits", True) else 1
+
+
+def describe(state: StreamState) -> dict[str, Any]:
+    """A state as plain values, the settings of each part beside its steps."""
+    position = state.position
+    values = state.model_dump(mode="json")
+    return {
+        **{name: values[name] for name in ("version", "dataset", "config", "seed", "step", "epoch")},
+        "parts": [part_values(part) for part in position.parts],
+        "bytes": len(json.dumps(values)),
+    }
+
+
+def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
+    """Whether a stream of as many ranks can go on from the state, and what it would have left of the epoch."""
+    from loader.dataset import Dataset
+    from loader.storage import open_storage
+    from loader.stream.stream import VideoStream
+    from pipelines.configuration.train_config import TrainRunConfig
+
+    own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
+    config = resolve(TrainRunConfig, options.config, [*options.set, *own])
+    dataset = Dataset(open_storage(config.dataset, config.storage))
+    try:
+        stream = VideoStream(dataset, config.stream, world_size=state.position.part.ranks)
+        stream.load_state_dict(state.model_dump(mode="json"))
+    except UsageError as error:
+        return {"fits": False, "why_not": str(error)}
+    return {"fits": True, **stream.epoch_progress()._asdict()}
+
+
+def _read(path: Path) -> StreamState:
+    file = path / _IN_CHECKPOINT if path.is_dir() else path
+    try:
+        values = parse(read_named(file, MAX_STATE_BYTES, f"the state {file}"))
+    except ValueError as error:
+        raise UsageError(f"{file} is no JSON: {error}") from error
+    if isinstance(values, dict) and "stream" in values:  # of a training checkpoint
+        try:
+            unseal(values)
+        except ValueError as error:
+            raise UsageError(
+                f"{file} is damaged: {error}; take the state of the checkpoint before"
+            ) from error
+        values = values["stream"]
+    if not isinstance(values, dict):
+        raise UsageError(f"{file} holds no state: it is no JSON object")
+    try:
+        return read_state(values)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def _show(path: Path, described: dict[str, Any]) -> None:
+    out = stdout()
+    lines = [
+        f"{path}: {described['bytes']} bytes, version {described['version']}",
+        f"dataset {described['dataset']}",
+        f"config  {described['config']}",
+        f"seed {described['seed']}, {described['step']} optimizer steps done, in epoch {described['epoch']}"
+        " (the first is 0)",
+    ]
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+    parts = [
+        {**part, "cost": "as configured" if part["cost"] is None else json.dumps(part["cost"])}
+        for part in described["parts"]
+    ]
+    rows = [(number, *part.values()) for number, part in enumerate(parts)]
+    out.print(table("parts of the epoch", ["part", *parts[0]], rows))
+    if "why_not" in described:
+        out.print(f"it does not fit: {described['why_not']}", style="red", markup=False, soft_wrap=True)
+    elif "fits" in described:
+        out.print(
+            f"it fits: {described['samples_done']} samples of the epoch done,"
+            f" {described['samples_left']} left in {described['steps_left']} steps",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _show_diff(diff: StateDiff, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "relation": diff.relation,
+                "same_plan": diff.same_plan,
+                "steps_ahead": diff.steps_ahead,
+                "epochs_ahead": diff.epochs_ahead,
+                "verdict": diff.verdict,
+                "differences": [different._asdict() for different in diff.differences],
+            }
+        )
+        return
+    if diff.differences:
+        rows = [(field, _shown(a), _shown(b), meaning) for field, a, b, meaning in diff.differences]
+        stdout().print(table("differences", ["field", "A", "B", "meaning"], rows))
+    stdout().print(diff.verdict, markup=False, soft_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return json.dumps(value) if isinstance(value, dict) else str(value)

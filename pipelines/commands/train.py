@@ -1,0 +1,137 @@
+"""Train a text-to-video model on a dataset.
+
+Also under torchrun. The same command goes on from the last checkpoint. SIGTERM and SIGUSR1 save and end with status 75.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.configuration.config import resolve
+from pipelines.terminal.console import print_json, stdout
+
+if TYPE_CHECKING:
+    from loader.batch import Microbatch, Pack
+    from loader.blend.source import Source
+    from loader.read.stream_config import StreamConfig
+    from loader.stream.stream import VideoStream
+    from pipelines.configuration.train_config import TrainRunConfig
+    from train.loop.held_out import HeldOut
+    from train.loop.trainer import TrainResult
+    from train.models.encoders.stored import Stored
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains and prints how the loss went; under torchrun rank 0 prints."""
+    from pipelines.configuration.train_config import TrainRunConfig
+
+    config = resolve(TrainRunConfig, options.config, options.set)
+    return finish(train(config), config.out, options.json)
+
+
+def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
+    """Prints what a run came to, on rank 0; the status that its program ends with."""
+    from train.loop.interrupt import EXIT_STOPPED
+
+    status = EXIT_STOPPED if result.stopped else 0
+    if int(os.environ.get("RANK", "0")) > 0:
+        return status
+    if as_json:
+        print_json(asdict(result) | {"out": str(out)})
+    else:
+        stdout().print(summary(result), markup=False, soft_wrap=True)
+    return status
+
+
+def train(config: "TrainRunConfig") -> "TrainResult":
+    """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
+    from loader.blend import open_source
+    from loader.read.share import Share
+    from loader.storage import open_storage
+    from loader.stream.stream import VideoStream
+    from train.distributed.alone import alone
+    from train.distributed.world import join
+    from train.loop.interrupt import interrupts
+    from train.loop.trainer import Trainer
+    from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
+
+    # A signal must not end a rank that is about to say which other one was lost.
+    with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
+        ranks = Ranks(Mesh.of(config.train.parallel, world.size), world)
+        data, peers = ranks.along(*DATA), ranks.along(*MODEL)
+        share = Share(peers.group) if peers.size > 1 else None
+
+        def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
+            return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
+
+        stream = open_stream(config.dataset, config.stream)
+        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
+        held_out = _held_out(config, open_stream)
+        stored = _stored(config, stream.source)
+        with alone(world, places, "reelweave train") as held:
+            checkpoints = held[-1] if config.checkpoints else None
+            return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
+
+
+def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":
+    """Which encoders need not be loaded: those whose output all streams hold."""
+    from loader.blend import Blend, open_source
+    from loader.dataset import Dataset
+    from train.latents.given import stored
+
+    sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
+    latents = [one.latents if config.stream.latents else None for one in sources]
+    first = source.datasets[0] if isinstance(source, Blend) else source
+    files = first.latent_files() if isinstance(first, Dataset) else {}
+    return stored(config.train, latents, next(iter(files.values()), None))
+
+
+def _held_out(
+    config: "TrainRunConfig", open_stream: "Callable[[str, StreamConfig], VideoStream]"
+) -> "HeldOut | None":
+    from train.loop.held_out import HeldOut
+
+    if config.held_out is None:
+        return None
+    batches = held_out_batches(config.held_out.dataset, config.held_out.steps, config.stream, open_stream)
+    return HeldOut(config.held_out.every_steps, batches)
+
+
+def held_out_batches(
+    dataset: str,
+    steps: int,
+    stream: "StreamConfig",
+    open_stream: "Callable[[str, StreamConfig], VideoStream]",
+) -> "Callable[[], Iterator[Microbatch | Pack]]":
+    """At each call, this rank's batches of the first steps of a dataset."""
+    once = stream.model_copy(update={"epochs": 1})
+    return lambda: takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
+
+
+def summary(result: "TrainResult") -> str:
+    """Return one line on what a run did."""
+    return (
+        f"{result.steps} step{'s' * (result.steps != 1)}: {loss_change(result)},"
+        f" {result.samples_per_s:.1f} samples/s; checkpoint: {result.checkpoint}"
+    )
+
+
+def loss_change(result: "TrainResult") -> str:
+    """Return the loss at the start and at the end of a run, and its change."""
+    first, last = result.first_loss, result.last_loss
+    if first is None or last is None:
+        return "no loss"
+    if first == last:
+        return f"loss {last:.3f}"
+    change = "" if first == 0 else f" ({abs(1 - last / first):.0%} {'lower' if last < first else 'higher'})"
+    return f"loss {first:.3f} -> {last:.3f}{change}"

@@ -1,0 +1,56 @@
+"""Fine-tune a video tokenizer, a causal 3D VAE, on a dataset.
+
+Also under torchrun. The same command goes on from the last checkpoint. SIGTERM and SIGUSR1 save and end with status 75.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pipelines.commands.train import add_arguments as add_arguments
+from pipelines.commands.train import finish, held_out_batches
+from pipelines.configuration.config import resolve
+
+if TYPE_CHECKING:
+    from loader.read.stream_config import StreamConfig
+    from pipelines.configuration.train_vae_config import VaeRunConfig
+    from train.loop.trainer import TrainResult
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains and prints how the loss went; under torchrun rank 0 prints."""
+    from pipelines.configuration.train_vae_config import VaeRunConfig
+
+    config = resolve(VaeRunConfig, options.config, options.set)
+    return finish(train(config), config.out, options.json)
+
+
+def train(config: "VaeRunConfig") -> "TrainResult":
+    """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
+    from loader.blend import open_source
+    from loader.storage import open_storage
+    from loader.stream.stream import VideoStream
+    from train.distributed.alone import alone
+    from train.distributed.world import join
+    from train.loop.interrupt import interrupts
+    from train.vae.look import Look
+    from train.vae.trainer import VaeTrainer
+
+    # A signal must not end a rank that is about to say which other one was lost.
+    with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
+
+        def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
+            # A dataset may hold latents, too; a tokenizer is trained on pixels.
+            pixels = stream.model_copy(update={"latents": False})
+            return VideoStream(open_source(dataset, config.storage), pixels, world.rank, world.size)
+
+        look = None
+        if config.held_out:
+            batches = held_out_batches(
+                config.held_out.dataset, config.held_out.steps, config.stream, open_stream
+            )
+            look = Look(config.held_out.every_steps, batches, config.held_out.shown)
+        stream = open_stream(config.dataset, config.stream)
+        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
+        with alone(world, places, "reelweave train-vae") as held:
+            checkpoints = held[-1] if config.checkpoints else None
+            return VaeTrainer(config.train, stream, config.out, look, checkpoints).run()

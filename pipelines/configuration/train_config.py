@@ -1,0 +1,65 @@
+"""The whole configuration of ``reelweave train``; needs torch, so commands import it when they run."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from loader.read.stream_config import StreamConfig
+from loader.storage import StorageConfig
+from train.config.run import TrainConfig
+from train.latents.config import LatentsConfig
+
+
+class HeldOutConfig(BaseModel, frozen=True, extra="forbid"):
+    """Clips that are not trained on, whose loss is measured now and then at fixed quantiles of the time."""
+
+    dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
+    every_steps: int = Field(500, ge=1, description="optimizer steps between two measurements")
+    steps: int = Field(4, ge=1, description="steps of its first epoch that are measured, at most")
+
+
+class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
+    """Where the data are, how they stream, what is trained."""
+
+    dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
+    out: Path = Field(description="folder for metrics and TensorBoard events, and for checkpoints by default")
+    checkpoints: str | None = Field(None, description="folder or s3:// prefix of the checkpoints alone")
+    stream: StreamConfig
+    train: TrainConfig = TrainConfig()
+    held_out: HeldOutConfig | None = Field(
+        None, description="measure the loss of other clips, too; null measures none"
+    )
+    latents: LatentsConfig = Field(
+        LatentsConfig(),
+        description="what `reelweave latents` stores (docs/latents.md); training does not read it",
+    )
+    storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _loader_counts_the_tokens_the_model_sees(self) -> Self:
+        counted, seen = self.stream.buckets, self.train.compression
+        if counted.compression != seen:
+            raise ValueError(
+                f"stream.buckets.compression must be {seen.model_dump()}: what train.tokenizer and"
+                " train.model.patch make of a video"
+            )
+        text_tokens = self.train.text.max_text_tokens + 1
+        if counted.max_text_tokens < text_tokens:
+            raise ValueError(
+                f"stream.buckets.max_text_tokens must be at least {text_tokens}:"
+                " train.text.max_text_tokens and a start token"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _published_models_take_no_packs(self) -> Self:
+        if self.stream.regime == "pack" and self.train.model.kind == "diffusers":
+            raise ValueError("stream.regime pack is for models of ours; a model of diffusers takes no packs")
+        return self
+
+    @model_validator(mode="after")
+    def _pixels_are_trained_on(self) -> Self:
+        if not self.stream.decode:
+            raise ValueError("stream.decode must be true: training needs pixels")
+        return self

@@ -1,0 +1,225 @@
+"""A dataset's version with latents, from the training configuration to the published manifest."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curate.ledger import LEDGER, Ledger, digest
+from curate.records import Row
+from curate.run.shard import written_shards
+from curate.runners.pipeline import runner
+from curate.runners.progress import Progress, write_status
+from loader.base.difference import first_difference
+from loader.blend.reading import is_blend_file
+from loader.buckets.buckets import Assignment, assign, buckets_of, shapes_of
+from loader.dataset import Dataset, ShardRecord, open_dataset, settle
+from loader.dataset.latents import empty_path
+from loader.dataset.manifest import MANIFEST
+from loader.dataset.shard import npy_bytes
+from loader.errors import RunError, UsageError
+from loader.storage import Storage, leased, open_storage
+from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.latents.buckets import described, samples_of, size_of
+from pipelines.latents.publish import publish_version
+from pipelines.latents.work import EMPTY, STAGE, Loaded, Measure, WriteShard, stage
+from train.latents.identity import text_identity, tokenizer_identity
+from train.latents.plan import PlannedShard, plan_shards
+from train.latents.shard import ShardWriter
+
+_NOTE = "latents"
+_VERSIONED = ("torch", "diffusers", "transformers")
+_HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        dataset: the new version.
+        already_there: whether there was nothing to do.
+    """
+
+    dataset: Dataset
+    already_there: bool
+
+
+def make_latents(
+    uri: str, out: str, config: TrainRunConfig, progress: Callable[[Progress], None] = lambda _: None
+) -> Outcome:
+    """Makes ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
+
+    Raises:
+        UsageError: an encoder is not there, ``out`` holds something else, or nothing would be stored.
+        RunError: the environment failed, or float16 cannot hold a number; what was done is kept for the next run.
+    """
+    source = _source(uri, config)
+    storage = open_storage(out, config.storage)
+    with leased(storage, "reelweave latents") as held:
+        already_there = _make(source, held, out, config, progress)
+    return Outcome(Dataset(storage, config.storage), already_there)
+
+
+def _make(
+    source: Dataset,
+    storage: Storage,
+    out: str,
+    config: TrainRunConfig,
+    progress: Callable[[Progress], None],
+) -> bool:
+    """Make the version as the holder of its place's lease; whether it was there already."""
+    ledger = Ledger(storage)
+    asked = _asked(source, config)
+    if storage.stat(MANIFEST) is not None:
+        finished = Dataset(storage, config.storage)
+        _check_same(finished.manifest.config, asked, out)
+        _tidy(storage, finished)
+        return True
+    note = _begun(storage, ledger, asked, out)
+    assignment = assign(source.plan_index, config.stream.buckets)
+    loaded = Loaded(config, context=asked["text"] is not None)
+    facts = _facts(config, assignment, loaded) if note is None else note["facts"]
+    latents = described(source, config, assignment, asked, facts)
+    if note is None:
+        note = {"asked": asked, "facts": facts}
+        ledger.write_note(_NOTE, note)
+    plans = plan_shards(
+        samples_of(source, config, assignment, latents), int(config.latents.max_shard_mb * 1e6)
+    )
+    writer = ShardWriter(source.shard_storage, source.manifest.foreign is not None, storage, config.stream)
+    stage_function = WriteShard(loaded, writer, ledger, digest(note))
+    closed = _written(plans, stage_function, config, progress)
+    shards = [_record(closed[plan.id]) for plan in plans]
+    failed = {one["key"]: one["reason"] for plan in plans for one in closed[plan.id]["failed"]}
+    if failed and len(failed) == source.manifest.totals.samples:
+        raise RunError(
+            f"no sample of {source.storage.root} could be encoded, the first: {next(iter(failed.values()))}"
+        )
+    files = {}
+    if latents.text is not None:
+        context = npy_bytes(ledger.read_arrays(EMPTY)["context"])
+        text = latents.text.model_copy(update={"empty": empty_path(context)})
+        latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
+    shards = [shard for shard in shards if shard.rows]
+    publish_version(source, storage, shards, failed, asked, latents, files)
+    _tidy(storage, Dataset(storage, config.storage))
+    return False
+
+
+def _tidy(storage: Storage, made: Dataset) -> None:
+    settle(storage, made.manifest, made.shards())
+    storage.delete_tree(LEDGER)
+    storage.sweep()
+
+
+def _source(uri: str, config: TrainRunConfig) -> Dataset:
+    if is_blend_file(uri):
+        raise UsageError(f"{uri} is a blend; make a version of each of its datasets, and blend those")
+    source = open_dataset(uri, config.storage)
+    if source.latents is not None:
+        raise UsageError(f"{uri} is a version with latents itself; make another from {source.latents.source}")
+    carries = (
+        config.latents.clips or config.latents.on_the_fly or config.latents.device_hour_price is not None
+    )
+    if source.manifest.foreign and carries:
+        raise UsageError(
+            f"{uri} is an index over tars of somebody else, whose clips are not carried: leave latents.clips,"
+            " latents.on_the_fly and latents.device_hour_price unset"
+        )
+    buckets = config.stream.buckets
+    names = {str(bucket) for bucket in buckets_of(buckets)}
+    if unknown := [name for name in config.latents.on_the_fly if name not in names]:
+        raise UsageError(
+            f"latents.on_the_fly: {unknown[0]} is no bucket; there are {', '.join(sorted(names))}"
+        )
+    for place, one in enumerate(config.stream.curriculum.root if config.stream.curriculum else ()):
+        if first_difference(shapes_of(buckets), shapes_of(one.buckets(buckets))):
+            raise UsageError(
+                f"stream.curriculum.{place} trains at other frames or sizes, and a version holds one of each clip: make"
+                " a version for every stage, and train the stages one after the other"
+            )
+    return source
+
+
+def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
+    """Everything that the new version's content follows from, but measured seconds."""
+    own = config.latents
+    return {
+        "latents": own.model_dump(mode="json", exclude=set(own.SPEED_ONLY)),
+        "source_index": source.manifest.index_sha256,
+        "tokenizer": tokenizer_identity(config.train.tokenizer),
+        "text": text_identity(config.train) if own.context else None,
+        "shapes": shapes_of(config.stream.buckets),
+        "seed": config.stream.seed,
+        "decoder": config.stream.decoder,
+    }
+
+
+def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
+    """What an interrupted run knew; None where none was begun."""
+    note: dict[str, Any] | None = ledger.read_note(_NOTE)
+    if note is not None:
+        _check_same(note["asked"], asked, out)
+    elif (stray := next(storage.list(), None)) is not None:
+        raise UsageError(f"{out} is not empty, it holds {stray.path}; choose another --out")
+    return note
+
+
+def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
+    if differs := first_difference(there, asked):
+        raise UsageError(f"{out} was made, or begun, otherwise: {differs}; choose another --out")
+
+
+def _facts(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) -> list[Row]:
+    """What the latents of each bucket are and cost, by bucket."""
+    counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
+    rows = [
+        {"bucket": list(size_of(assignment, place)), "samples": count}
+        for place, count in enumerate(counts.tolist())
+    ]
+    found = list(runner(config.latents.runner)(rows, [stage(Measure(loaded), config, len(rows))]))
+    for fact in found:
+        if "error" in fact:
+            raise UsageError(fact["error"])
+    return sorted(
+        ({name: value for name, value in fact.items() if name != "timing"} for fact in found),
+        key=lambda fact: list(fact["bucket"]),
+    )
+
+
+def _written(
+    plans: Sequence[PlannedShard],
+    function: WriteShard,
+    config: TrainRunConfig,
+    progress: Callable[[Progress], None],
+) -> dict[str, Row]:
+    """Writes what is not written yet; all of the ledger's entries, by shard."""
+    ledger, fingerprint = function.ledger, function.fingerprint
+    sizes = {plan.id: plan.size for plan in plans}
+    done = {name for name in written_shards(ledger, STAGE, fingerprint) if name in sizes}
+    before, began = sum(sizes[name] for name in done), time.monotonic()
+
+    def report(current: str = "") -> None:
+        filled, total = sum(sizes[name] for name in done), sum(sizes.values())
+        gained, left = filled - before, total - filled
+        eta_s = (time.monotonic() - began) * left / gained if gained else None
+        now = Progress(STAGE, len(done), len(plans), filled, total, eta_s, current=current)
+        progress(now)
+        write_status(ledger, now)
+
+    report()
+    rows = [plan.to_row() for plan in plans if plan.id not in done]
+    for row in runner(config.latents.runner)(rows, [stage(function, config, len(rows))] if rows else []):
+        done.add(row["id"])
+        report(row["id"])
+    closed = written_shards(ledger, STAGE, fingerprint)
+    if missing := [plan.id for plan in plans if plan.id not in closed]:
+        raise RunError(f"shard {missing[0]} gave no result; run the same command again")
+    return closed
+
+
+def _record(entry: Row) -> ShardRecord:
+    return ShardRecord(entry["path"], entry["size"], entry["sha256"], entry["rows"])

@@ -1,0 +1,90 @@
+"""From a profile of cascades to the costs that `reelweave plan` counts with."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import UsageError
+from pipelines.configuration.config import resolve
+from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.files import read_text, write_whole
+
+if TYPE_CHECKING:
+    from train.cascade.costs.fit import Fitted
+
+
+def add_arguments(parser: Any) -> None:
+    """Its options.
+
+    Args:
+        parser: or a group of one.
+    """
+    parser.add_argument("--cascades", type=Path, metavar="CSV", help="of `reelweave bench cascades`")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="of `reelweave train`")
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="that divide the optimizer's state (1)"
+    )
+    parser.add_argument("--gpus-per-node", type=int, default=8, metavar="N", help="of the cluster (8)")
+    parser.add_argument("--out", type=Path, metavar="JSON", help="the costs; costs.json, unless given")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one key of the configuration",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fits, writes the costs, and prints how far off they are of shapes that a fit has not seen."""
+    if options.config is None:
+        raise UsageError("fit --cascades needs --config FILE, the configuration of the run that was measured")
+    if min(options.gpus, options.gpus_per_node) < 1:
+        raise UsageError("--gpus and --gpus-per-node must be at least 1")
+    fitted = _fitted(options)
+    out = options.out or Path("costs.json")
+    write_whole(out, (fitted.costs.model_dump_json(indent=1) + "\n").encode(), "--out")
+    if options.json:
+        held_out = {name: error.model_dump() for name, error in fitted.costs.held_out.items()}
+        print_json({"out": str(out), "held_out": held_out, "notes": fitted.notes})
+        return 0
+    rows = [
+        (name, f"{error.mean:.1%}", f"{error.max:.1%}", error.rows)
+        for name, error in fitted.costs.held_out.items()
+    ]
+    columns = ["module", "held-out error", "worst", "held-out rows"]
+    stdout().print(table(f"costs of cascades, in {out}", columns, rows))
+    for note in fitted.notes:
+        stdout().print(note, markup=False, soft_wrap=True)
+    stdout().print(f"next: reelweave plan --trace FILE --costs {out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _fitted(options: argparse.Namespace) -> "Fitted":
+    import numpy as np
+
+    from loader.buckets.buckets import Bucket
+    from pipelines.configuration.train_config import TrainRunConfig
+    from train.cascade.costs.cost_model import Links
+    from train.cascade.costs.fit import Fitted, fit_costs
+    from train.cascade.costs.profile_csv import read_profile
+    from train.cascade.costs.run_sizes import sizes_of, with_rehearsed_peaks
+    from train.memory.shapes import Shape
+
+    profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
+    config = resolve(TrainRunConfig, options.config, options.set)
+    notes = []
+    if not np.isfinite(profile.peak_gib).any():
+        notes.append("no peaks were measured: memory is that of a rehearsal (train.memory.dry_run)")
+        profile = with_rehearsed_peaks(profile, config.train)
+    first = Shape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
+    buckets = config.stream.buckets
+    found = fit_costs(
+        profile,
+        str(options.cascades),
+        sizes_of(config.train, first, options.gpus),
+        Links(gpus_per_node=options.gpus_per_node, balanced=True),
+        buckets.compression,
+        buckets.max_text_tokens,
+    )
+    return Fitted(found.costs, (*notes, *found.notes))

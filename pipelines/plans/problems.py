@@ -1,0 +1,152 @@
+"""What `reelweave plan` plans: the iteration of a case, or those of a trace."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from loader.base.finite import finite
+from loader.errors import UsageError
+from pipelines.terminal.files import read_text
+
+if TYPE_CHECKING:
+    from loader.base.arrays import Floats
+    from train.cascade.costs.cost_model import CostModel, Links, Samples
+    from train.cascade.paper.trace import Trace
+    from train.cascade.placement.communication import Traffic
+    from train.cascade.problem import Problem
+
+_Step = TypeVar("_Step")
+
+
+class Posed(NamedTuple):
+    """Iterations to plan.
+
+    Attributes:
+        problems: one for each step.
+        operations: seconds of one GPU that each cascade computes, of each step, float64 [S, M].
+        traffic: bytes that cascades exchange and hand over, of each step.
+        links: assumed by the times.
+    """
+
+    problems: "list[Problem]"
+    operations: "list[Floats]"
+    traffic: "list[Traffic]"
+    links: "Links"
+
+
+def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
+    """Return the iterations that the options name.
+
+    Args:
+        options: of the command.
+        links: of the cluster; None: those of the costs, with as many GPUs in a node as the trace says.
+
+    Raises:
+        UsageError: an option or a file is wrong; names the step that cannot run.
+    """
+    from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
+
+    if options.case:
+        for name in ("costs", "cost_table", "degrees"):
+            if getattr(options, name):
+                raise UsageError(f"--{name.replace('_', '-')} goes with --trace: a case has its own")
+        samples, gpus = case_samples(options.case, options.seed)
+        costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
+        return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), f"--case {options.case}")
+    from loader.buckets.tokens import COMPRESSIONS
+    from train.cascade.paper.trace import read_trace
+
+    trace = read_trace(options.trace)
+    degrees = _degrees(options.degrees) if options.degrees else None
+    if options.cost_table:
+        return _looked_up(options, trace, degrees, links)
+    costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
+    if options.costs:
+        costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
+    links = links or costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
+    costs = costs.model_copy(update={"links": links})
+    compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
+    try:
+        steps = trace.samples(compression, costs.text_tokens)
+    except UsageError as error:
+        raise UsageError(f"{options.trace}, {error}") from error
+    return _counted(steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, str(options.trace))
+
+
+def _counted(
+    steps: "list[Samples]",
+    costs: "CostModel",
+    gpus: int,
+    degrees: tuple[int, ...],
+    memory_bytes: float,
+    name: str,
+) -> Posed:
+    """Return the problems of a cost model."""
+    from train.cascade.paper.trace import arithmetic
+    from train.cascade.placement.communication import Traffic
+
+    return Posed(
+        _each(steps, lambda samples: costs.problem(samples, gpus, degrees, memory_bytes), name),
+        [arithmetic(costs, samples) for samples in steps],
+        [Traffic.of(costs, samples) for samples in steps],
+        costs.links,
+    )
+
+
+def _looked_up(
+    options: argparse.Namespace, trace: "Trace", degrees: tuple[int, ...] | None, links: "Links | None"
+) -> Posed:
+    """Return the problems of an explicit table, in whose times all communication is."""
+    import numpy as np
+
+    from train.cascade.costs.cost_model import Links
+    from train.cascade.paper.cost_table import read_cost_table
+    from train.cascade.placement.communication import Traffic
+
+    if options.costs:
+        raise UsageError("--costs and --cost-table are two ways of telling costs: give one of them")
+    table = read_cost_table(
+        read_text(options.cost_table, "--cost-table"), f"--cost-table {options.cost_table}"
+    )
+    memory_gib = options.memory_gib
+    problems = _each(
+        trace.steps,
+        lambda step: table.problem(step, trace.gpus, degrees, memory_gib),
+        str(options.trace),
+    )
+    # The cheapest degree communicates least, so that its time is nearest to the arithmetic alone.
+    work = [np.where(problem.has_SM, problem.work_SMK.min(axis=2), 0.0) for problem in problems]
+    none = [Traffic(np.zeros_like(work_SM), np.zeros_like(work_SM)) for work_SM in work]
+    return Posed(problems, work, none, links or Links(gpus_per_node=trace.gpus_per_node))
+
+
+def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: str) -> "list[Problem]":
+    """Return the problem of each step; errors name the step."""
+    problems = []
+    for number, step in enumerate(steps):
+        try:
+            problems.append(posing(step))
+        except UsageError as error:
+            raise UsageError(f"{name}, step {number}: {error}") from error
+    return problems
+
+
+def _cost_model(file: Path) -> "CostModel":
+    from train.cascade.costs.cost_model import CostModel
+
+    try:
+        return finite(CostModel.model_validate_json(read_text(file, "--costs")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"--costs {file}{f', key {where}' if where else ''}: {first['msg']}") from error
+
+
+def _degrees(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and 0 < int(part) <= 65_536 for part in parts):
+        raise UsageError(f"--degrees {text}: give whole numbers such as 1,2,4,8")
+    return tuple(sorted({int(part) for part in parts}))

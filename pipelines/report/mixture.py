@@ -1,0 +1,91 @@
+"""What a cluster's steps are planned for on paper: a dataset, or a named mixture."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from loader.blend.source import Source
+from loader.buckets.buckets import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
+from loader.buckets.cost import Cost
+from loader.paper.dataset_steps import dataset_packs, dataset_steps, draws_of
+from loader.paper.packed_steps import PackedStep, packed_steps
+from loader.paper.simulate import PlannedStep, planned_steps
+from loader.paper.workloads import WORKLOADS
+from loader.plan.microbatches import Microbatches
+from loader.plan.plan import plan_epoch
+from loader.plan.policy import Division, Policy, budgets_of
+from loader.plan.shuffle import Shuffle
+from loader.read.locality import Locality, locality, near_rows
+
+_STEPS_AT_ONCE = 2
+_RUNS = (1, 4, 16)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What is planned for.
+
+    Attributes:
+        name: as the person gave it.
+        buckets: shapes.
+        budgets: of a microbatch or a pack.
+        steps: the first so many steps under a division and a cost.
+        packs: the same in packs.
+        locality: what steps read, by ``shuffle.run``; None for a named mixture, which lies nowhere.
+    """
+
+    name: str
+    buckets: tuple[Bucket, ...]
+    budgets: Budgets
+    steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
+    packs: Callable[[Division, Cost, int], Iterator[tuple[PackedStep, float]]]
+    locality: Callable[[Division, Cost], dict[int, Locality]] | None = None
+
+
+def workload(name: str, seed: int) -> Mixture:
+    """A named mixture."""
+    found = WORKLOADS[name]
+
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        sizes = found.batch_sizes(budgets_of(division.policy, found.budgets))
+
+        def draw(step: int) -> Microbatches:
+            return found.draw(sizes, seed, step, division.per_step, division.run)
+
+        return planned_steps(draw, division, cost, count)
+
+    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
+        tokens = _STEPS_AT_ONCE * division.per_step * found.budgets.memory_tokens
+        samples = partial(found.samples, seed, tokens)
+        return packed_steps(
+            samples, division.policy, cost, found.budgets, division.ranks, division.microbatches, count
+        )
+
+    return Mixture(name, found.buckets, found.budgets, steps, packs)
+
+
+def dataset(name: str, source: Source, config: BucketConfig, seed: int) -> Mixture:
+    """The own mixture of a dataset or a blend, from the index."""
+
+    def assigned(policy: Policy, cost: Cost) -> Assignment:
+        return replace(assign(source.plan_index, budgets_of(policy, config)), cost=cost)
+
+    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        assignment = assigned(division.policy, cost)
+        return dataset_steps(assignment, draws_of(source, assignment, seed), seed, division, count)
+
+    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
+        assignment = assigned(division.policy, cost)
+        return dataset_packs(assignment, draws_of(source, assignment, seed), seed, division, count)
+
+    def read(division: Division, cost: Cost) -> dict[int, Locality]:
+        assignment, index = assigned(division.policy, cost), source.plan_index
+        near_N, draws = near_rows(index), draws_of(source, assignment, seed)(0)
+        found = {}
+        for run in _RUNS:
+            shuffle = Shuffle(order="permuted", run=run)
+            plan = plan_epoch(assignment, seed, 0, division, draws=draws, shuffle=shuffle, near_N=near_N)
+            found[run] = locality(index, plan, near_N)
+        return found
+
+    return Mixture(name, buckets_of(config), config, steps, packs, read)

@@ -1,0 +1,45 @@
+"""Files that a person names on the command line."""
+
+import os
+from pathlib import Path
+
+from loader.base.named_file import read_named_text
+from loader.errors import UsageError
+
+_MOST_BYTES = 64 << 20
+
+
+def read_text(path: Path, option: str = "") -> str:
+    """The whole of a text file.
+
+    Args:
+        path: of the file.
+        option: that names it, for messages.
+
+    Raises:
+        UsageError: it cannot be read, is too large or no text.
+    """
+    return read_named_text(path, _MOST_BYTES, f"{option} {path}".strip())
+
+
+def write_whole(path: Path, data: bytes, option: str = "") -> None:
+    """Writes a file that is there whole or not at all.
+
+    Args:
+        path: of the file; its folder is made.
+        data: its content.
+        option: that names it, for messages.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            aside.write_bytes(data)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}".strip()) from error
