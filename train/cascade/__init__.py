@@ -1,1 +1,1 @@
-"""One iteration as cascades: which module runs on which microbatch, with how many GPUs, on which of them, and when."""
+"""Cascade training: degree, GPUs and start time of every module and microbatch of an iteration."""

@@ -1,6 +1,6 @@
-"""What is to be planned: the cascades of one iteration, and what each takes with every degree.
+"""Planning problem of one iteration: its cascades, and their time and memory at every degree.
 
-A sample here is what an iteration's plan moves as one: a microbatch of one bucket, of any B.
+A sample is the unit that a plan moves: a microbatch of one bucket, of any B.
 """
 
 from collections.abc import Iterator
@@ -35,16 +35,16 @@ class Problem:
     """S samples of M modules with K degrees.
 
     Attributes:
-        gpus: that there are, all alike.
+        gpus: number of identical GPUs.
         degrees_K: numbers of GPUs that a cascade may run on, rising, int64 [K].
-        seconds_SMK: time of a cascade, float64 [S, M, K]; infinite where it cannot run with so many GPUs, and for all
-            of them where a sample has no such module, as no VAE with cached latents.
-        memory_SMK: bytes at its peak on each of its GPUs, weights, gradients and all else that lies there included,
-            float64 [S, M, K].
-        memory: bytes of a GPU.
+        seconds_SMK: time of a cascade, float64 [S, M, K]; infinite at a degree that the module does not
+            support, and at all degrees where a sample lacks the module, as the VAE with cached latents.
+        memory_SMK: peak bytes of a cascade on each of its GPUs, including weights, gradients and other resident
+            state, float64 [S, M, K].
+        memory: memory of one GPU in bytes.
 
     Raises:
-        UsageError: a sample's DiT, or a module that it has, fits with no degree.
+        UsageError: a sample's DiT, or another module that it has, fits at no degree.
     """
 
     gpus: int
@@ -67,30 +67,30 @@ class Problem:
 
     @property
     def samples(self) -> int:
-        """S."""
+        """Number of samples, S."""
         return len(self.seconds_SMK)
 
     @cached_property
     def possible_SMK(self) -> Flags:
-        """Which degrees a cascade may have: those that take a time, fit a GPU's memory, and are there."""
+        """Feasible degrees: finite time, within a GPU's memory, and no more GPUs than exist; bool [S, M, K]."""
         fits_SMK = self.memory_SMK <= self.memory
         return np.isfinite(self.seconds_SMK) & fits_SMK & (self.degrees_K <= self.gpus)
 
     @cached_property
     def has_SM(self) -> Flags:
-        """Which modules each sample has, bool [S, M]."""
+        """Modules present in each sample, bool [S, M]."""
         return np.asarray(self.possible_SMK.any(axis=2))
 
     @cached_property
     def times_SMK(self) -> Floats:
-        """Seconds of what is possible; infinite elsewhere."""
+        """Seconds at feasible degrees, float64 [S, M, K]; infinite elsewhere."""
         return np.where(self.possible_SMK, self.seconds_SMK, np.inf)
 
     @cached_property
     def work_SMK(self) -> Floats:
-        """GPU-seconds of what is possible, float64 [S, M, K]; infinite elsewhere."""
+        """GPU-seconds at feasible degrees, float64 [S, M, K]; infinite elsewhere."""
         return self.times_SMK * self.degrees_K
 
     def cascades(self) -> Iterator[Cascade]:
-        """All of them, sample by sample."""
+        """Iterate over all cascades, sample by sample."""
         return (Cascade(sample, Module(module)) for sample, module in np.argwhere(self.has_SM).tolist())

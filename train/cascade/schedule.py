@@ -1,4 +1,4 @@
-"""A plan of one iteration: with which degree each cascade runs, on which GPUs, from when to when."""
+"""Schedule of one iteration: degree, GPUs, start and end of each cascade."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class Run(NamedTuple):
     """One cascade in a plan.
 
     Attributes:
-        cascade: what runs.
-        start_s: when, from the start of the iteration.
-        end_s: until when.
-        gpus: on which, rising; as many as its degree.
+        cascade: sample and module.
+        start_s: seconds from the start of the iteration.
+        end_s: seconds from the start of the iteration.
+        gpus: GPU numbers, rising; as many as the degree.
     """
 
     cascade: Cascade
@@ -26,11 +26,11 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every cascade of a `Problem` once.
+    """Runs of every cascade of a `Problem`, each once.
 
     Attributes:
-        runs: in the order of their starts; those of one start by sample and module. All ranks run them in this order.
-        gpus: that there are.
+        runs: sorted by start, then sample and module; all ranks execute them in this order.
+        gpus: number of GPUs.
     """
 
     runs: tuple[Run, ...]
@@ -38,12 +38,12 @@ class Schedule:
 
     @classmethod
     def of(cls, runs: Iterable[Run], gpus: int) -> "Schedule":
-        """Puts runs in order."""
+        """Sort runs into a schedule."""
         return cls(tuple(sorted(runs, key=lambda run: (run.start_s, run.cascade))), gpus)
 
     @cached_property
     def makespan_s(self) -> float:
-        """When the last cascade ends."""
+        """Latest end of a cascade, in seconds."""
         return max((run.end_s for run in self.runs), default=0.0)
 
     @property
@@ -53,11 +53,11 @@ class Schedule:
 
     @property
     def idle(self) -> float:
-        """Share of the GPUs' time until the makespan in which they run nothing."""
+        """Idle share of all GPU time until the makespan."""
         return 1 - self.busy_s / (self.gpus * self.makespan_s) if self.runs else 0.0
 
     def rows(self) -> list[dict[str, Any]]:
-        """As JSON values: cascade, sample, module, start_s, end_s, gpus."""
+        """Return JSON values: cascade, sample, module, start_s, end_s, gpus."""
         return [
             {
                 "cascade": number,
@@ -72,7 +72,7 @@ class Schedule:
 
     @classmethod
     def from_rows(cls, rows: Iterable[dict[str, Any]], gpus: int) -> "Schedule":
-        """The inverse of `rows`."""
+        """Build a schedule from `rows`."""
         return cls.of(
             (
                 Run(

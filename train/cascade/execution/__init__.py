@@ -1,1 +1,1 @@
-"""Plans of cascades, run on process groups: in one order, with handoffs, and with exact gradients."""
+"""Execution of cascade plans on process groups: a common order, handoffs, exact gradients."""

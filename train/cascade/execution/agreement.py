@@ -1,4 +1,4 @@
-"""Whether all ranks mean to run the same: with two orders they would wait for each other for ever."""
+"""Check that all ranks run the same plan; different orders would deadlock."""
 
 import hashlib
 from collections import Counter
@@ -13,10 +13,10 @@ from train.distributed.world import World
 
 
 def agree(world: World, events: Sequence[Event], work: Work) -> None:
-    """Compares what the ranks are about to run, and the sizes of what they hand over; a collective.
+    """Compare the event order and transfer sizes of all ranks; a collective.
 
     Raises:
-        RunError: on all ranks, where they differ; names the ranks that differ from most others, and the first place.
+        RunError: on all ranks, if plans differ; names the ranks in the minority and the first difference.
     """
     lines = [_line(event, work) for event in events]
     digests = world.gather_text(hashlib.sha256("\n".join(lines).encode()).hexdigest())

@@ -1,7 +1,7 @@
-"""Messages between ranks beside their collectives: sent and forgotten, expected before they are needed.
+"""Asynchronous point-to-point messages between ranks, separate from collectives.
 
-Arachne, section IV-D: results leave the GPU on a stream of their own and travel through host memory over Gloo, while
-the stream of the work goes on and the network of the collectives is left alone.
+Arachne, section IV-D: a side stream copies results to host memory and Gloo transfers them. The compute stream
+continues and the network of the collectives stays free.
 """
 
 from collections.abc import Sequence
@@ -16,49 +16,49 @@ from train.cascade.execution.work import Part
 
 
 class Sent(NamedTuple):
-    """A message on its way.
+    """A pending send.
 
     Attributes:
-        posted: its transfer, once it has left the device.
+        posted: future of the transfer; ready once the message has left the device.
     """
 
     posted: "Future[dist.Work]"
 
     def done(self) -> bool:
-        """Whether it has arrived."""
+        """Return True once the message has arrived."""
         return self.posted.done() and self.posted.result().is_completed()
 
     def wait(self) -> None:
-        """Returns when it has arrived."""
+        """Block until the message has arrived."""
         self.posted.result().wait()
 
 
 class Expected(NamedTuple):
-    """A message that comes, or has come."""
+    """A pending receive."""
 
     message: torch.Tensor
     parts: Sequence[Part]
     transfer: dist.Work
 
     def wait(self, device: torch.device) -> list[torch.Tensor]:
-        """What it holds, on the device."""
+        """Block until the message is here and return its tensors on the device."""
         self.transfer.wait()
         return unpacked(self.message.to(device, non_blocking=True), self.parts)
 
 
 class Channel:
-    """One rank's end.
+    """Point-to-point endpoint of one rank.
 
     Args:
-        group: all ranks, over Gloo.
-        device: where this rank computes.
+        group: Gloo group of all ranks.
+        device: compute device of this rank.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group, self._device = group, device
         make: Any = torch.cuda.Stream
         self._aside: torch.cuda.Stream | None = make(device) if device.type == "cuda" else None
-        # Messages wait there for their copies, not in the thread of the cascades.
+        # This thread waits for the copy to the host, so that the cascades' thread need not.
         self._sender = ThreadPoolExecutor(1, "handoffs")
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class Channel:
         self._sender.shutdown()
 
     def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int) -> Sent:
-        """Sends tensors, which must not change until they have arrived."""
+        """Send tensors asynchronously; they must not change until they have arrived."""
         message, copied = packed(tensors), None
         if self._aside is not None and message.is_cuda:
             host = torch.empty(message.shape, dtype=message.dtype, pin_memory=True)
@@ -81,7 +81,7 @@ class Channel:
         return Sent(self._sender.submit(self._post, message, to, tag, copied))
 
     def expect(self, parts: Sequence[Part], source: int, tag: int) -> Expected:
-        """Makes room for a message and lets it come."""
+        """Allocate a buffer and post the receive."""
         message = empty(parts, torch.device("cpu"), pinned=self._aside is not None)
         transfer = dist.irecv(message, group=self._group, group_src=source, tag=tag)
         assert transfer is not None

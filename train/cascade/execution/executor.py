@@ -1,8 +1,8 @@
-"""Runs a plan on this rank: its cascades in the one order of all ranks, each as soon as it can.
+"""Execution of a plan on this rank: cascades in the common order, each as soon as its inputs are here.
 
-Nothing waits for a time. Of the cascades that are left, the first in the order is next on each of its ranks, and what
-it takes is given by cascades before it, so some rank can always go on. Messages are posted without waiting for who
-takes them; where their room is short, a rank waits for those alone that cascades before its next one take.
+No cascade waits for its planned time. Progress is guaranteed: the first remaining cascade is next on each of
+its ranks, and its inputs come from cascades before it. Sends do not wait for the receiver. If the handoff
+buffer is full, a rank waits only for messages to cascades before its next one.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from train.measure.timings import StepClock
 
 
 class Executor:
-    """Runs steps.
+    """Executor of steps on one rank.
 
     Args:
         world: all ranks; GPU k of a plan is rank k.
-        pool: of their groups.
-        limit_bytes: for handoffs on a rank, without what owners hold because they have read it; None: as many as a
-            plan needs.
-        lookahead: how many cascades ahead of its use an owner's message may come.
-        ranks_per_node: between ranks of one node messages are preferred; None: all are on one.
+        pool: process groups.
+        limit_bytes: handoff buffer of a rank, without inputs that the rank itself has read; None: as much as
+            the plan needs.
+        lookahead: number of cascades by which a message from an owner may precede its use.
+        ranks_per_node: ranks of a node, between which messages are preferred; None: all ranks share one node.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Executor:
         self._ranks_per_node = ranks_per_node or world.size
 
     def run(self, schedule: Schedule, work: Work, clock: StepClock) -> Report:
-        """Runs a step on this rank; all ranks call it with the same schedule.
+        """Run a step on this rank; all ranks call it with the same schedule.
 
         Raises:
-            RunError: the ranks mean to run different plans.
-            UsageError: handoffs do not fit their room.
+            RunError: the ranks have different plans.
+            UsageError: the handoffs of one sample exceed the buffer.
         """
         order = in_order(schedule.runs)
         moves = flow(order, work, self._ranks_per_node)

@@ -1,7 +1,7 @@
-"""Who gives what to whom in a step: a pure function of the order, the same on every rank.
+"""Transfers of a step between ranks: a pure function of the order, identical on every rank.
 
-Arachne, section IV-D: what a DiT takes stays where it is on ranks that have made it, goes on from one of them to the
-others of the DiT's group, and is sent where no rank of the group has it.
+Arachne, section IV-D: inputs of a DiT stay in place on ranks that made them, and one of these broadcasts them
+to the rest of the DiT's group. A message is needed only if no rank of the group made them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ class Sending(NamedTuple):
     """A message from one rank to another.
 
     Attributes:
-        run: the cascade that takes it.
-        source: the rank that sends.
-        target: the rank that receives.
-        parts: what is sent.
+        run: receiving cascade.
+        source: sending rank.
+        target: receiving rank.
+        parts: tensors of the message.
     """
 
     run: Cascade
@@ -29,12 +29,12 @@ class Sending(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What a text or VAE cascade takes of its sample's owner for one of its parts.
+    """One input part of a text or VAE cascade, held by the sample's owner.
 
     Attributes:
-        cascade: that takes it.
-        number: of the part.
-        sending: the message; None where the owner makes the part itself.
+        cascade: receiving cascade.
+        number: index of the part.
+        sending: the message; None if the owner itself computes the part.
     """
 
     cascade: Cascade
@@ -43,16 +43,16 @@ class Input(NamedTuple):
 
 
 class Handoff(NamedTuple):
-    """What a module gives to the DiT of its sample.
+    """Output of a module for the DiT of its sample.
 
     Attributes:
-        cascade: that gives it, or would if it were not stored.
-        stored: whether the owner has it from the start.
-        parts: what it is.
-        givers: ranks that have it when it is made; the owner where it is stored.
+        cascade: producing cascade, also if the output is stored.
+        stored: True if the owner has read the output from the dataset.
+        parts: output tensors.
+        givers: ranks that hold the output when it is made; the owner if it is stored.
         takers: ranks of the DiT.
-        first: the taker that has it first, and gives it to those of its group that have it not.
-        sending: the message by which the first one gets it; None where it has made it itself.
+        first: the first taker to hold the output; it broadcasts to the rest of its group.
+        sending: the message to ``first``; None if that rank made the output.
     """
 
     cascade: Cascade
@@ -65,21 +65,21 @@ class Handoff(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all parts."""
+        """Total size of the parts."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def spreads(self) -> bool:
-        """Whether there are takers that get it from the first one."""
+        """True if takers receive the output from ``first``."""
         return not set(self.takers) <= {*self.givers, self.first}
 
 
 class Flow(NamedTuple):
-    """All that changes hands in a step.
+    """All transfers of a step.
 
     Attributes:
-        inputs: of text and VAE cascades.
-        handoffs: to DiTs.
+        inputs: inputs of text and VAE cascades.
+        handoffs: outputs for DiTs.
     """
 
     inputs: tuple[Input, ...]
@@ -87,7 +87,7 @@ class Flow(NamedTuple):
 
     @property
     def sendings(self) -> list[tuple[Input | Handoff, Sending]]:
-        """All messages; the place of each is its tag."""
+        """All messages; the index of each is its tag."""
         found: list[tuple[Input | Handoff, Sending]] = []
         found += [(one, one.sending) for one in self.inputs if one.sending]
         found += [(one, one.sending) for one in self.handoffs if one.sending]
@@ -95,12 +95,12 @@ class Flow(NamedTuple):
 
 
 def flow(runs: Iterable[Run], work: Work, ranks_per_node: int) -> Flow:
-    """What changes hands.
+    """Plan the transfers of a step.
 
     Args:
-        runs: all of a step.
-        work: what they compute.
-        ranks_per_node: between ranks of one node messages are preferred.
+        runs: all runs of the step.
+        work: computation of the step.
+        ranks_per_node: ranks of a node, between which messages are preferred.
     """
     by_cascade = {run.cascade: run for run in sorted(runs, key=lambda run: run.cascade)}
     inputs, moves = [], []
@@ -124,9 +124,9 @@ def flow(runs: Iterable[Run], work: Work, ranks_per_node: int) -> Flow:
 
 
 def way(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_node: int) -> tuple[int, int]:
-    """From which giver to which taker a result goes first; the same rank where one is both.
+    """Choose the giver and the taker of a first message; the same rank if one is both.
 
-    Of ways that are as good as each other, samples take turns, so that no rank carries all messages.
+    Samples rotate among equally good routes, so that no rank carries all messages.
     """
     if shared := sorted(set(givers) & set(takers)):
         return shared[0], shared[0]
@@ -137,14 +137,14 @@ def way(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_nod
 
 
 def share(parts: int, degree: int, number: int) -> range:
-    """Which parts of a cascade the number-th rank of its group makes: they are dealt out in turn."""
+    """Return the parts of a cascade that the number-th rank of its group makes, dealt round-robin."""
     return range(number, parts, degree)
 
 
 def lying(moves: Flow) -> dict[int, dict[int, int]]:
-    """Bytes of each sample that lie on a rank at once for handoffs, at most: {sample: {rank: bytes}}.
+    """Return the peak handoff bytes of each sample on each rank: {sample: {rank: bytes}}.
 
-    What owners hold because they have read it is not counted.
+    Inputs that an owner has read itself are not counted.
     """
     found: dict[int, dict[int, int]] = {}
 

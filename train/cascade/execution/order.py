@@ -1,4 +1,4 @@
-"""The one order in which all ranks run their cascades, and how it keeps handoffs within their room."""
+"""Common execution order of all ranks, with handoffs bounded by a buffer size."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from train.cascade.problem import Module
 from train.cascade.schedule import Run
 
 Lying = Mapping[int, Mapping[int, int]]
-"""Bytes of a sample's handoffs on each rank, {sample: {rank: bytes}}."""
+"""Handoff bytes of a sample on each rank, {sample: {rank: bytes}}."""
 
 
 class Open(NamedTuple):
-    """From here on handoffs of a sample may lie on its ranks: what is stored of it is sent, what comes is expected."""
+    """Event after which a sample may use handoff buffers: stored outputs are sent, receives are posted."""
 
     sample: int
 
@@ -22,14 +22,14 @@ Event = Run | Open
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Runs as they are planned, and no DiT before what it needs where modules take no time."""
+    """Sort runs as planned; a DiT follows its inputs even if modules take no time."""
     return sorted(runs, key=lambda run: (run.start_s, run.cascade.module == Module.DIT, run.cascade))
 
 
 def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Event]:
-    """Opens each sample before its first run, or earlier where its owner sends something.
+    """Insert an `Open` event before each sample's first run, or earlier where its owner sends a message.
 
-    That is then expected so many cascades of its taker ahead of its use.
+    The receiver posts such a message ``lookahead`` of its own cascades before use.
     """
     first_of: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
@@ -56,19 +56,21 @@ def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Eve
 
 
 def bounded(events: Sequence[Event], lying: Lying, limit: int | None) -> tuple[Event, ...]:
-    """An order in which samples that are open never need more than a limit on any rank.
+    """Reorder events so that open samples never exceed a limit on any rank.
 
-    A sample takes its room on all of its ranks when it is opened and leaves it with its DiT. Where there is none, it is
-    opened no earlier than before its first run, and the open sample whose DiT comes first is finished before; so, at
-    worst, one sample runs after the other.
+    A sample reserves its bytes on all of its ranks when it is opened and releases them with its DiT. If they do
+    not fit, it
+    opens right before its first run, after the open sample with the earliest DiT has finished. In the worst
+    case samples
+    run one after the other.
 
     Args:
-        events: every sample is opened before its first run; no DiT comes before what it needs.
-        lying: what each sample takes.
+        events: each sample opens before its first run; a DiT follows its inputs.
+        lying: handoff bytes of each sample.
         limit: bytes of a rank; None: no limit, and the order stays.
 
     Raises:
-        UsageError: a sample alone needs more.
+        UsageError: a single sample exceeds the limit.
     """
     if limit is None:
         return tuple(events)
@@ -124,7 +126,7 @@ class _Bounded:
                 self._held[rank] -= size
 
     def _full(self, sample: int) -> set[int]:
-        """Ranks that have no room for it."""
+        """Return the ranks without space for a sample."""
         own = self._lying.get(sample, {})
         return {rank for rank, size in own.items() if self._held.get(rank, 0) + size > self._limit}
 

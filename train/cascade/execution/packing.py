@@ -1,4 +1,4 @@
-"""Several tensors as one message."""
+"""Serialization of several tensors into one message."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ import torch
 
 from train.cascade.execution.work import Part
 
-_ALIGNED = 16  # bytes: where a tensor of any type may begin
+_ALIGNED = 16  # bytes: alignment for tensors of any dtype
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The bytes of all tensors, uint8 [bytes]; a single one's own, where they lie together."""
+    """Concatenate the bytes of tensors, uint8 [bytes]; a single contiguous tensor is not copied."""
     flats = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
     if len(flats) == 1:
         return flats[0]
@@ -18,13 +18,13 @@ def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def empty(parts: Sequence[Part], device: torch.device, pinned: bool = False) -> torch.Tensor:
-    """Room for the message of these parts."""
+    """Allocate a buffer for a message of these parts."""
     size = parts[0].bytes if len(parts) == 1 else sum(map(_room, parts))
     return torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
 
 
 def unpacked(message: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
-    """The tensors of a message; they share its memory."""
+    """Split a message into tensors that share its memory."""
     found, at = [], 0
     for part in parts:
         found.append(message[at : at + part.bytes].view(part.dtype).view(part.shape))

@@ -1,7 +1,7 @@
-"""Process groups by their ranks, made before a step needs them and kept for the next ones.
+"""Cache of process groups, created before a step and kept for later steps.
 
-A communicator costs memory and seconds on GPUs, so none is made while cascades run, and those of groups that plans
-come back to are kept: the planner's are aligned, and few.
+A communicator costs memory and seconds on GPUs, so none is made while cascades run. The planner's groups are
+aligned and few, so that most are reused.
 """
 
 import math
@@ -19,37 +19,38 @@ Group = tuple[int, ...]
 
 
 class Pool:
-    """The groups of one process.
+    """Process groups of one process.
 
     Args:
         world: all processes.
-        heads: of the DiT's attention; as many ranks as divide them exchange heads, the others make a ring of these.
-        capacity: groups that a rank is part of, at most, where a step needs no more.
+        heads: attention heads of the DiT; the largest common divisor of heads and ranks exchanges heads
+            (Ulysses), rings join the rest.
+        capacity: maximum number of cached groups per rank, unless a step needs more.
 
     Attributes:
-        channel: all processes over Gloo, beside whatever else they exchange; None where there is one process.
-        made: groups, from the beginning.
+        channel: Gloo group of all processes, used for messages alone; None with one process.
+        made: number of groups made so far.
     """
 
     def __init__(self, world: World, heads: int, capacity: int = 64) -> None:
         self._world, self._heads, self._capacity = world, heads, capacity
-        self._groups: dict[Group, dist.ProcessGroup] = {}  # the one that was needed last is last
+        self._groups: dict[Group, dist.ProcessGroup] = {}  # least recently used first
         self.made = 0
         self.channel: dist.ProcessGroup | None = None
         self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
             self.channel = _made(list(range(world.size)), backend="gloo")
-            # Nobody but its member need know of it.
+            # A group of one rank needs no collective.
             self._alone = _made([world.rank], use_local_synchronization=True)
 
     def prepare_runs(self, runs: Iterable[Run]) -> None:
-        """Makes the groups of a step (`prepare`)."""
+        """Make the groups of a step; see `prepare`."""
         self.prepare(group for run in runs for group in groups_of(run, self._heads))
 
     def prepare(self, groups: Iterable[Group]) -> None:
-        """Makes groups that are not there; all processes call it with the same ones, those of one rank are left out.
+        """Make missing groups; a collective with the same groups on all processes. Groups of one rank are skipped.
 
-        What is longest out of use is given up while one of its ranks is part of too many.
+        Evicts least recently used groups while one of their ranks belongs to more than ``capacity``.
         """
         needed = dict.fromkeys(group for group in groups if len(group) > 1)
         for group in needed:
@@ -69,11 +70,11 @@ class Pool:
                 dist.destroy_process_group(old)
 
     def group(self, ranks: Group) -> dist.ProcessGroup:
-        """One of two ranks or more that was prepared, seen from a member."""
+        """Return a prepared group of two or more ranks that contains this one."""
         return self._groups[ranks]
 
     def context(self, ranks: Group) -> ContextParallel | None:
-        """Context parallelism over the ranks of a DiT, of whom this is one; None for one rank."""
+        """Return context parallelism over the ranks of a DiT that include this one; None for one rank."""
         if len(ranks) == 1:
             return None
         near = _near(len(ranks), self._heads)
@@ -90,12 +91,12 @@ class Pool:
 
 def _made(ranks: list[int], **how: Any) -> dist.ProcessGroup:
     make: Any = dist.new_group
-    group: dist.ProcessGroup = make(ranks, **how)  # for others than its ranks, a number that stands for none
+    group: dist.ProcessGroup = make(ranks, **how)  # a placeholder on ranks outside the group
     return group
 
 
 def groups_of(run: Run, heads: int) -> list[Group]:
-    """What groups a run needs."""
+    """Return the groups that a run needs."""
     ranks = run.gpus
     found = [ranks]
     if run.cascade.module == Module.DIT:
@@ -105,12 +106,12 @@ def groups_of(run: Run, heads: int) -> list[Group]:
 
 
 def _near(degree: int, heads: int) -> int:
-    """Ranks that exchange heads: as many as divide both."""
+    """Return the number of ranks that exchange heads: the largest common divisor."""
     return math.gcd(degree, heads)
 
 
 def _ulysses(ranks: Group, near: int) -> list[Group]:
-    """Adjacent ranks."""
+    """Return groups of adjacent ranks."""
     return [ranks[start : start + near] for start in range(0, len(ranks), near)]
 
 

@@ -1,10 +1,10 @@
-"""Arachne's gradient sum by representatives (section IV-D), where it is exact, and refused where it is not.
+"""Arachne's gradient reduction by representatives (section IV-D), applied only where it is exact.
 
-There each rank holds whole gradients of all samples that it ran a part of, summed: a composite. The paper takes a
-minimum set of ranks that together have all samples and sums their composites; but a sample that two of them have then
-counts twice: with A on ranks 0 and 1, B on 0 and C on 1 the only such set gives 2A + B + C. What is looked for here is
-an exact cover, ranks that have every sample once. Cascades by themselves need none of this: ranks hold partial
-gradients, of their own tokens, which are summed once over all ranks.
+In the paper each rank holds a composite: the sum of whole gradients of all samples that it ran a part of.
+Composites of a minimum set of ranks that covers all samples are summed. A sample on two of these ranks counts
+twice: with A on ranks 0 and 1, B on 0 and C on 1 the only such set gives 2A + B + C. This module therefore
+searches an exact cover, in which every sample occurs once. The default reduction needs none: ranks hold partial
+gradients of their own tokens, summed once by an all-reduce over all ranks.
 """
 
 from collections.abc import MutableMapping, Sequence
@@ -27,17 +27,17 @@ _MOST_TRIES = 100_000
 
 @dataclass(frozen=True)
 class Representatives:
-    """Ranks whose composites add up to the gradient.
+    """Ranks whose composites sum to the step's gradient.
 
     Attributes:
-        groups: a representative first, then the ranks that it gives the sum to.
+        groups: one group per representative: its rank first, then the ranks that it broadcasts the sum to.
     """
 
     groups: tuple[Group, ...]
 
     @classmethod
     def of(cls, schedule: Schedule) -> "Representatives | None":
-        """Of a plan; None where no ranks have every sample exactly once, or none were found in a bounded search."""
+        """Find the representatives of a plan; None without an exact cover, or if a bounded search finds none."""
         samples_R: list[set[int]] = [set() for _ in range(schedule.gpus)]
         for run in schedule.runs:
             if run.cascade.module == Module.DIT:
@@ -51,15 +51,15 @@ class Representatives:
 
     @property
     def ranks(self) -> Group:
-        """The representatives."""
+        """Ranks of the representatives, rising."""
         return tuple(sorted(group[0] for group in self.groups))
 
     def prepare(self, pool: Pool) -> None:
-        """Makes the groups for it; a collective."""
+        """Make the process groups; a collective."""
         pool.prepare([self.ranks, *(tuple(sorted(group)) for group in self.groups)])
 
     def sum_(self, world: World, pool: Pool, gradients: Sequence[torch.Tensor]) -> None:
-        """Replaces composites by the sum of all samples' gradients, on every rank."""
+        """Replace composites by the sum of all samples' gradients, on every rank."""
         own = next(group for group in self.groups if world.rank in group)
         if len(self.ranks) > 1 and world.rank in self.ranks:
             everywhere = World(
@@ -72,14 +72,14 @@ class Representatives:
 
 
 def exact_cover(samples_R: Sequence[AbstractSet[int]]) -> Group | None:
-    """Ranks that have every sample exactly once; None where there are none.
+    """Return ranks that cover every sample exactly once; None if there are none.
 
-    Algorithm X: the sample that the fewest ranks could stand for is settled first (Knuth, "Dancing Links", 2000).
+    Algorithm X: branch on the sample with the fewest candidate ranks first (Knuth, "Dancing Links", 2000).
 
     Args:
-        samples_R: of each rank.
+        samples_R: samples of each rank.
     """
-    # Ranks with the same samples can stand for each other.
+    # Ranks with the same samples are interchangeable.
     first: dict[frozenset[int], int] = {}
     for rank, samples in enumerate(samples_R):
         if samples:
@@ -107,11 +107,11 @@ def exact_cover(samples_R: Sequence[AbstractSet[int]]) -> Group | None:
 
 
 class Whole:
-    """A `Work` whose DiTs leave whole gradients of their samples on each of their ranks, summed within their group.
+    """Computation whose DiTs leave whole gradients of their samples on each rank, summed within the group.
 
     Args:
-        work: what it does else.
-        weights: that get gradients; all of them have one.
+        work: computation to wrap.
+        weights: trained parameters; each has a gradient.
     """
 
     def __init__(self, work: Work, weights: Sequence[nn.Parameter]) -> None:

@@ -1,4 +1,4 @@
-"""Which samples' handoffs lie on a rank, and until when."""
+"""Accounting of one rank's handoff buffer."""
 
 from collections.abc import Mapping
 
@@ -6,29 +6,30 @@ from train.cascade.execution.channel import Sent
 
 
 class Room:
-    """What samples take of a rank's memory.
+    """Handoff bytes of samples in one rank's memory.
 
     Args:
-        sizes: bytes of each sample here.
-        ends: the place of each sample's DiT in the order.
-        limit: bytes at once; None: any number.
+        sizes: bytes of each sample on this rank.
+        ends: position of each sample's DiT in the order.
+        limit: bytes at a time; None: no limit.
 
     Attributes:
-        used: bytes.
-        peak: the most so far.
+        used: bytes in use.
+        peak: peak of ``used``.
     """
 
     def __init__(self, sizes: Mapping[int, int], ends: Mapping[int, int], limit: int | None) -> None:
         self._sizes, self._ends, self._limit = sizes, ends, limit
         self._sent: dict[int, list[Sent]] = {}
-        self._through: set[int] = set()  # samples that wait for their messages alone
+        self._through: set[int] = set()  # samples with no work left but pending sends
         self.used = self.peak = 0
 
     def take(self, sample: int) -> None:
-        """Gives a sample its room. Where there is none, waits for messages of samples that are through here.
+        """Reserve the bytes of a sample; if they do not fit, wait for sends of samples that are finished here.
 
-        The order has room for those that are not through anywhere; so of the others some DiT comes before this place,
-        and is run whatever this rank does.
+        The order reserves space for samples that are unfinished on some rank. Of the others, a DiT before this
+        place consumes
+        the messages without help of this rank, so the wait ends.
         """
         size = self._sizes.get(sample, 0)
         for done in [one for one in self._through if all(sent.done() for sent in self._sent[one])]:
@@ -40,15 +41,15 @@ class Room:
         self.peak = max(self.peak, self.used)
 
     def sends(self, sample: int, sent: Sent) -> None:
-        """A message of a sample has been posted."""
+        """Record a pending send of a sample."""
         self._sent[sample].append(sent)
 
     def ends(self, sample: int) -> None:
-        """This rank has run all that it runs of a sample."""
+        """Mark a sample as finished on this rank."""
         self._through.add(sample)
 
     def clear(self) -> None:
-        """Waits for all messages of samples that are through."""
+        """Wait for all pending sends of finished samples."""
         for sample in sorted(self._through, key=self._ends.__getitem__):
             self._leave(sample)
 

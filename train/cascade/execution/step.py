@@ -1,4 +1,4 @@
-"""One step on one rank: event after event of the order."""
+"""Execution of one step on one rank, event by event."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -23,9 +23,9 @@ class Executed(NamedTuple):
     """A cascade that this rank has run its part of.
 
     Attributes:
-        run: as it was planned.
-        start_s: when all that it takes was here, from the beginning of the step, which is one on all ranks.
-        end_s: when this rank was through with it.
+        run: planned run.
+        start_s: time at which all inputs were here, in seconds from the synchronized begin of the step.
+        end_s: time at which this rank finished.
     """
 
     run: Run
@@ -34,12 +34,12 @@ class Executed(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a step came to on this rank.
+    """Execution report of a step on this rank.
 
     Attributes:
-        runs: its cascades, in order.
-        handoff_bytes: that handoffs had here at once, at most.
-        left_bytes: that they still have: none.
+        runs: executed cascades, in order.
+        handoff_bytes: peak bytes of handoffs.
+        left_bytes: handoff bytes at the end: 0.
     """
 
     runs: list[Executed]
@@ -48,17 +48,17 @@ class Report(NamedTuple):
 
 
 class Step:
-    """A step that the ranks have agreed upon.
+    """A step that all ranks have agreed upon.
 
     Args:
-        events: the order.
-        moves: what changes hands.
-        sizes: bytes of it on each rank.
-        limit: of these bytes.
-        work: what the cascades compute.
-        pool: of the groups, which are there.
+        events: execution order.
+        moves: transfers.
+        sizes: handoff bytes of each sample on each rank.
+        limit: handoff buffer in bytes.
+        work: computation of the cascades.
+        pool: prepared process groups.
         world: all ranks.
-        clock: is told what this rank is at.
+        clock: clock that times this rank's activities.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Step:
         self._kept: dict[Cascade, list[torch.Tensor]] = {}
 
     def run(self, channel: Channel | None) -> Report:
-        """Runs it.
+        """Run all events.
 
         Args:
-            channel: to the other ranks; None where there are none.
+            channel: channel to other ranks; None with one rank.
         """
         self._channel = channel
         marks: list[tuple[Run, Moment, Moment]] = []
@@ -129,7 +129,7 @@ class Step:
         return Report(runs, self._room.peak, self._room.used)
 
     def _open(self, sample: int) -> None:
-        """Expects what comes of a sample, and sends what is stored of it."""
+        """Post receives of a sample and send its stored outputs."""
         self._room.take(sample)
         for one in self._of_sample.get(sample, []):
             sending = one.sending
@@ -150,7 +150,7 @@ class Step:
         self._room.sends(one.cascade.sample, sent)
 
     def _make(self, run: Run) -> Moment:
-        """A text or VAE cascade; when it began."""
+        """Run a text or VAE cascade and return its begin."""
         cascade, degree = run.cascade, len(run.gpus)
         handoff = self._handoffs[cascade]
         parts = handoff.parts
@@ -177,7 +177,7 @@ class Step:
         return began
 
     def _gathered(self, handoff: Handoff, own: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor]:
-        """All parts of a cascade on all ranks of its group."""
+        """Gather all parts of a cascade on all ranks of its group."""
         group, degree = self._pool.group(run.gpus), len(run.gpus)
         found: dict[int, torch.Tensor] = {}
         for number in range(min(degree, len(handoff.parts))):
@@ -190,7 +190,7 @@ class Step:
         return [found[place] for place in range(len(handoff.parts))]
 
     def _train(self, run: Run) -> Moment:
-        """A DiT's cascade; when it began."""
+        """Run a DiT cascade and return its begin."""
         with self._clock.part("sync"):
             given = {
                 module: self._taken(handoff)
@@ -203,7 +203,7 @@ class Step:
         return began
 
     def _taken(self, handoff: Handoff) -> list[torch.Tensor]:
-        """What a module has given, on this rank of the DiT."""
+        """Return the output of a module on this rank of the DiT."""
         here = None
         if self._rank in handoff.givers:
             here = self._kept.pop(handoff.cascade, None)

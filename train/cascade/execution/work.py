@@ -1,4 +1,4 @@
-"""What the cascades of a step compute: the executor's view of a model and its data."""
+"""Interface between the executor and the model and data of a step."""
 
 import math
 from collections.abc import MutableMapping, Sequence
@@ -11,11 +11,11 @@ from train.parallel.context.context import ContextParallel
 
 
 class Part(NamedTuple):
-    """A tensor that goes from one rank to another; its size is known on all of them before it is there.
+    """Shape and dtype of a tensor in transit, known to all ranks in advance.
 
     Attributes:
-        shape: of it.
-        dtype: of its values.
+        shape: tensor shape.
+        dtype: tensor dtype.
     """
 
     shape: tuple[int, ...]
@@ -23,46 +23,46 @@ class Part(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """That it takes."""
+        """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Work(Protocol):
-    """What the cascades of a step compute; one object on each rank, which agree on all but `source`."""
+    """Computation of a step's cascades; one object per rank, and all agree except in `source`."""
 
     def owner(self, sample: int) -> int:
-        """The rank that has read a sample."""
+        """Return the rank that has read a sample."""
 
     def wants(self, cascade: Cascade) -> Sequence[Part]:
-        """What a text or VAE cascade takes of its sample's owner, such as the pixels of each clip; often nothing.
+        """Return the inputs of a text or VAE cascade, read by the sample's owner, such as the pixels of each clip.
 
-        As many parts as the cascade gives, or none.
+        There are as many as outputs, or none.
         """
 
     def gives(self, cascade: Cascade) -> Sequence[Part]:
-        """What the DiT takes of a module, such as the latents of each clip; nothing where it makes them itself.
+        """Return the outputs of a module for the DiT, such as the latents of each clip; none if the DiT makes them.
 
-        Where the plan has no such cascade they are stored, and `source` has them at the owner.
+        If the plan has no such cascade, they are stored, and `source` returns them on the owner.
         """
 
     def source(self, cascade: Cascade) -> Sequence[torch.Tensor]:
-        """What the owner has, on the CPU: what the cascade wants; or what it would give, where the plan has none.
+        """Return the owner's tensors on the CPU: inputs of the cascade, or its stored outputs if the plan lacks it.
 
-        Called at the owner alone.
+        Called on the owner alone.
         """
 
     def make(
         self, cascade: Cascade, numbers: Sequence[int], taken: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Runs this rank's share of a text or VAE cascade.
+        """Run this rank's share of a text or VAE cascade.
 
         Args:
-            cascade: of any degree.
-            numbers: of the parts that this rank makes; there may be none.
-            taken: what these parts are made of, on the device; nothing where the cascade wants nothing.
+            cascade: sample and module, at any degree.
+            numbers: indices of the parts that this rank makes; may be empty.
+            taken: inputs of these parts, on the device; empty if the cascade needs none.
 
         Returns:
-            These parts, on the device.
+            The outputs of these parts, on the device.
         """
 
     def train(
@@ -72,13 +72,13 @@ class Work(Protocol):
         context: ContextParallel | None,
         first: bool,
     ) -> None:
-        """Runs the DiT forward and backward on this rank's part of a sample's tokens.
+        """Run forward and backward of the DiT on this rank's tokens of a sample.
 
-        Gradients add up in the weights, as raw partial sums: their sum over all ranks is the step's.
+        Accumulates unscaled partial gradients in the weights; their sum over all ranks is the step's gradient.
 
         Args:
-            sample: its number.
-            given: what the modules have given, on the device; the mapping is emptied by who takes it out.
-            context: who shares the tokens; None: this rank has all of them.
-            first: whether this rank is the one of its group that reports the loss.
+            sample: sample number.
+            given: outputs of the modules, on the device; the callee pops them, so that they can be freed early.
+            context: context parallelism over the sample's tokens; None: this rank has all of them.
+            first: True on the one rank of the group that reports the loss.
         """

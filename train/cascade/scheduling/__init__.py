@@ -1,1 +1,1 @@
-"""Schedules: building blocks that all planners share, and the check of their rules."""
+"""Scheduling primitives that all planners share, and an independent validity check."""

@@ -1,4 +1,4 @@
-"""A time below which no schedule can end."""
+"""Lower bound on the makespan of any schedule."""
 
 import numpy as np
 
@@ -10,11 +10,12 @@ _STEPS = 40  # halvings of the interval
 
 
 def lower_bound(problem: Problem) -> float:
-    """The least T for which every sample can end in time with degrees whose work fits under T on all GPUs, in seconds.
+    """Return the dual bound in seconds: the least T at which the cheapest degrees fit into T on all GPUs.
 
-    A schedule of makespan T has no chain (other modules, then the DiT) longer than T, so its work is at least that of
-    the cheapest degrees whose chains are not; and it has room for T times the GPUs (the dual bound of moldable tasks:
-    Turek, Wolf, Yu, "Approximate algorithms for scheduling parallelizable tasks", 1992).
+    In a schedule of makespan T no chain (other modules, then the DiT) is longer than T. Its work is thus at
+    least that of
+    the cheapest degrees with such chains, and at most T times the number of GPUs (Turek, Wolf, Yu, "Approximate
+    algorithms for scheduling parallelizable tasks", 1992).
     """
     if not problem.samples:
         return 0.0

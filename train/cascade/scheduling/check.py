@@ -1,4 +1,4 @@
-"""Whether a schedule keeps all rules. Shares no code with the planners: it is their referee."""
+"""Validity check of schedules, independent of the planners' code."""
 
 from collections import Counter
 
@@ -11,10 +11,11 @@ _TOLERANCE_S = 1e-6
 
 
 def violations(problem: Problem, schedule: Schedule) -> list[str]:
-    """What is wrong, in words, most basic first; empty when the schedule is valid.
+    """List violations of the problem's constraints in words, most basic first; empty for a valid schedule.
 
-    Checked are Arachne's constraints: every cascade once with one degree (Eqs. 2, 5), memory (6), precedence (4) and
-    capacity (7); the last on the GPUs that are named, each of which runs one cascade at a time.
+    Checks Arachne's constraints: every cascade once with one degree (Eqs. 2, 5), memory (6), precedence
+    (4) and
+    capacity (7); the last on individual GPUs, each of which runs one cascade at a time.
     """
     return [
         *_complete(problem, schedule),
@@ -33,7 +34,7 @@ def _complete(problem: Problem, schedule: Schedule) -> list[str]:
 
 
 def _alone(problem: Problem, run: Run) -> list[str]:
-    """What can be seen of one run."""
+    """List violations that one run shows by itself."""
     name, degree = _name(run.cascade), len(run.gpus)
     if len(set(run.gpus)) != degree or not all(0 <= gpu < problem.gpus for gpu in run.gpus):
         return [f"{name} has no GPUs of its own among {problem.gpus}: {run.gpus}"]

@@ -1,4 +1,4 @@
-"""Inner loops as machine code: numba, compiled at the first call and kept on disk."""
+"""Compilation of inner loops by numba, at the first call, with a cache on disk."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -9,5 +9,5 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """A function of numbers and arrays, compiled."""
+    """Compile a function of numbers and arrays."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))

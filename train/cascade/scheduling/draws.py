@@ -1,7 +1,7 @@
-"""Random numbers of compiled code, from a state of its caller's.
+"""Random numbers for compiled code, with the state held by the caller.
 
-xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016): a few
-instructions where numpy's generator, with a state of its own for each thread, takes as long as a move's other half.
+xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016). A draw
+takes a few instructions, whereas numpy's generator with one state per thread costs as much as half a move.
 """
 
 import numpy as np
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from train.cascade.scheduling.compiled import compiled
 
 Bits = NDArray[np.uint64]
-"""The state: one number, not 0."""
+"""State of the generator: one nonzero number."""
 _A, _B, _C, _LOW = np.uint64(12), np.uint64(25), np.uint64(27), np.uint64(11)
 _FACTOR = np.uint64(0x2545F4914F6CDD1D)
-_SPREAD = 0x9E3779B97F4A7C15  # of neighbouring seeds, over all bits (Steele, Lea, Flood, 2014)
+_SPREAD = 0x9E3779B97F4A7C15  # spreads neighbouring seeds over all bits (Steele, Lea, Flood, 2014)
 
 
 def seeded(seed: int) -> Bits:
-    """The state that belongs to a seed."""
+    """Return the generator state for a seed."""
     mixed = (int(seed) + 1) * _SPREAD & (2**64 - 1)
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & (2**64 - 1)
@@ -26,7 +26,7 @@ def seeded(seed: int) -> Bits:
 
 @compiled
 def chance(bits: Bits) -> float:
-    """Evenly from 0 to 1, without 1."""
+    """Draw a number uniformly from [0, 1)."""
     state = bits[0]
     state ^= state >> _A
     state ^= state << _B
@@ -37,5 +37,5 @@ def chance(bits: Bits) -> float:
 
 @compiled
 def below(bits: Bits, count: int) -> int:
-    """Evenly from 0 to ``count``, without that."""
+    """Draw an integer uniformly from 0 to ``count - 1``."""
     return int(chance(bits) * count)

@@ -1,6 +1,7 @@
-"""List scheduling: whenever GPUs are free, the most urgent cascade that can start on them, starts.
+"""List scheduling: as soon as enough GPUs are free, the most urgent ready cascade starts.
 
-A cascade that needs more GPUs than are free lets less urgent ones go first (Graham, "Bounds on multiprocessing timing
+While a cascade waits for more GPUs than are free, less urgent ones may start first (Graham, "Bounds on multiprocessing
+timing
 anomalies", 1969, with degrees).
 """
 
@@ -16,11 +17,11 @@ from train.cascade.scheduling.named import Timed, named
 
 
 class Tables(NamedTuple):
-    """A problem as compiled code wants it.
+    """Arrays of a problem for compiled code.
 
     Attributes:
-        times_SMK: of the problem.
-        degrees_K: of the problem.
+        times_SMK: `Problem.times_SMK`.
+        degrees_K: `Problem.degrees_K`.
     """
 
     times_SMK: Floats
@@ -28,11 +29,11 @@ class Tables(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a list schedule follows from.
+    """Decisions that determine a list schedule.
 
     Attributes:
-        degree_SM: place of each cascade's degree in ``problem.degrees_K``, -1 where a sample has none, int64 [S, M].
-        urgency_SM: cascades go in falling order, float64 [S, M].
+        degree_SM: index into ``problem.degrees_K``, -1 where a sample lacks the module, int64 [S, M].
+        urgency_SM: priority of each cascade; higher starts first, float64 [S, M].
     """
 
     degree_SM: Places
@@ -40,14 +41,14 @@ class Choice(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that `place` writes to, one line for each cascade that it is given.
+    """Work buffers of `place`, one row per cascade.
 
     Attributes:
-        order_N: the cascades by urgency, each as 3 * sample + module.
-        start_N: when each of these starts; -1 before.
-        ends_N: of those that run.
-        running_N: places of these in the order.
-        waits_S: of each sample of the problem, the cascades that its DiT still waits for.
+        order_N: cascades by urgency, each as 3 * sample + module.
+        start_N: start of each cascade in the order; -1 until it is set.
+        ends_N: ends of running cascades.
+        running_N: positions of running cascades in the order.
+        waits_S: number of cascades that the DiT of each sample still waits for.
     """
 
     order_N: Places
@@ -73,16 +74,16 @@ class Scratch(NamedTuple):
 def place(
     members: Places, count: int, choice: Choice, tables: Tables, gpus: int, limit_s: float, scratch: Scratch
 ) -> float:
-    """The makespan of some samples on some GPUs; infinite when it is above a limit.
+    """Return the makespan of some samples on some GPUs; infinite if it exceeds a limit.
 
     Args:
-        members: samples.
-        count: how many of them.
-        choice: degrees, and the order in which cascades go.
-        tables: of the problem.
-        gpus: that there are; as many as the highest degree, at least.
-        limit_s: where to give up.
-        scratch: order and starts are found here afterwards.
+        members: sample numbers.
+        count: number of samples in ``members`` to place.
+        choice: degrees and priorities.
+        tables: arrays of the problem.
+        gpus: number of GPUs; at least the highest degree.
+        limit_s: makespan at which to give up.
+        scratch: buffers that hold order and starts on return.
     """
     order, start, ends, running, waits = scratch
     total = ordered(members, count, choice, order, waits)
@@ -130,7 +131,7 @@ def place(
 
 @compiled
 def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
-    """Sorts the cascades of some samples by urgency and counts what their DiTs wait for; how many there are."""
+    """Sort the cascades of some samples by urgency, count what each DiT waits for, and return their number."""
     total = 0
     for number in range(count):
         sample = members[number]
@@ -150,7 +151,7 @@ def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_
 
 
 def critical_path(problem: Problem, degree_SM: Places) -> Floats:
-    """Urgency by what a cascade and those after it still take: its own time, and its DiT's, float64 [S, M]."""
+    """Return the critical path of each cascade as its urgency: own time plus its DiT's, float64 [S, M]."""
     sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(len(Module))
     time_SM = problem.times_SMK[sample_S1, module_M, degree_SM]
     path_SM = time_SM + time_SM[:, Module.DIT :]
@@ -159,14 +160,14 @@ def critical_path(problem: Problem, degree_SM: Places) -> Floats:
 
 
 def makespan(problem: Problem, choice: Choice, scratch: Scratch) -> float:
-    """Of the list schedule of all samples on all GPUs, in seconds."""
+    """Return the makespan in seconds of the list schedule of all samples on all GPUs."""
     tables = Tables(problem.times_SMK, problem.degrees_K)
     members_S = np.arange(problem.samples)
     return float(place(members_S, problem.samples, choice, tables, problem.gpus, np.inf, scratch))
 
 
 def scheduled(problem: Problem, choice: Choice) -> Schedule:
-    """The list schedule of all samples on all GPUs."""
+    """Return the list schedule of all samples on all GPUs."""
     scratch = Scratch.of(problem)
     makespan(problem, choice, scratch)
     timed = (

@@ -1,4 +1,4 @@
-"""Which GPUs run what, for planners that only say when: as near to where a sample's other modules ran as is free."""
+"""GPU assignment for planners that decide times only; prefers GPUs of a sample's other modules."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -6,16 +6,16 @@ from typing import NamedTuple
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Run
 
-_TOGETHER_S = 1e-9  # what ends so little after a start leaves its GPUs to it
+_TOGETHER_S = 1e-9  # slack within which GPUs of a finished cascade count as free
 
 
 class Timed(NamedTuple):
-    """A cascade with a time and a degree, but without GPUs.
+    """A cascade with a start and a degree, but without GPUs.
 
     Attributes:
-        start_s: when it starts.
-        cascade: what starts.
-        degree: its place in ``problem.degrees_K``.
+        start_s: start in seconds.
+        cascade: sample and module.
+        degree: index into ``problem.degrees_K``.
     """
 
     start_s: float
@@ -24,11 +24,12 @@ class Timed(NamedTuple):
 
 
 def named(problem: Problem, timed: Iterable[Timed], gpus: Sequence[int]) -> Iterator[Run]:
-    """The runs of cascades on GPUs of these numbers.
+    """Assign GPUs to timed cascades and yield their runs.
 
-    At no time may cascades need more GPUs than there are; then some are always free for each, since all are alike and
-    a cascade need not have neighbours. It takes those on which its sample's others ran, as far as they are free, then
-    the first ones.
+    The cascades must never need more GPUs at a time than exist; then a choice always exists, since GPUs are
+    identical and
+    need not be adjacent. Each cascade takes free GPUs on which its sample's other modules ran, then the lowest
+    numbers.
     """
     free, active = set(gpus), list[Run]()
     used: dict[int, tuple[int, ...]] = {}

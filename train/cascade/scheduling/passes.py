@@ -1,8 +1,8 @@
-"""Forward and backward pass over a schedule whose GPUs follow one order: what starts when, and what may be late.
+"""Critical path method on a schedule: earliest ends and slack of all runs.
 
-The critical path method (Kelley, Walker, "Critical-path planning and scheduling", 1959) on the graph in which a run
-waits for the runs before it on its GPUs, and a DiT for its sample's other modules. `simulate.execute` tells the same
-story with places and orders of single GPUs; a pass takes microseconds.
+Forward and backward pass (Kelley, Walker, "Critical-path planning and scheduling", 1959). Each run depends on
+the previous runs on its GPUs, and a DiT on its sample's other modules. `simulate.execute` computes the same
+from individual GPUs; a pass here takes microseconds.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from train.cascade.scheduling.compiled import compiled
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """The runs of a schedule as arrays; those of run r have number r, as in ``schedule.runs``.
+    """Dependency graph of a schedule as flat arrays, indexed like ``schedule.runs``.
 
     Attributes:
-        gpu_P: GPUs of the runs, one after the other, int64.
-        first_R: where each run's begin, and at last where they end, int64 [R + 1].
-        sample_R: of each run, int64 [R].
-        last_R: which runs need the sample's others, bool [R].
-        gpus: that there are.
+        gpu_P: concatenated GPU numbers of all runs, int64.
+        first_R: offset of each run in ``gpu_P``, and the total length last, int64 [R + 1].
+        sample_R: sample of each run, int64 [R].
+        last_R: True for DiTs, which depend on the sample's other runs, bool [R].
+        gpus: number of GPUs.
     """
 
     gpu_P: Places
@@ -35,7 +35,7 @@ class Lines:
 
     @classmethod
     def of(cls, schedule: Schedule) -> "Lines":
-        """As planned."""
+        """Build the graph of a schedule."""
         degree_R = [len(run.gpus) for run in schedule.runs]
         return cls(
             np.array([gpu for run in schedule.runs for gpu in run.gpus], np.int64),
@@ -47,25 +47,25 @@ class Lines:
 
     @property
     def order(self) -> Places:
-        """That of the schedule: 0 to R - 1."""
+        """Order of the schedule, 0 to R - 1."""
         return np.arange(len(self.sample_R))
 
     def ends(self, seconds_R: Floats, order_R: Places | None = None) -> Floats:
-        """When each run ends that starts as soon as it can, float64 [R].
+        """Return the earliest end of each run in seconds, float64 [R].
 
         Args:
-            seconds_R: that the runs take.
-            order_R: in which all GPUs run them; what a run needs comes before it. The schedule's when None.
+            seconds_R: duration of each run.
+            order_R: execution order on all GPUs, consistent with dependencies; None: the schedule's.
         """
         order_R = self.order if order_R is None else order_R
         return np.asarray(_ends(order_R, seconds_R, *self._graph))
 
     def slack(self, seconds_R: Floats, order_R: Places | None = None) -> Floats:
-        """By how much each run alone may end later, and the last run end no later, float64 [R].
+        """Return the slack of each run: its largest delay that leaves the makespan unchanged, float64 [R].
 
         Args:
-            seconds_R: that the runs take.
-            order_R: as for `ends`.
+            seconds_R: duration of each run.
+            order_R: execution order, as in `ends`.
         """
         order_R = self.order if order_R is None else order_R
         ends_R = self.ends(seconds_R, order_R)
@@ -112,7 +112,7 @@ def _latest(
     last_R: Flags,
     gpus: int,
 ) -> Floats:
-    """Latest ends."""
+    """Return the latest end of each run that keeps the makespan."""
     next_G = np.full(gpus, makespan_s)
     next_S = np.full(sample_R.max() + 1 if len(sample_R) else 0, makespan_s)
     latest_R = np.zeros(len(order_R))

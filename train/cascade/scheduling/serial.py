@@ -1,7 +1,7 @@
-"""Serial schedules: cascades in a given order, each as early as GPUs are left free by those before it.
+"""Serial schedule generation: cascades in a given order, each as early as the earlier ones allow.
 
-None fills a hole that an earlier one left; but every schedule that cannot be shortened by starting a cascade sooner
-comes out for some order (that of its starts), and a cascade costs ten nanoseconds.
+No cascade fills a gap that an earlier one left. Still, the order of starts of any schedule without avoidable
+delay reproduces that schedule, and placing a cascade costs ten nanoseconds.
 """
 
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from train.cascade.problem import Module
 from train.cascade.scheduling.compiled import compiled
 
 MODULES = len(Module)
-"""A number that the compiler knows: dividing by one that it does not know costs as much as all the rest of `lay`."""
+"""Compile-time constant: division by a runtime value costs as much as all the rest of `lay`."""
 
 MEAN = 0.3
-"""Of the cost of a schedule, what the mean end of its GPUs counts; the rest is the makespan.
+"""Weight of the mean end of GPUs in the cost of a schedule; the rest is the makespan.
 
-With the makespan alone most moves would change nothing: it is that of one of the stacks in a cell.
+By the makespan alone most moves would change nothing, since one stack in a cell decides it.
 """
 
 
 class Shape(NamedTuple):
-    """What cascades take with their degrees; cascade ``MODULES * sample + module`` has a line.
+    """GPUs and time of each cascade ``MODULES * sample + module`` at its degree.
 
     Attributes:
-        width_N: GPUs, int64 [S * M]; 0 where a sample has no such module.
-        seconds_N: time, float64 [S * M]; 0 likewise.
+        width_N: number of GPUs, int64 [S * M]; 0 where a sample lacks the module.
+        seconds_N: duration, float64 [S * M]; 0 where a sample lacks the module.
     """
 
     width_N: Places
@@ -35,14 +35,14 @@ class Shape(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that `lay` writes to.
+    """Work buffers of `lay`.
 
     Attributes:
-        free_s: times from which GPUs are free, rising.
-        free: how many from each time.
-        ready_S: when what is placed of a sample's other modules ends.
-        start_N: of each cascade, its start.
-        makespan: of the schedule, a single number.
+        free_s: times at which GPUs become free, rising.
+        free: number of GPUs that become free at each time.
+        ready_S: latest end of a sample's placed modules other than the DiT.
+        start_N: start of each cascade.
+        makespan: makespan of the schedule, a single number.
     """
 
     free_s: Floats
@@ -53,7 +53,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, samples: int) -> "Scratch":
-        """For so many samples."""
+        """Allocate buffers for a number of samples."""
         count = samples * MODULES
         return cls(
             np.empty(count + 2),
@@ -66,18 +66,18 @@ class Scratch(NamedTuple):
 
 @compiled
 def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, scratch: Scratch) -> float:
-    """The cost of an order, between its makespan and the mean end of its GPUs (`MEAN`).
+    """Return the cost of an order: a blend of its makespan and the mean end of its GPUs (`MEAN`).
 
     Args:
-        order_N: cascades.
-        count: how many of them.
-        shape: of all cascades.
-        gpus: that there are; as many as the widest needs, at least.
-        limit_s: of the cost, where to give up.
-        scratch: of the problem; ``start_N`` and ``makespan`` are found in it afterwards.
+        order_N: cascade numbers.
+        count: number of cascades in the order.
+        shape: GPUs and times of all cascades.
+        gpus: number of GPUs; at least the widest cascade.
+        limit_s: cost at which to give up.
+        scratch: buffers of the problem; ``start_N`` and ``makespan`` are set on return.
 
     Returns:
-        Seconds; infinite when it is above the limit, or a DiT comes before what it needs.
+        Seconds; infinite if the cost exceeds the limit or a DiT precedes its inputs.
     """
     width_N, seconds_N = shape
     free_s, free, ready_S, start_N = scratch[:4]
@@ -86,7 +86,7 @@ def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, s
         cascade = order_N[place]
         ready_S[cascade // MODULES] = 0.0
         work += width_N[cascade] * seconds_N[cascade]
-    # GPUs end no sooner, on average, than their work is done, which leaves so much for the makespan.
+    # The mean end of GPUs is at least work / gpus, which bounds the makespan that the limit allows.
     latest_s = (limit_s - MEAN * work / gpus) / (1 - MEAN)
     spare = gpus * latest_s - work  # GPU-seconds that may stay unused
     if spare < 0:
@@ -115,7 +115,7 @@ def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, s
         start_N[cascade] = start_s
         ready_S[sample] = -1.0 if last else max(ready_S[sample], end_s)
 
-        # It takes the GPUs that became free last, so that those that are free for longest are left to others.
+        # Take the GPUs that became free last, so that later cascades find the longest idle ones.
         while step + 1 < steps and free_s[step + 1] <= start_s:
             step += 1
         after, needed = step + 1, width
@@ -141,7 +141,7 @@ def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, s
 def _release(
     free_s: Floats, free: Places, begin: int, after: int, steps: int, end_s: float, width: int
 ) -> int:
-    """Drops steps from ``begin`` to ``after``, and has GPUs free again from ``end_s`` on; how many steps there are."""
+    """Drop steps ``begin`` to ``after``, free GPUs again at ``end_s``, and return the number of steps."""
     place = begin
     while after < steps and free_s[after] < end_s:
         free_s[place], free[place] = free_s[after], free[after]

@@ -1,4 +1,4 @@
-"""Static plans: one degree for all, samples as wholes on groups of so many GPUs. What everybody else does."""
+"""Static plans, the usual baseline: one degree for all samples, each placed as a whole on a GPU group."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from train.cascade.schedule import Run, Schedule
 
 
 def static(problem: Problem, degree: int, largest_first: bool = True) -> Schedule | None:
-    """Groups of ``degree`` GPUs, each of which runs its samples one after the other, module by module.
+    """Plan groups of ``degree`` GPUs, each running its samples in sequence, module by module.
 
     Args:
-        problem: what is to be planned.
-        degree: of all DiT cascades; the others use as many GPUs of their group as make them fastest.
-        largest_first: each sample goes to the group that is done first, the longest sample first (LPT, Graham 1969);
-            else to one group after the other in the order in which they come, as training on buckets drawn at random.
+        problem: planning problem.
+        degree: degree of all DiT cascades; other modules use their fastest degree within the group.
+        largest_first: LPT: assign samples, longest first, to the earliest free group (Graham 1969). Otherwise
+            round-robin in the given order, as in training on randomly drawn buckets.
 
     Returns:
-        The schedule; None when a sample cannot run so.
+        The schedule; None if a sample is infeasible at this degree.
     """
     choice_SM, chain_S = chains(problem, degree)
     placed = _placed(chain_S, problem.gpus // degree, largest_first)
@@ -34,7 +34,7 @@ def static(problem: Problem, degree: int, largest_first: bool = True) -> Schedul
 
 
 def best_static(problem: Problem) -> tuple[Schedule, int] | None:
-    """The best of the LPT plans and its degree, the lower of equals; None when there is none."""
+    """Return the best LPT plan and its degree, the lower of equals; None if none is feasible."""
     best: tuple[float, int] | None = None
     for degree in problem.degrees_K.tolist():
         chain_S = chains(problem, degree)[1]
@@ -50,7 +50,7 @@ def best_static(problem: Problem) -> tuple[Schedule, int] | None:
 
 
 def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int, int, float]] | None:
-    """Sample, group and start of each; None when a sample cannot run so."""
+    """Return sample, group and start of each sample; None if one is infeasible."""
     if groups == 0 or not np.isfinite(chain_S).all():
         return None
     loads = [(0.0, group) for group in range(groups)]
@@ -69,9 +69,9 @@ def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int
 
 
 def chains(problem: Problem, degree: int) -> tuple[Places, Floats]:
-    """Degrees of all cascades on groups of so many GPUs, by their place, int64 [S, M], and seconds of the chains, [S].
+    """Return the fastest degree index of each cascade within a group, int64 [S, M], and chain times in seconds, [S].
 
-    A module that a sample lacks has -1; the chain of a sample that cannot run so is infinite.
+    A missing module has index -1; an infeasible chain has infinite time.
     """
     times_SMK = np.where(problem.degrees_K <= degree, problem.times_SMK, np.inf)
     times_SMK[:, Module.DIT, problem.degrees_K != degree] = np.inf
@@ -82,7 +82,7 @@ def chains(problem: Problem, degree: int) -> tuple[Places, Floats]:
 def chain(
     problem: Problem, sample: int, choice_M: Places, start_s: float, gpus: Sequence[int]
 ) -> Iterator[Run]:
-    """The cascades of a sample one after the other, on the first GPUs of a group."""
+    """Yield the cascades of a sample in sequence, on the first GPUs of a group."""
     for module in Module:
         k = int(choice_M[module])
         if k >= 0:
