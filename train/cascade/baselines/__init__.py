@@ -1,1 +1,1 @@
-"""Planners of others to compare with: FlexSP, Arachne's genetic algorithm, CP-SAT."""
+"""Baseline planners: FlexSP, Arachne's genetic algorithm, dual approximation, CP-SAT."""

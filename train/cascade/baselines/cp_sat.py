@@ -1,9 +1,9 @@
-"""The referee: Arachne's MILP (Eqs. 1-7) as a constraint program, solved by OR-tools' CP-SAT with a bound of its own.
+"""Reference solver: Arachne's MILP (Eqs. 1-7) as a constraint program for OR-tools' CP-SAT.
 
-A cascade is one optional interval for each degree, of which exactly one is there (Eqs. 2, 5; degrees that do not fit
-are left out, Eq. 6); a DiT starts when its modules have ended (4); a cumulative constraint keeps the GPUs (7), which as
-published is not linear, since the set of what runs at a time depends on the variables; and the makespan is to be least
-(1, 3).
+A cascade is one optional interval for each degree, of which exactly one is present (Eqs. 2, 5; degrees that do
+not fit are left out, Eq. 6). A DiT starts after its modules (4). A cumulative constraint limits the GPUs (7);
+as published, that constraint is not linear, since the set of running cascades depends on the variables. The
+objective is the makespan (1, 3).
 """
 
 import math
@@ -17,16 +17,16 @@ from train.cascade.schedule import Schedule
 from train.cascade.scheduling.bound import lower_bound
 from train.cascade.scheduling.named import Timed, named
 
-_TICKS = 1_000_000  # of the hint's makespan; durations are rounded up to whole ones
+_TICKS = 1_000_000  # ticks in the hint's makespan; durations are rounded up to whole ticks
 
 
 class Verdict(NamedTuple):
-    """What the solver knows.
+    """Result of the solver.
 
     Attributes:
-        schedule: the best that it found; the hint itself when it found none better.
-        bound_s: no schedule is shorter: proven.
-        optimal: whether the schedule is the best there is, within a millionth for each cascade.
+        schedule: best schedule found; the hint if none is better.
+        bound_s: proven lower bound of the makespan.
+        optimal: True if the schedule is proven optimal within a millionth per cascade.
     """
 
     schedule: Schedule
@@ -35,18 +35,18 @@ class Verdict(NamedTuple):
 
 
 def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int = 0) -> Verdict:
-    """Looks for a shorter schedule than one that is given.
+    """Search for a shorter schedule than a given one.
 
     Args:
-        problem: what is to be planned.
-        hint: a valid schedule to begin with.
-        limit_s: seconds of the processor's time in units of the solver's own count, the same on every machine.
-        seed: of the search.
+        problem: planning problem.
+        hint: valid schedule to start from.
+        limit_s: limit in the solver's deterministic seconds, the same on every machine.
+        seed: seed of the search.
     """
     from ortools.sat.python import cp_model
 
     tick_s = hint.makespan_s / _TICKS
-    # Rounding up can make the hint longer by a tick for each cascade of its longest chain.
+    # Rounding up lengthens the hint by at most a tick for each cascade of its longest chain.
     horizon = _TICKS + len(hint.runs)
     model = cp_model.CpModel()
     makespan = model.new_int_var(math.floor(lower_bound(problem) / tick_s), horizon, "makespan")
@@ -82,7 +82,7 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     model.minimize(makespan)
 
     solver = cp_model.CpSolver()
-    # One worker and a deterministic limit: the same verdict each time.
+    # One worker and a deterministic limit make the result reproducible.
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = limit_s
     solver.parameters.random_seed = seed
@@ -91,7 +91,7 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
         raise RunError(
             f"the constraint program is {solver.status_name(status)}: the hint is no valid schedule"
         )
-    # Any schedule has a rounded one that is longer by a tick for each cascade, at most.
+    # Rounding lengthens any schedule by at most a tick for each cascade.
     bound_s = max((solver.best_objective_bound - len(hint.runs)) * tick_s, lower_bound(problem))
     if status == cp_model.UNKNOWN:
         return Verdict(hint, bound_s, False)

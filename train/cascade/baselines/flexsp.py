@@ -1,8 +1,8 @@
-"""FlexSP's way: rounds in which each sample has a group of its own, wide for long samples and narrow for short ones.
+"""FlexSP: rounds in which each sample has its own group, wide for long samples, narrow for short ones.
 
-Wang et al., "FlexSP: Accelerating Large Language Model Training via Flexible Sequence Parallelism" (2024): groups of a
-power of two, chosen together such that the slowest is as fast as can be; the next round waits for it. Text encoder and
-VAE run in the group of their DiT.
+Wang et al., "FlexSP: Accelerating Large Language Model Training via Flexible Sequence Parallelism" (2024).
+Group sizes are powers of two, chosen jointly to minimize the slowest chain; the next round starts after it.
+Text encoder and VAE run in the group of their DiT.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from train.cascade.scheduling.static import chain, chains
 
 
 def flexsp(problem: Problem) -> Schedule | None:
-    """As few rounds as the GPUs allow, of like samples; None where not even a round of one sample is possible."""
+    """Plan as few rounds of like samples as the GPUs allow; None if not even a single sample fits."""
     degrees_J = np.array([int(k) for k in problem.degrees_K if k <= problem.gpus and k & (k - 1) == 0])
     found = [chains(problem, degree) for degree in degrees_J.tolist()]
     if not found:
         return None
-    # A wider group is never slower: it can leave GPUs idle.
+    # A wider group is never slower, since it can leave GPUs idle.
     chain_SJ = np.stack([chain_S for _, chain_S in found], axis=1)
     longest_first_S = np.argsort(-chain_SJ.min(axis=1), kind="stable")
     for rounds in range(1, problem.samples + 1):
@@ -43,9 +43,9 @@ def flexsp(problem: Problem) -> Schedule | None:
 
 
 def _round(chain_RJ: Floats, degrees_J: Places, gpus: int) -> Places | None:
-    """Places of the degrees of one round's samples, int64 [R]; None when they have not enough GPUs.
+    """Return degree indices for one round's samples, int64 [R]; None if the GPUs do not suffice.
 
-    The least time of the slowest is one of the chains' times, so the bisection over these is exact.
+    The optimum equals the time of some chain, so that bisection over these times is exact.
     """
     limits = np.unique(chain_RJ[np.isfinite(chain_RJ)])
     best = None

@@ -1,7 +1,7 @@
-"""The planner of Arachne's paper: a genetic algorithm over degrees, judged by a list schedule (Algorithm 1).
+"""Arachne's genetic algorithm over degrees, evaluated by list scheduling (Algorithm 1).
 
-The paper tells neither population, generations, rate nor elite; those here are ours. As published it begins with
-random degrees only, which fails on large clusters.
+The paper gives neither population, generations, rate nor elite; the values here are ours. As published it
+starts from random degrees only, which fails on large clusters.
 """
 
 import numpy as np
@@ -15,19 +15,19 @@ from train.cascade.scheduling.list_schedule import Choice, Scratch, Tables, crit
 
 
 class GeneticConfig(BaseModel, frozen=True, extra="forbid"):
-    """The hyper-parameters of Algorithm 1."""
+    """Hyper-parameters of Algorithm 1."""
 
-    population: int = Field(64, ge=2, description="chromosomes: p")
-    generations: int = Field(60, ge=1, description="G")
-    mutation: float = Field(0.05, ge=0, le=1, description="share of the degrees that are drawn anew: mu")
-    elite: int = Field(4, ge=1, description="best chromosomes that go on unchanged: epsilon")
+    population: int = Field(64, ge=2, description="number of chromosomes, p")
+    generations: int = Field(60, ge=1, description="number of generations, G")
+    mutation: float = Field(0.05, ge=0, le=1, description="share of degrees that are redrawn, mu")
+    elite: int = Field(4, ge=1, description="number of best chromosomes that survive unchanged, epsilon")
 
 
 def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConfig()) -> Schedule:  # noqa: B008
-    """The best schedule of all generations.
+    """Return the best schedule of all generations.
 
-    A chromosome is the degrees of all cascades; its fitness the makespan when the cascade with the longest path to the
-    end goes first. Parents are the better of two drawn ones; a child has each degree from one of two.
+    A chromosome holds the degrees of all cascades. Its fitness is the makespan of a list schedule by critical
+    path. Parents win tournaments of two; a child inherits each degree from one of two parents.
     """
     draw = np.random.default_rng(seed)
     size = config.population
@@ -58,7 +58,7 @@ def genetic(problem: Problem, seed: int = 0, config: GeneticConfig = GeneticConf
 
 
 def _fitness(problem: Problem, degree_PSM: Places) -> Floats:
-    """Makespans of all chromosomes, float64 [P]."""
+    """Return the makespans of all chromosomes, float64 [P]."""
     urgency_PSM = np.stack([critical_path(problem, degree_SM) for degree_SM in degree_PSM])
     tables = Tables(problem.times_SMK, problem.degrees_K)
     return _makespans(degree_PSM, urgency_PSM, tables, problem.gpus, Scratch.of(problem))

@@ -1,7 +1,7 @@
-"""Dual approximation: for each of many target times the degrees with the least work that can meet it, list-scheduled.
+"""Dual approximation: list schedules of the least work that meets each of many target times.
 
-Ludwig, Tiwari, "Scheduling malleable and nonmalleable parallel tasks" (1994). Targets below the bound are for schedules
-in which samples follow each other on the same GPUs.
+Ludwig, Tiwari, "Scheduling malleable and nonmalleable parallel tasks" (1994). Targets below the bound yield
+schedules in which samples follow each other on the same GPUs.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ from train.cascade.scheduling.bound import lower_bound
 from train.cascade.scheduling.list_schedule import Choice, Scratch, critical_path, makespan, scheduled
 
 _TARGETS = 48
-_FIRST, _LAST = 0.25, 1.5  # over the bound
+_FIRST, _LAST = 0.25, 1.5  # targets relative to the bound
 
 
 def sweep(problem: Problem) -> Schedule:
-    """The best of the targets' schedules."""
+    """Return the best of the targets' schedules."""
     bound_s = lower_bound(problem)
     scratch = Scratch.of(problem)
     degrees = (least_work(problem, bound_s * share) for share in np.geomspace(_FIRST, _LAST, _TARGETS))
@@ -26,7 +26,7 @@ def sweep(problem: Problem) -> Schedule:
 
 
 def least_work(problem: Problem, target_s: float) -> Places:
-    """Degrees of the least work with which each sample's chain ends in time, or of its shortest one, int64 [S, M]."""
+    """Return degrees of least work whose chains meet a target, else the shortest chain, int64 [S, M]."""
     dit_SK = problem.times_SMK[:, Module.DIT]
     degree_SMK = np.full((problem.samples, len(Module), len(problem.degrees_K)), -1)
     degree_SMK[:, Module.DIT] = np.arange(len(problem.degrees_K))
@@ -35,7 +35,7 @@ def least_work(problem: Problem, target_s: float) -> Places:
         has_S = problem.has_SM[:, module]
         if module is Module.DIT or not has_S.any():
             continue
-        # To each degree of the DiT, the other modules' least work in what time it leaves.
+        # For each degree of the DiT, the other modules' least work within the remaining time.
         time_S1K, work_S1K = problem.times_SMK[:, None, module], problem.work_SMK[:, None, module]
         in_time_SKK = time_S1K <= (target_s - dit_SK)[:, :, None]
         cheapest_SK = np.where(in_time_SKK, work_S1K, np.inf).argmin(axis=2)

@@ -1,1 +1,1 @@
-"""Costs of cascades: models of the DiT and the VAE, profiles of a run, and fits to them."""
+"""Cost models of cascades: DiT, VAE and text encoder, profiles of a run, and fits."""

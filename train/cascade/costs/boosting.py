@@ -1,4 +1,4 @@
-"""Growing boosted trees with scikit-learn (Friedman, "Greedy Function Approximation", 2001; the paper has XGBoost)."""
+"""Boosted regression trees grown by scikit-learn (Friedman, "Greedy Function Approximation", 2001)."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ _TREES, _DEPTH, _RATE, _LEAST_ROWS = 64, 3, 0.1, 2
 
 
 def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> BoostedTrees:
-    """Trees whose squared errors on these rows are small; the same on every call.
+    """Fit trees to rows by weighted squared error; deterministic. The paper uses XGBoost.
 
     Args:
-        features_NF: exact in float32, which is what trees are grown on.
-        values_N: to be predicted.
-        weights_N: how much each row counts.
+        features_NF: features, exact in float32, in which trees are grown.
+        values_N: targets.
+        weights_N: weight of each row.
 
     Raises:
         UsageError: scikit-learn is not installed.
@@ -43,7 +43,7 @@ def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> Boosted
 
 def _plain(tree: Any) -> Tree:
     return Tree(
-        feature=np.maximum(tree.feature, LEAF).tolist(),  # theirs mark leaves with -2
+        feature=np.maximum(tree.feature, LEAF).tolist(),  # scikit-learn marks leaves with -2
         threshold=tree.threshold.tolist(),
         left=tree.children_left.tolist(),
         right=tree.children_right.tolist(),

@@ -1,4 +1,4 @@
-"""Costs of a run's cascades from its profile, with the errors of shapes that a fit has not seen."""
+"""Fit of a run's cost models to its profile, with errors on held-out shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _LARGEST_MEAN = 0.10
 
 @dataclass(frozen=True)
 class Fitted:
-    """Costs, and what is to be said about them.
+    """Fitted cost model with caveats.
 
     Attributes:
-        costs: fitted to all rows; ``held_out`` is of fits to three of four shapes.
-        notes: what could not be measured, and what not be trusted, in words.
+        costs: fit to all rows; ``held_out`` comes from a fit to three quarters of the shapes.
+        notes: warnings on unmeasured or inaccurate parts, in words.
     """
 
     costs: CostModel
@@ -41,16 +41,16 @@ def fit_costs(
     text_tokens: int,
     most: int = 8,
 ) -> Fitted:
-    """Fits each module to the rows that it has.
+    """Fit each module to its rows.
 
     Args:
-        profile: of the run.
-        name: of its file, for messages.
-        sizes: of the run.
-        links: whose bandwidths stay where none was measured.
-        compression: pixels of a token, for traces that tell shapes.
-        text_tokens: that S counts for a caption.
-        most: GPUs that a VAE may be spread over.
+        profile: profile of the run.
+        name: file name, for messages.
+        sizes: sizes derived from the run's configuration.
+        links: bandwidths; those not measured stay.
+        compression: pixels per token, for traces that contain shapes.
+        text_tokens: number of text tokens included in S.
+        most: maximum number of GPUs for a VAE.
 
     Raises:
         UsageError: a module has too few shapes, or no peaks.
@@ -107,7 +107,7 @@ def _judged(
 
 
 def _keys(module: Module, rows: Profile) -> Places:
-    """What is held out together: a video's shape with all B and degrees; captions by microbatch."""
+    """Return held-out groups: a video's shape with all B and degrees; captions by microbatch."""
     shapes = [rows.length, *rows.size_n3.T]
     return np.stack([rows.batch, *shapes] if module == Module.TEXT else shapes, axis=1)
 

@@ -1,4 +1,4 @@
-"""The DiT's costs from a profile: Arachne's Eq. 9 by least relative squares, with the bandwidths that it implies."""
+"""Fit of the DiT's cost to a profile: Arachne's Eq. 9 by relative least squares, including bandwidths."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from train.cascade.costs.fit_lines import line_above, relative_fit
 from train.cascade.costs.profile_csv import Profile
 from train.cascade.costs.run_sizes import RunSizes
 
-_LEAST_S_PER_BYTE = 1e-15  # faster than any link: what cannot be told from nothing
+_LEAST_S_PER_BYTE = 1e-15  # floor faster than any link, for transfers too short to measure
 
 
 @dataclass(frozen=True)
 class DiTFit:
-    """What was found.
+    """Fitted cost of the DiT.
 
     Attributes:
         cost: seconds and bytes.
-        links: with the bandwidths that were measured, and the others as they were given.
-        notes: what could not be measured, in words.
+        links: measured bandwidths; others as given.
+        notes: unmeasured parts, in words.
     """
 
     cost: DiTCost
@@ -29,18 +29,18 @@ class DiTFit:
     notes: tuple[str, ...]
 
     def seconds(self, rows: Profile) -> Floats:
-        """Of the DiTs of a profile, float64 [n]."""
+        """Return predicted seconds of a profile's DiT rows, float64 [n]."""
         seconds_nK = self.cost.seconds(rows.batch, rows.length, rows.degree, self.links)
         return seconds_nK.diagonal().copy()
 
 
 def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
-    """Fits times and, where there are peaks, activations.
+    """Fit times and, if peaks were measured, activations.
 
     Args:
-        rows: DiTs of a profile.
-        sizes: of the run.
-        links: whose bandwidths stay where no group was measured that used them.
+        rows: DiT rows of a profile.
+        sizes: sizes derived from the run's configuration.
+        links: bandwidths, kept where no measured group used the link.
     """
     tokens_n, degree_n = (rows.batch * rows.length).astype(float), rows.degree.astype(float)
     sent_n = tokens_n * sizes.exchanged_bytes * (degree_n - 1) / degree_n**2
@@ -50,7 +50,7 @@ def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
         "fixed_s": np.ones_like(tokens_n),
         "linear_s": tokens_n / degree_n,
         "square_s": tokens_n * rows.length / degree_n,
-        # In a group of several nodes the network is what counts.
+        # In a group across nodes the network is the bottleneck.
         "node_bytes_per_s": np.where(near_n, sent_n, 0.0),
         "network_bytes_per_s": np.where(far_n, sent_n * crossing_n, 0.0),
     }

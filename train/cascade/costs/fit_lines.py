@@ -1,4 +1,4 @@
-"""What all fits of cascades' costs share: which rows are held out, errors, and lines."""
+"""Common parts of all cost fits: held-out rows, errors, and lines."""
 
 import numpy as np
 
@@ -8,15 +8,15 @@ from loader.errors import UsageError
 from train.cascade.costs.cost_model import HeldOutError
 
 LEAST_SHAPES = 5
-_EVERY, _FIRST = 4, 2  # the smallest and the largest of a few are kept
+_EVERY, _FIRST = 4, 2  # smallest and largest shapes stay in the fit
 
 
 def held_out(keys_nK: Places, what: str) -> Flags:
-    """Every fourth shape, with all of its rows, bool [n].
+    """Select every fourth shape, with all of its rows, bool [n].
 
     Args:
-        keys_nK: that tell shapes apart, in the order that they are counted in.
-        what: was measured, for messages.
+        keys_nK: keys that identify shapes, in sorting order.
+        what: name of the measured module, for messages.
 
     Raises:
         UsageError: there are too few shapes.
@@ -31,19 +31,19 @@ def held_out(keys_nK: Places, what: str) -> Flags:
 
 
 def error_of(predicted_n: Floats, measured_n: Floats) -> HeldOutError:
-    """Of rows that a fit has not seen."""
+    """Return the error on held-out rows."""
     errors_n = np.abs(predicted_n / measured_n - 1)
     return HeldOutError(mean=float(errors_n.mean()), max=float(errors_n.max()), rows=len(errors_n))
 
 
 def relative_fit(columns_nC: Floats, values_n: Floats) -> list[float]:
-    """Coefficients, none below 0, whose squared relative errors are least."""
+    """Return nonnegative coefficients of least squared relative errors."""
     return not_negative(columns_nC / values_n[:, None], np.ones_like(values_n))
 
 
 def line_above(sizes_n: Floats, peaks_n: Floats) -> tuple[float, float]:
-    """Start and slope of a line that no peak lies above."""
+    """Return intercept and slope of a line above all peaks."""
     columns_n2 = np.stack([np.ones_like(sizes_n), sizes_n], axis=1)
-    # A cascade may need no memory of its own, of which no share can be told.
+    # A peak of 0 bytes has no relative error.
     start, slope = relative_fit(columns_n2, np.maximum(peaks_n, 1.0))
     return start + max(0.0, float((peaks_n - start - slope * sizes_n).max())), slope

@@ -1,4 +1,4 @@
-"""The VAE's costs from a profile: a line in a unit's volume, and boosted trees for what it leaves (section IV-B)."""
+"""Fit of the VAE's cost to a profile: linear in a unit's volume, with boosted trees for residuals (section IV-B)."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ from train.cascade.costs.run_sizes import RunSizes
 from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, units_of
 
 _LEAST_CORRECTED = 8
-"""Fewer rows are left to the line: trees would know them by heart."""
+"""Least number of rows for trees, which would overfit fewer."""
 
 
 def fit_vae(rows: Profile, sizes: RunSizes, most: int) -> FittedVAECost:
-    """Fits times and, where there are peaks, memory.
+    """Fit times and, if peaks were measured, memory.
 
     Args:
-        rows: VAEs of a profile, each on one rank.
-        sizes: of the run.
-        most: GPUs that a microbatch may be spread over.
+        rows: VAE rows of a profile, each on one rank.
+        sizes: sizes derived from the run's configuration.
+        most: maximum number of GPUs per microbatch.
     """
     units = [
         units_of(batch, size, sizes.grid)
@@ -44,12 +44,12 @@ def fit_vae(rows: Profile, sizes: RunSizes, most: int) -> FittedVAECost:
 
 
 def vae_seconds(cost: FittedVAECost, rows: Profile) -> Floats:
-    """On one rank, float64 [n]."""
+    """Return predicted seconds on one rank, float64 [n]."""
     return cost.seconds(rows.batch, rows.size_n3, np.array([1]))[:, 0]
 
 
 def _corrected(line: UnitSeconds, call_s: float, units: list[Places], seconds_n: Floats) -> UnitSeconds:
-    """With trees: a row's surplus is that of each of its units, which count by their share of the row's time."""
+    """Add trees for relative residuals; each unit of a row shares its residual, weighted by its share of time."""
     distinct = [np.unique(size_N3, axis=0, return_counts=True) for size_N3 in units]
     size_N3 = np.concatenate([sizes for sizes, _ in distinct])
     line = line.model_copy(update={"pictures": tuple(map(tuple, np.unique(size_N3[:, 1:], axis=0).tolist()))})

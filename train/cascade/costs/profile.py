@@ -1,4 +1,4 @@
-"""What the cascades of a run take: text encoder, VAE and DiT of every shape, timed apart, the DiT with each degree."""
+"""Profile of a run's cascades: text encoder, VAE and DiT of every shape, timed separately, the DiT at each degree."""
 
 import math
 import statistics
@@ -31,11 +31,11 @@ WARM_UP = 1
 
 
 class Meter:
-    """Times the cascades of one microbatch, from when the device begins with one until it has done with it.
+    """Timer of one microbatch's cascades, synchronized with the device.
 
     Args:
-        device: that computes.
-        errors: runs the DiT.
+        device: compute device.
+        errors: function that runs the DiT.
     """
 
     def __init__(self, device: torch.device, errors: SquaredErrors) -> None:
@@ -46,18 +46,18 @@ class Meter:
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """Around an encoder, as `train.measure.timings.Timed` has it."""
+        """Time an encoder, as `train.measure.timings.Timed`."""
         self._begin()
         yield
         self._end({"text": Module.TEXT, "vae": Module.VAE}[name])
 
     def errors(self, dit: Denoiser, asked: Question) -> torch.Tensor:
-        """As `SquaredErrors`; the DiT's cascade begins here."""
+        """Run the DiT as `SquaredErrors` and start its timer."""
         self._begin()
         return self._errors(dit, asked)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """And ends here."""
+        """Run the backward pass and stop the DiT's timer."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         self._end(Module.DIT)
 
@@ -78,16 +78,16 @@ class Meter:
 def profile(
     config: TrainConfig, buckets: BucketConfig, world: World, rounds: int = 3
 ) -> Iterator[MeasuredCascade]:
-    """Runs every shape, the smallest first; the same rows on every rank.
+    """Run every shape, smallest first; yields the same rows on every rank.
 
-    Weights and gradients are as ZeRO-1 holds them, whole on each rank. A shape that does not fit a GPU's memory has no
-    row for that degree, as it will have no cascade.
+    Weights and gradients are whole on each rank, as under ZeRO-1. A shape that exceeds a GPU's memory has no
+    row for that degree, and thus no cascade.
 
     Args:
-        config: of the run; of its layout, activation checkpointing and compilation count.
-        buckets: of its stream.
-        world: all ranks; groups of k neighbours run the same microbatch at the same time.
-        rounds: that are timed.
+        config: configuration of the run; of its layout only activation checkpointing and compilation apply.
+        buckets: buckets of the run's stream.
+        world: all ranks; groups of k adjacent ranks run the same microbatch concurrently.
+        rounds: number of timed rounds.
 
     Raises:
         RunError: no shape fits.
@@ -108,7 +108,7 @@ def profile(
     fits = False
     for shape in shapes(buckets):
         for degree, errors in runners.items():
-            if degree > shape.length - buckets.max_text_tokens:  # a rank would have no token
+            if degree > shape.length - buckets.max_text_tokens:  # some rank would have no tokens
                 continue
             found = _measured(bundle, config, shape, errors, world, rounds)
             if found is None:
@@ -121,7 +121,7 @@ def profile(
 
 
 def degrees_of(dit: Denoiser, ranks: int) -> list[int]:
-    """Those that so many ranks can be divided into groups of; 1 alone where a model's sequences cannot be cut."""
+    """Return the divisors of the number of ranks; 1 alone without context parallelism."""
     try:
         cuttable(dit)
     except UsageError:
@@ -130,7 +130,7 @@ def degrees_of(dit: Denoiser, ranks: int) -> list[int]:
 
 
 def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
-    """Runs groups of so many neighbours: Ulysses as far as heads divide, and a ring of such groups beyond."""
+    """Return a DiT runner on groups of adjacent ranks: Ulysses as far as heads divide, rings of such groups beyond."""
     if degree == 1:
         return of_whole
     ulysses = math.gcd(cuttable(dit).full_heads, degree)
@@ -141,7 +141,7 @@ def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
 def _measured(
     bundle: Bundle, config: TrainConfig, shape: Shape, errors: SquaredErrors, world: World, rounds: int
 ) -> dict[Module, tuple[float, int | None]] | None:
-    """Seconds and peak of each module, the largest of all ranks; None where a rank has too little memory."""
+    """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
     for number in range(WARM_UP + rounds):
         meter, full = Meter(world.device, errors), 0

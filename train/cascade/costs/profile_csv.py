@@ -1,4 +1,4 @@
-"""The profile of a run's cascades, as the CSV that costs are fitted to."""
+"""Profile of a run's cascades as CSV, the input of cost fits."""
 
 import csv
 import io
@@ -20,18 +20,18 @@ _MOST_ROWS = 100_000
 
 
 class MeasuredCascade(NamedTuple):
-    """What one cascade took; the columns of the profile.
+    """Measured time and memory of one cascade; the columns of the profile.
 
     Attributes:
         module: text, vae or dit.
-        batch: B.
-        frames: of a video.
-        height: in pixels.
-        width: in pixels.
-        length: S, with the longest caption.
-        degree: ranks that the microbatch was spread over.
-        seconds: of the slowest rank, the median.
-        peak_gib: most memory beyond what lay there before, of the rank with most; None on a CPU.
+        batch: number of videos, B.
+        frames: frames of a video.
+        height: height in pixels.
+        width: width in pixels.
+        length: number of tokens S, with the longest caption.
+        degree: number of ranks of the microbatch.
+        seconds: median over rounds, maximum over ranks.
+        peak_gib: peak memory above the state before, maximum over ranks; None on a CPU.
     """
 
     module: str
@@ -50,13 +50,13 @@ _WHOLE = ("batch", "frames", "height", "width", "length", "degree")
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Rows of one.
+    """Columns of a profile.
 
     Attributes:
-        module: `Module` of each, int64 [n].
-        batch: B, int64 [n].
+        module: `Module` of each row, int64 [n].
+        batch: number of videos B, int64 [n].
         size_n3: frames, height and width, int64 [n, 3].
-        length: S, int64 [n].
+        length: number of tokens S, int64 [n].
         degree: int64 [n].
         seconds: float64 [n].
         peak_gib: float64 [n]; NaN where it was not measured.
@@ -71,16 +71,16 @@ class Profile:
     peak_gib: Floats
 
     def where(self, chosen: Flags | NDArray[np.intp]) -> "Profile":
-        """Some of them."""
+        """Select rows."""
         return Profile(*(column[chosen] for column in vars(self).values()))
 
     def of(self, module: Module) -> "Profile":
-        """Those of a module."""
+        """Select the rows of a module."""
         return self.where(self.module == module)
 
 
 def profile_csv(rows: Iterable[MeasuredCascade]) -> str:
-    """The text of a profile."""
+    """Format a profile as CSV."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(MeasuredCascade._fields)
@@ -89,11 +89,11 @@ def profile_csv(rows: Iterable[MeasuredCascade]) -> str:
 
 
 def read_profile(text: str, name: str) -> Profile:
-    """A profile from its text; further columns are passed over.
+    """Parse a profile; extra columns are ignored.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: contents of the file.
+        name: file name, for messages.
 
     Raises:
         UsageError: a column is missing, a value is wrong, or there are no or too many rows; names row and column.
@@ -127,7 +127,7 @@ def _number(text: str | None, column: str, where: str) -> float:
         value = float(text or "")
     except ValueError:
         value = float("nan")
-    # Memory that a cascade does not need is none.
+    # A cascade may need no memory.
     least = value >= 0 if column == "peak_gib" else value > 0
     if not (least and value < 1e12 and (column not in _WHOLE or value.is_integer())):
         raise UsageError(f"{where}: {column} is {text!r}, which is no positive number")

@@ -1,4 +1,4 @@
-"""What a fit of cascades' costs takes from the run's configuration: bytes, and how its VAE cuts videos."""
+"""Sizes that a cost fit takes from the run's configuration: bytes, and the VAE's tile grid."""
 
 import math
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ from train.models.encoders.tokenizer import Tokenizer
 from train.models.published.wan import Wan
 from train.parallel.context.parts import Cuttable, cuttable
 
-_LATENTS = 3  # handed over, with noise, and as they should come out
+_LATENTS = 3  # copies of latents: clean, noisy, and the target
 _FAKE = torch.device("cpu")
-_REHEARSED = 4  # shapes: bytes lie on a line, and a rehearsal takes a second
+_REHEARSED = 4  # shapes in a dry run: bytes are linear, and each takes a second
 
 
 @dataclass(frozen=True)
 class RunSizes:
-    """Of one GPU, on which all modules lie at all times.
+    """Sizes on one GPU that holds all modules at all times.
 
     Attributes:
-        states_bytes: weights of all modules, gradients, and its part of the optimizer's state (ZeRO-1) and averages.
-        handed_token_bytes: of a token's latents, as a DiT takes them over.
-        handed_sample_bytes: of a caption's context, likewise.
-        exchanged_bytes: of a token that change ranks with Ulysses, forward, backward and recomputed; 0 where sequences
-            cannot be cut.
-        grid: how the VAE cuts videos.
-        at_once: whether it encodes all videos of a call together.
+        states_bytes: weights of all modules, gradients, and this rank's share of optimizer state (ZeRO-1) and EMA.
+        handed_token_bytes: bytes of a token's latents at the DiT's input.
+        handed_sample_bytes: bytes of a caption's context at the DiT's input.
+        exchanged_bytes: bytes per token that change ranks under Ulysses, forward, backward and recomputation; 0
+            without context parallelism.
+        grid: tile grid of the VAE.
+        at_once: True if the VAE encodes all videos of a call together.
     """
 
     states_bytes: float
@@ -53,15 +53,15 @@ class RunSizes:
 
 
 def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
-    """Known without a GPU.
+    """Compute the sizes without a GPU.
 
     Args:
-        config: of the run; weights and gradients are taken to be whole on each GPU, whatever its layout.
-        shape: any of its shapes.
-        gpus: that the optimizer's state is divided over.
+        config: configuration of the run; its layout is replaced by ZeRO-1.
+        shape: any shape of the run.
+        gpus: number of ranks that shard the optimizer state.
 
     Raises:
-        UsageError: see `train.memory.dry_run.rehearse`.
+        UsageError: the dry run fails (`train.memory.dry_run.rehearse`).
     """
     config = _zero_1(config)
     bundle = Bundle(config, meta=True)
@@ -78,11 +78,11 @@ def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
 
 
 def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
-    """A profile whose peaks are what `train.memory.dry_run` says of some shapes on one rank.
+    """Return a profile with peaks of some shapes on one rank predicted by `train.memory.dry_run`.
 
     Args:
-        profile: of the run.
-        config: of the run.
+        profile: profile of the run.
+        config: configuration of the run.
     """
     config = _zero_1(config)
     rows_n5 = np.column_stack([profile.batch * profile.length, profile.batch, profile.size_n3])
@@ -92,7 +92,7 @@ def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
         Shape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
     ]
     peaks = {
-        # One rank alone would hold its weights in float32, and copies of them.
+        # A single rank would keep float32 weights with lower-precision copies.
         Module.DIT: [one.passes - one.state for one in rehearse(config, shapes, ranks=2, encoded=True)],
         Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
     }
@@ -106,7 +106,7 @@ def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
 
 
 def _zero_1(config: TrainConfig) -> TrainConfig:
-    """As cascades need it: a rank's layers are whole, as other ranks may be at something else meanwhile."""
+    """Replace the layout by ZeRO-1, since cascades need whole layers on every rank."""
     parallel = ParallelConfig(
         dp_replicate=1,
         dp_shard="rest",
@@ -123,7 +123,7 @@ def _bytes(module: nn.Module) -> int:
 
 
 def _exchanged_bytes(config: TrainConfig, bundle: Bundle) -> float:
-    """Queries, keys and values go out in each layer and outputs come back, and gradients of all four."""
+    """Return bytes per token: queries, keys, values and outputs per layer, and gradients of all four."""
     try:
         dit = cuttable(bundle.dit)
     except UsageError:
@@ -134,7 +134,7 @@ def _exchanged_bytes(config: TrainConfig, bundle: Bundle) -> float:
 
 
 def _width(dit: Cuttable) -> int:
-    """Of a token's queries."""
+    """Return the width of a token's queries."""
     if isinstance(dit, Wan):
         return dit.full_heads * int(dit.model.config.attention_head_dim)
     return dit.config.hidden

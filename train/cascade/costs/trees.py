@@ -1,4 +1,4 @@
-"""Boosted regression trees as plain numbers: kept as JSON, evaluated without the library that grew them."""
+"""Boosted regression trees as plain numbers: stored as JSON, evaluated without scikit-learn."""
 
 from typing import Annotated
 
@@ -8,21 +8,21 @@ from pydantic import BaseModel, Field, FiniteFloat, model_validator
 from loader.base.arrays import Floats
 
 LEAF = -1
-"""The feature of a node that asks nothing."""
+"""Feature index that marks a leaf."""
 
 _MOST_TREES, _MOST_NODES, _MOST_FEATURES = 256, 127, 4096
 
 
 class Tree(BaseModel, frozen=True, extra="forbid"):
-    """A binary tree, node by node; the first is its root, and children come after their parents."""
+    """A binary tree as arrays over nodes; the first is the root, and children follow their parents."""
 
     feature: tuple[Annotated[int, Field(ge=LEAF, lt=_MOST_FEATURES)], ...] = Field(
-        min_length=1, max_length=_MOST_NODES, description="that a node asks for; -1: it is a leaf"
+        min_length=1, max_length=_MOST_NODES, description="feature index of the node's split; -1: leaf"
     )
-    threshold: tuple[FiniteFloat, ...] = Field(description="values up to it go left")
-    left: tuple[int, ...] = Field(description="node to the left")
-    right: tuple[int, ...] = Field(description="node to the right")
-    value: tuple[FiniteFloat, ...] = Field(description="of a leaf")
+    threshold: tuple[FiniteFloat, ...] = Field(description="split threshold; values up to it go left")
+    left: tuple[int, ...] = Field(description="index of the left child")
+    right: tuple[int, ...] = Field(description="index of the right child")
+    value: tuple[FiniteFloat, ...] = Field(description="prediction of a leaf")
 
     @model_validator(mode="after")
     def _ends(self) -> "Tree":
@@ -37,7 +37,7 @@ class Tree(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def predict(self, features_NF: Floats) -> Floats:
-        """The leaf's value of each row, float64 [N]."""
+        """Return the leaf value of each row, float64 [N]."""
         feature, threshold, left, right, value = map(
             np.array, (self.feature, self.threshold, self.left, self.right, self.value)
         )
@@ -51,12 +51,12 @@ class Tree(BaseModel, frozen=True, extra="forbid"):
 
 
 class BoostedTrees(BaseModel, frozen=True, extra="forbid"):
-    """A first guess, and trees that each correct what is before them."""
+    """A constant, and trees that each correct the sum before them."""
 
-    features: int = Field(ge=1, le=_MOST_FEATURES, description="of a row")
-    first: FiniteFloat = Field(description="guess of all rows")
-    rate: FiniteFloat = Field(ge=0, description="share of a tree's value that is added")
-    trees: tuple[Tree, ...] = Field(max_length=_MOST_TREES, description="in their order")
+    features: int = Field(ge=1, le=_MOST_FEATURES, description="number of features of a row")
+    first: FiniteFloat = Field(description="initial prediction of all rows")
+    rate: FiniteFloat = Field(ge=0, description="learning rate: share of a tree's value that is added")
+    trees: tuple[Tree, ...] = Field(max_length=_MOST_TREES, description="trees in order of growth")
 
     @model_validator(mode="after")
     def _asks_what_there_is(self) -> "BoostedTrees":
@@ -66,7 +66,7 @@ class BoostedTrees(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def predict(self, features_NF: Floats) -> Floats:
-        """Of each row, float64 [N]."""
+        """Return the prediction of each row, float64 [N]."""
         found_N = np.full(len(features_NF), self.first)
         for tree in self.trees:
             found_N += self.rate * tree.predict(features_NF)

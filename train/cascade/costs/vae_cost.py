@@ -1,4 +1,4 @@
-"""What the VAE's encoder takes when its work is spread over GPUs (Arachne, section IV-B)."""
+"""Cost of the VAE's encoder spread over GPUs (Arachne, section IV-B)."""
 
 import math
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from train.models.encoders.tile_grid import TileGrid
 
 
 class VAECost(BaseModel, frozen=True, extra="forbid"):
-    """Tiles of equal size, dealt out to the GPUs in turn, the last of which to finish counts."""
+    """Cost of equal tiles, dealt round-robin to GPUs; the slowest GPU counts."""
 
     kind: Literal["tiles"] = "tiles"
-    tile_s: float = Field(ge=0, description="seconds of one GPU for a tile")
-    tile_frames: int = Field(ge=1, description="frames of a tile")
-    tiles_per_picture: int = Field(ge=1, description="tiles of a picture")
-    most: int = Field(8, ge=1, description="GPUs that it is spread over, at most")
-    memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, its weights included")
+    tile_s: float = Field(ge=0, description="seconds of one GPU per tile")
+    tile_frames: int = Field(ge=1, description="frames per tile")
+    tiles_per_picture: int = Field(ge=1, description="spatial tiles per frame")
+    most: int = Field(8, ge=1, description="maximum number of GPUs")
+    memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, including weights")
 
     def seconds(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
-        """Float64 [S, K]; infinite above ``most``, and where there are no frames.
+        """Return seconds, float64 [S, K]; infinite above ``most`` and without frames.
 
         Args:
-            batch_S: B.
-            size_S3: frames, height and width of a video; height and width play no part.
+            batch_S: number of videos, B.
+            size_S3: frames, height and width of a video; height and width are unused.
             degrees_K: numbers of GPUs.
         """
         frames_S = size_S3[:, 0]
@@ -38,21 +38,23 @@ class VAECost(BaseModel, frozen=True, extra="forbid"):
         return np.where(runs_SK, seconds_SK, math.inf)
 
     def bytes_of_a_gpu(self, batch_S: Places, _: Places, degrees_K: Places) -> Floats:
-        """Float64 [S, K]; arguments as of `seconds`."""
+        """Return bytes per GPU, float64 [S, K]; arguments as in `seconds`."""
         return np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
 
 
 class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
-    """Seconds of one GPU for a video, or a tile of one: a line in its volume, and what trees correct of it."""
+    """Seconds of one GPU for a video or a tile: linear in its volume, with residuals by trees."""
 
-    fixed_s: float = Field(ge=0, description="of each, whatever its size")
-    volume_s: float = Field(ge=0, description="of a pixel of a frame")
+    fixed_s: float = Field(ge=0, description="constant seconds per unit")
+    volume_s: float = Field(ge=0, description="seconds per pixel of a frame")
     pictures: tuple[tuple[int, int], ...] = Field(
-        (), max_length=1024, description="[height, width] that the trees know, in the order of their features"
+        (),
+        max_length=1024,
+        description="[height, width] of frames known to the trees, in order of their features",
     )
     residual: BoostedTrees | None = Field(
         None,
-        description="what a unit takes above the line, relative to it, by its frames and by which picture it is",
+        description="trees for relative residuals above the line, by frames and by frame size",
     )
 
     @model_validator(mode="after")
@@ -65,17 +67,17 @@ class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def features(self, size_N3: Places) -> Floats:
-        """Frames, and 1 where the picture is the one, float64 [N, 1 + pictures]."""
+        """Return frames and a one-hot encoding of the frame size, float64 [N, 1 + pictures]."""
         pictures_P2 = np.array(self.pictures, np.int64).reshape(-1, 2)
         known_NP = (size_N3[:, None, 1:] == pictures_P2).all(axis=2)
         return np.concatenate([size_N3[:, :1], known_NP], axis=1).astype(np.float64)
 
     def linear(self, size_N3: Places) -> Floats:
-        """Without the trees, float64 [N]."""
+        """Return seconds without the trees, float64 [N]."""
         return np.asarray(self.fixed_s + self.volume_s * size_N3.prod(axis=1), np.float64)
 
     def seconds(self, size_N3: Places) -> Floats:
-        """Of units of these frames, heights and widths, float64 [N]."""
+        """Return seconds of units of these frames, heights and widths, float64 [N]."""
         linear_N = self.linear(size_N3)
         if self.residual is None:
             return linear_N
@@ -83,37 +85,35 @@ class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
 
 
 class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
-    """Units of work, dealt out to the GPUs in turn, the last of which to finish counts.
+    """Cost of units of work, dealt round-robin to GPUs; the slowest GPU counts.
 
-    A unit is a video of the microbatch or, where the VAE cuts videos, a tile of one.
+    A unit is a video of the microbatch or, if the VAE tiles videos, one tile.
     """
 
     kind: Literal["fitted"] = "fitted"
-    call_s: float = Field(0.0, ge=0, description="seconds of each GPU, however many units it has")
+    call_s: float = Field(0.0, ge=0, description="constant seconds of each GPU")
     unit: UnitSeconds
-    grid: TileGrid | None = Field(None, description="how videos are cut; null: they are encoded whole")
-    most: int = Field(8, ge=1, description="GPUs that it is spread over, at most")
-    memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, weights of all modules included")
-    volume_bytes: float = Field(
-        0.0, ge=0, description="bytes more for a pixel of a frame that is being encoded"
-    )
+    grid: TileGrid | None = Field(None, description="tile grid; null: videos are encoded whole")
+    most: int = Field(8, ge=1, description="maximum number of GPUs")
+    memory_bytes: float = Field(0.0, ge=0, description="bytes of a GPU, including weights of all modules")
+    volume_bytes: float = Field(0.0, ge=0, description="bytes per pixel of a frame in the encoder")
     at_once: bool = Field(True, description="a GPU encodes its units together; false: one after the other")
 
     def seconds(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
-        """Float64 [S, K]; infinite above ``most``, and where there are no frames.
+        """Return seconds, float64 [S, K]; infinite above ``most`` and without frames.
 
         Args:
-            batch_S: B.
+            batch_S: number of videos, B.
             size_S3: frames, height and width of a video.
             degrees_K: numbers of GPUs.
 
         Raises:
-            UsageError: there are videos of unknown height and width.
+            UsageError: a video has unknown height or width.
         """
         found_SK = np.full((len(batch_S), len(degrees_K)), math.inf)
         units = self._units(batch_S, size_S3)
         if units:
-            # Trees are slow, and units of few sizes.
+            # Trees are slow; units have few distinct sizes.
             distinct, place_N = np.unique(np.concatenate(list(units.values())), axis=0, return_inverse=True)
             seconds_N = self.unit.seconds(distinct)[place_N.reshape(-1)]
             ends = np.cumsum([len(size_N3) for size_N3 in units.values()])
@@ -123,7 +123,7 @@ class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
         return found_SK
 
     def bytes_of_a_gpu(self, batch_S: Places, size_S3: Places, degrees_K: Places) -> Floats:
-        """Float64 [S, K]; arguments as of `seconds`."""
+        """Return bytes per GPU, float64 [S, K]; arguments as in `seconds`."""
         found_SK = np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
         for sample, size_N3 in self._units(batch_S, size_S3).items():
             volume_N = size_N3.prod(axis=1).astype(np.float64)
@@ -132,7 +132,7 @@ class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
         return found_SK
 
     def _units(self, batch_S: Places, size_S3: Places) -> dict[int, Places]:
-        """Frames, height and width of the units of each microbatch that has videos, by its number."""
+        """Return unit sizes (frames, height, width) of each microbatch with videos, by sample number."""
         unknown = np.flatnonzero((size_S3[:, 0] > 0) & (size_S3[:, 1:] == 0).any(axis=1))
         if len(unknown):
             raise UsageError(
@@ -146,13 +146,13 @@ class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
 
 
 def units_of(batch: int, size: Sequence[int], grid: TileGrid | None) -> Places:
-    """Frames, height and width of the units of a microbatch, video after video, int64 [units, 3]."""
+    """Return frames, height and width of a microbatch's units, video by video, int64 [units, 3]."""
     one_N3 = np.array([size], np.int64) if grid is None else grid.tiles(*size)
     return np.tile(one_N3, (batch, 1))
 
 
 def slowest(of_units_N: Floats, degrees_K: Places) -> Floats:
-    """The most that a GPU has when units are dealt out to so many in turn, float64 [K]."""
+    """Return the largest sum on any GPU when units are dealt round-robin, float64 [K]."""
     found_K = np.empty(len(degrees_K))
     for number, degree in enumerate(degrees_K.tolist()):
         rounds = -(-len(of_units_N) // degree)
@@ -163,7 +163,7 @@ def slowest(of_units_N: Floats, degrees_K: Places) -> Floats:
 
 
 def _kind(value: object) -> str:
-    """Cost models without a kind count tiles."""
+    """Return the kind; cost models without one use tiles."""
     return (
         str(value.get("kind", "tiles")) if isinstance(value, dict) else str(getattr(value, "kind", "tiles"))
     )
@@ -172,4 +172,4 @@ def _kind(value: object) -> str:
 AnyVAECost = Annotated[
     Annotated[VAECost, Tag("tiles")] | Annotated[FittedVAECost, Tag("fitted")], Discriminator(_kind)
 ]
-"""Told apart by `kind`."""
+"""Cost of a VAE; `kind` selects the model."""

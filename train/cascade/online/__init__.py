@@ -1,1 +1,1 @@
-"""Corrections of a plan from measured cascades, slow GPUs and lost ones."""
+"""Online correction of plans: measured cascades, stragglers and lost GPUs."""

@@ -1,11 +1,10 @@
-"""What measured cascades say of the cost model, and of the GPUs they ran on.
+"""Correction of the cost model and detection of stragglers from measured cascades.
 
-The logarithm of measured over predicted seconds is taken for the sum of one number of the module and its degree, and
-one of the slowest GPU of the group. Both are medians, so that single odd times change nothing, and found in turns:
-factors from times without what slow GPUs add, then slow GPUs from times without the factors (median polish: Tukey,
-"Exploratory Data Analysis", 1977, chapter 10). All of it is a pure function of the measurements.
+The logarithm of measured over predicted seconds is modelled as a sum: one term for module and degree, and one
+for the slowest GPU of the group. Both are medians, robust to outliers, and fitted alternately (median polish:
+Tukey, "Exploratory Data Analysis", 1977, chapter 10). The result is a pure function of the measurements.
 
-Where a slow GPU is in every group of a degree, the factor of the degree takes it up.
+If every group of a degree contains a straggler, the degree's factor absorbs it.
 """
 
 from collections.abc import Mapping
@@ -20,33 +19,33 @@ from train.cascade.problem import Module, Problem
 from train.config.cascade import CorrectionConfig
 
 _TURNS = 10
-_FAST = 0.25  # quantile of GPUs that are not slow, as long as none is named: half may run beside a slow one
+_FAST = 0.25  # quantile for the first round, in which half of the GPUs may run beside an undetected straggler
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What is to be believed.
+    """Corrections to apply to plans.
 
     Attributes:
-        factors: of a module and degree, by which the cost model's times are multiplied.
-        slow: GPUs that take so many times as long as the others.
+        factors: multiplier of the cost model's times for each module and degree.
+        slow: slowdown of each straggler relative to other GPUs.
     """
 
     factors: Mapping[tuple[Module, int], float] = field(default_factory=dict)
     slow: Mapping[int, float] = field(default_factory=dict)
 
     def factors_of(self, degrees_K: Places) -> Floats:
-        """Of each module and degree, float64 [M, K].
+        """Return the factor of each module and degree, float64 [M, K].
 
-        1 where none was measured lately: so a degree that may be better than those in use is tried, and its time is
-        known from then on. A factor for the whole module would never try it.
+        The factor is 1 without recent measurements, so that a promising degree is tried and then measured. A
+        factor per module would never try it.
         """
         return np.array(
             [[self.factors.get((module, degree), 1.0) for degree in degrees_K.tolist()] for module in Module]
         )
 
     def told(self) -> list[str]:
-        """Sentences for the log."""
+        """Return sentences for the log."""
         return [
             *(
                 f"{module.name} on {degree} GPUs takes {factor:.2f} times as long as predicted"
@@ -60,7 +59,7 @@ class Correction:
 
 
 def correction(window: Window, config: CorrectionConfig) -> Correction:
-    """What the measurements of a window say; the same on every rank that has the same ones."""
+    """Compute the correction from a window; identical on every rank with the same measurements."""
     every = [one for iteration in window.iterations for one in iteration]
     if not every:
         return Correction()
@@ -81,11 +80,11 @@ def correction(window: Window, config: CorrectionConfig) -> Correction:
 
 
 def corrected(problem: Problem, factors_MK: Floats) -> Problem:
-    """The same problem with other times.
+    """Return the problem with corrected times.
 
     Args:
-        problem: of the cost model.
-        factors_MK: by which its times are multiplied, float64 [M, K]; see `Correction.factors_of`.
+        problem: planning problem by the cost model.
+        factors_MK: multipliers of its times, float64 [M, K]; see `Correction.factors_of`.
     """
     return Problem(
         problem.gpus,
@@ -97,6 +96,6 @@ def corrected(problem: Problem, factors_MK: Floats) -> Problem:
 
 
 def _factor(plain: Floats, config: CorrectionConfig) -> float:
-    """The median of logarithms as a factor, shrunk toward 1."""
+    """Return the median of logarithms as a factor, shrunk toward 1."""
     trust = len(plain) / (len(plain) + config.prior)
     return float(np.clip(np.exp(trust * np.median(plain)), 1 / config.most, config.most))

@@ -1,4 +1,4 @@
-"""What executed cascades took: the state that corrections are worked out from."""
+"""Measurements of executed cascades, the input of corrections."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from train.cascade.schedule import Schedule
 
 
 class Measurement(NamedTuple):
-    """One executed cascade.
+    """Predicted and measured time of one executed cascade.
 
     Attributes:
-        module: that ran.
-        gpus: on which, rising.
-        predicted_s: by the cost model, without any correction.
-        measured_s: that it took, without waiting.
+        module: executed module.
+        gpus: GPUs, rising.
+        predicted_s: seconds by the cost model, without correction.
+        measured_s: compute seconds, without waiting.
     """
 
     module: Module
@@ -25,11 +25,11 @@ class Measurement(NamedTuple):
 
 
 def measurements(problem: Problem, executed: Schedule) -> tuple[Measurement, ...]:
-    """Of an iteration.
+    """Return the measurements of an iteration.
 
     Args:
-        problem: of the cost model, without any correction.
-        executed: the runs with the times that they took.
+        problem: planning problem by the cost model, without correction.
+        executed: schedule with measured times.
     """
     place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
     return tuple(
@@ -45,16 +45,16 @@ def measurements(problem: Problem, executed: Schedule) -> tuple[Measurement, ...
 
 @dataclass(frozen=True)
 class Window:
-    """The measurements of the latest iterations, the last one last: all state that there is.
+    """Measurements of the latest iterations, newest last; the only state of corrections.
 
     Attributes:
-        iterations: of each, its measurements.
+        iterations: measurements of each iteration.
     """
 
     iterations: tuple[tuple[Measurement, ...], ...] = ()
 
     def with_iteration(self, measured: Iterable[Measurement], most: int) -> "Window":
-        """With one more, of the latest ``most``; times that are none (0, infinite) are left out."""
+        """Append an iteration and keep the latest ``most``; drops zero and infinite times."""
         kept = tuple(
             one
             for one in measured
@@ -63,7 +63,7 @@ class Window:
         return Window((*self.iterations, kept)[-most:])
 
     def rows(self) -> list[list[list[Any]]]:
-        """As JSON values."""
+        """Return JSON values."""
         return [
             [[int(one.module), list(one.gpus), one.predicted_s, one.measured_s] for one in iteration]
             for iteration in self.iterations
@@ -71,7 +71,7 @@ class Window:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Iterable[Sequence[Any]]]) -> "Window":
-        """The inverse of `rows`."""
+        """Build a window from `rows`."""
         return cls(
             tuple(
                 tuple(

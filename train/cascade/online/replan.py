@@ -1,11 +1,11 @@
-"""Plans around GPUs that are slow or lost.
+"""Plans around stragglers and lost GPUs.
 
-A planner takes all GPUs for alike, and a cascade waits for its slowest. So a plan is mended in three ways, and what is
-shortest when it is executed on paper counts; doing nothing is among them.
+A planner assumes identical GPUs, and a cascade waits for its slowest. A plan is therefore modified in three
+ways, and the shortest simulated result wins, the original included.
 
-- Renaming: which of the plan's GPUs the slow one is, such that it hurts least, as where there is slack.
-- Exchanges: two samples change places in the plan, such that groups with a slow GPU get the shorter ones.
-- Leaving out: a plan for the GPUs without the slowest ones, as many as pays; lost ones are always left out.
+- Renaming: choose which GPU of the plan the straggler is, preferably one with slack.
+- Exchanges: swap samples so that groups with a straggler get the shorter ones.
+- Exclusion: plan without the slowest GPUs, as many as pays; lost GPUs are always excluded.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,22 +21,22 @@ from train.cascade.schedule import Run, Schedule
 from train.cascade.scheduling.passes import Lines
 
 TRIES = 2_000
-"""Exchanges of samples that are judged, at most: a count and no clock, so that every rank gets the same."""
-_MOST_LEFT_OUT = 4  # slow GPUs, one after the other; then all of them at once
-_ROUNDS = 3  # of renaming, where several GPUs are slow
+"""Maximum number of evaluated swaps; a count and no clock, so that every rank gets the same result."""
+_MOST_LEFT_OUT = 4  # stragglers excluded one by one; then all of them
+_ROUNDS = 3  # rounds of renaming with several stragglers
 _SHARPNESS = 200.0
-_WORTH = 1e-9  # of the makespan, that a change must gain
+_WORTH = 1e-9  # share of the makespan that a change must gain
 
 Planner = Callable[[Problem], Schedule]
 Mapper = Callable[[Schedule, Sequence[int]], Schedule]
-"""Puts a plan for n GPUs onto n GPUs of these numbers."""
+"""Mapping of a plan for n GPUs to n given GPU numbers."""
 
 
 def without(problem: Problem, gpus: Collection[int]) -> Problem:
-    """The same samples on fewer GPUs.
+    """Return the problem with fewer GPUs.
 
     Raises:
-        UsageError: none is left, or a sample fits on no number of them.
+        UsageError: no GPU is left, or a sample fits at no degree.
     """
     left = problem.gpus - len(set(gpus))
     if left < 1:
@@ -45,7 +45,7 @@ def without(problem: Problem, gpus: Collection[int]) -> Problem:
 
 
 def slowed(schedule: Schedule, slow: Mapping[int, float]) -> Schedule:
-    """A schedule as it is executed when nothing but these GPUs is slow."""
+    """Return a schedule as it executes if only these GPUs are slow."""
     still = Noise(sigma=0, slow=dict(slow))
     return execute(schedule, still.factors(schedule, np.random.default_rng(0)))
 
@@ -59,24 +59,24 @@ def around(
     block: int = 1,
     tries: int = TRIES,
 ) -> Schedule:
-    """The shortest plan that is found when some GPUs are slow and some are lost; a pure function if the planner is.
+    """Return the shortest plan found with some GPUs slow and some lost; pure if the planner is.
 
     Args:
-        problem: of all GPUs, as if they were alike and all there.
-        slow: GPUs that take so many times as long as the others; see `correction`.
+        problem: problem of all GPUs, as if identical and present.
+        slow: slowdown of each straggler; see `correction`.
         plan: any planner.
         lost: GPUs that run nothing.
-        onto: puts what was planned for fewer GPUs onto those that are left.
-        block: GPUs of a node. Renaming exchanges whole nodes, and numbers within nodes in all of them, which changes
-            no group's nodes, shares and rails; with 1 it exchanges any GPUs.
-        tries: exchanges of samples that are judged for each plan.
+        onto: maps a plan for fewer GPUs to those that remain.
+        block: GPUs of a node. Renaming swaps whole nodes, and numbers within all nodes alike, which preserves
+            each group's nodes, shares and rails; with 1 it swaps any GPUs.
+        tries: maximum number of evaluated swaps for each plan.
 
     Returns:
-        A schedule on the GPUs that are left, in the numbers of all of them, with the times of GPUs that are alike;
-        `slowed` tells when it really ends: no later than what the planner made of the GPUs that are left.
+        A schedule on the remaining GPUs, in the numbers of all GPUs, with times of identical GPUs. Its
+        `slowed` makespan is at most that of the planner's result for the remaining GPUs.
 
     Raises:
-        UsageError: a sample fits on no number of the GPUs that are left.
+        UsageError: a sample fits at no degree on the remaining GPUs.
     """
     lost = set(lost)
     slow = {gpu: factor for gpu, factor in slow.items() if gpu not in lost and factor > 1}
@@ -103,7 +103,7 @@ def around(
 
 
 def _left_out(slow: Mapping[int, float]) -> Iterator[list[int]]:
-    """None, the slowest, the two slowest, and so on, and all of them."""
+    """Yield sets of excluded GPUs: none, the slowest, the two slowest, and so on, and all stragglers."""
     slowest = sorted(slow, key=lambda gpu: (-slow[gpu], gpu))
     for count in range(min(len(slowest), _MOST_LEFT_OUT) + 1):
         yield slowest[:count]
@@ -114,7 +114,7 @@ def _left_out(slow: Mapping[int, float]) -> Iterator[list[int]]:
 def _mended(
     problem: Problem, schedule: Schedule, slow_G: Floats, gone: Collection[int], block: int, tries: int
 ) -> Schedule:
-    """The same plan with GPUs renamed and samples exchanged."""
+    """Return the plan with GPUs renamed and samples swapped."""
     used = {gpu for run in schedule.runs for gpu in run.gpus if slow_G[gpu] > 1}
     if not used:
         return schedule
@@ -125,10 +125,10 @@ def _mended(
 
 
 class _Search:
-    """Changes of a plan that keep its order: which GPU is which, and which sample is which.
+    """Local search over a plan that keeps its order: permutations of GPUs and of samples.
 
-    Judged by sum(exp(SHARPNESS * (end / T - 1))) over the runs, T the makespan at first: it notices every late run,
-    where the makespan alone says nothing as long as there are two.
+    The objective is sum(exp(SHARPNESS * (end / T - 1))) over runs, T the initial makespan. It reflects every
+    late run, whereas the makespan ignores all but the last.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, slow_G: Floats) -> None:
@@ -142,7 +142,7 @@ class _Search:
         self._energy = self._judged(self._gpu_G, self._sample_S)
 
     def rename(self, slow: Sequence[int], gone: Collection[int], block: int) -> None:
-        """Gives slow GPUs the places of others, one after the other, as long as that helps."""
+        """Swap stragglers with other GPUs greedily while the objective improves."""
         for _ in range(_ROUNDS):
             before = self._energy
             for gpu in slow:
@@ -158,7 +158,7 @@ class _Search:
                 break
 
     def exchange(self, tries: int) -> None:
-        """Samples that end the iteration change places with others, as long as that helps."""
+        """Swap critical samples with others while the objective improves."""
         while tries > 0:
             seconds_R = self._seconds(self._gpu_G, self._sample_S)
             tight_R = self._lines.slack(seconds_R) <= _WORTH * self._at_first_s
@@ -179,7 +179,7 @@ class _Search:
                 break
 
     def schedule(self) -> Schedule:
-        """As changed, with the times of GPUs that are alike."""
+        """Return the modified schedule, with times of identical GPUs."""
         gpu_of, sample_of = self._gpu_G.tolist(), self._sample_S.tolist()
         runs = []
         for run, k in zip(self._planned.runs, self._k_R, strict=True):
@@ -190,7 +190,7 @@ class _Search:
         return execute(Schedule(tuple(runs), self._planned.gpus))
 
     def _others(self, gpu: int) -> list[int]:
-        """One GPU of all that run the same, but for those that run what this one does."""
+        """Return one GPU for each distinct set of runs, except this GPU's."""
         column_G = np.argsort(self._gpu_G).tolist()
         alike: dict[tuple[int, ...], int] = {}
         for other, column in enumerate(column_G):
@@ -212,10 +212,10 @@ class _Search:
 def exchanges(
     gpus: int, gpu: int, others: Iterable[int], gone: Collection[int], block: int
 ) -> Iterator[Places]:
-    """Ways in which a GPU may take the place of others: of each GPU, the one that it becomes, int64 [gpus].
+    """Yield permutations that swap a GPU with others: the new number of each GPU, int64 [gpus].
 
-    With ``block`` GPUs to a node the two GPUs' nodes change places as wholes, and their numbers within nodes in all
-    nodes; so groups stay together, balanced and on their rails. What is gone stays gone.
+    With ``block`` GPUs per node, the two GPUs' nodes swap as wholes, and so do their numbers within all nodes.
+    Groups thus stay together, balanced and on their rails. Excluded GPUs stay excluded.
     """
     whole = gpus // block * block
     node_G, place_G = np.divmod(np.arange(whole), block)

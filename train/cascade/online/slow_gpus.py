@@ -1,8 +1,8 @@
-"""Which GPUs are slow: what of the measured times their groups have in common, and the cost model does not explain.
+"""Straggler detection: GPUs common to cascades that run longer than the cost model explains.
 
-A GPU is slow at everything, one beside it only where both run one cascade. So the GPU that explains most is named
-first, and all that ran with it says nothing more of the others. GPUs that ran nearly the same cascades cannot be told
-apart, and are named together.
+A straggler is slow in every cascade, its neighbours only in cascades that they share. Detection therefore picks
+the GPU that explains most excess time, then ignores all measurements that include it. GPUs with nearly the same
+cascades are indistinguishable and reported together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ _MEDIAN_ERROR = 1.2533  # standard error of a median, relative to that of a mean
 
 
 def slow_gpus(over_n: Floats, ran: Mapping[int, Places], factor: float, evidence: int) -> dict[int, float]:
-    """Logarithms of how many times as long as others the slow ones take.
+    """Return the logarithmic slowdown of each straggler.
 
     Args:
         over_n: logarithms of measured over corrected times.
-        ran: numbers of the measurements of each GPU; see `taken_part`.
-        factor: from which on a GPU is slow.
-        evidence: measurements that it takes.
+        ran: indices of each GPU's measurements; see `taken_part`.
+        factor: slowdown from which on a GPU is a straggler.
+        evidence: minimum number of measurements.
     """
     slow, open_n = dict[int, float](), np.ones(len(over_n), bool)
     while True:
@@ -47,7 +47,7 @@ def slow_gpus(over_n: Floats, ran: Mapping[int, Places], factor: float, evidence
 
 
 def taken_part(every: Sequence[Measurement]) -> dict[int, Places]:
-    """Of each GPU, the numbers of the measurements that it took part in."""
+    """Return the indices of the measurements of each GPU."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(every):
         for gpu in one.gpus:
@@ -56,7 +56,7 @@ def taken_part(every: Sequence[Measurement]) -> dict[int, Places]:
 
 
 class _Suspect(NamedTuple):
-    """A GPU that looks slow: its measurements, how slow, how much of their deviations that explains, their spread."""
+    """A possible straggler: its measurements, slowdown, explained deviation, and spread."""
 
     own: Places
     level: float

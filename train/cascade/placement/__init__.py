@@ -1,1 +1,1 @@
-"""Placement: the GPUs that run each planned cascade."""
+"""Placement of planned cascades on the GPUs of a cluster."""

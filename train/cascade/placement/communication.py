@@ -1,4 +1,4 @@
-"""What a place costs in seconds: the exchanges within cascades, and what is handed over between them."""
+"""Communication time of a placed schedule: exchanges within cascades, and handoffs between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from train.cascade.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Bytes of an iteration's samples.
+    """Bytes that an iteration's samples exchange.
 
     Attributes:
-        exchanged_SM: that a cascade's GPUs hold together of all that they exchange; of k GPUs each sends the parts of
-            the others from its own k-th of it. Float64 [S, M].
-        result_SM: that a cascade hands over to the sample's DiT, float64 [S, M].
+        exchanged_SM: bytes that a cascade's GPUs exchange, held by all together; each of k GPUs sends the
+            others' parts of its k-th share. Float64 [S, M].
+        result_SM: bytes that a cascade hands over to the sample's DiT, float64 [S, M].
     """
 
     exchanged_SM: Floats
@@ -32,13 +32,13 @@ class Traffic:
     def of(
         cls, costs: CostModel, samples: Samples, latent_bytes: float = 128.0, text_bytes: float = 2.0**21
     ) -> "Traffic":
-        """Of these samples: Ulysses in the DiT, nothing within the others.
+        """Compute the traffic of samples: Ulysses in the DiT, no exchange within other modules.
 
         Args:
-            costs: the model's.
-            samples: of the iteration.
-            latent_bytes: of a token's latents; 16 channels of 2 x 2 latent pixels in bfloat16.
-            text_bytes: of a caption's embeddings; 256 tokens of 4,096 channels in bfloat16.
+            costs: cost model.
+            samples: microbatches of the iteration.
+            latent_bytes: bytes of a token's latents; 16 channels of 2 x 2 latent pixels in bfloat16.
+            text_bytes: bytes of a caption's embeddings; 256 tokens of 4,096 channels in bfloat16.
         """
         shape = (len(samples.length), len(Module))
         exchanged_SM, result_SM = np.zeros(shape), np.zeros(shape)
@@ -50,14 +50,14 @@ class Traffic:
 
 
 class Handoff(NamedTuple):
-    """What one cascade gives to another.
+    """Transfer from one cascade to another.
 
     Attributes:
-        giver: number of the run.
-        taker: number of the run that needs it.
-        sent_bytes: that leave a GPU; 0 where the taker's GPUs are the giver's.
-        seconds: from the end of the one until the other can start.
-        disjoint: they have no GPU in common, so that it goes through hosts' memory.
+        giver: index of the producing run.
+        taker: index of the consuming run.
+        sent_bytes: bytes that leave a GPU; 0 if both runs use the same GPUs.
+        seconds: delay from the end of the producer to the earliest start of the consumer.
+        disjoint: True if the runs share no GPU, so that the transfer goes through host memory.
     """
 
     giver: int
@@ -68,12 +68,12 @@ class Handoff(NamedTuple):
 
 
 class Communication(NamedTuple):
-    """What the places of a schedule cost.
+    """Communication cost of a placed schedule.
 
     Attributes:
-        lost_R: seconds that each run takes above what the planner counted with, float64 [R]; below 0 where it lies
-            better than that.
-        handoffs: between runs.
+        lost_R: extra seconds of each run relative to the planner's assumption, float64 [R]; negative for a
+            better place.
+        handoffs: transfers between runs.
     """
 
     lost_R: Floats
@@ -81,18 +81,18 @@ class Communication(NamedTuple):
 
     @property
     def disjoint_bytes(self) -> float:
-        """That go through hosts' memory."""
+        """Bytes that go through host memory."""
         return sum(one.sent_bytes for one in self.handoffs if one.disjoint)
 
 
 def communication(schedule: Schedule, topology: Topology, traffic: Traffic, assumed: Links) -> Communication:
-    """Of a placed schedule.
+    """Return the communication cost of a placed schedule.
 
     Args:
-        schedule: placed.
-        topology: of the cluster.
-        traffic: of its samples.
-        assumed: links that the schedule's times were counted with.
+        schedule: placed schedule.
+        topology: cluster topology.
+        traffic: bytes of its samples.
+        assumed: bandwidths that the schedule's times assume.
     """
     lost_R = np.zeros(len(schedule.runs))
     for number, run in enumerate(schedule.runs):
@@ -110,12 +110,12 @@ def communication(schedule: Schedule, topology: Topology, traffic: Traffic, assu
 
 
 def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
-    """Seconds of all-to-all exchanges of so many bytes, held by a group together.
+    """Return seconds of all-to-all exchanges of ``size`` bytes, held by a group together.
 
-    Each of k GPUs sends a k-th of its k-th to every other: to those of its node over NVLink (or PCIe) and to the rest
-    through its network card, both at once; the slowest GPU or card counts. A card is shared by the GPUs that are
-    nearest to it, at the rate that the farthest of them reaches. What has no peer on its rail goes through the spine.
-    Other groups are taken to use other cards.
+    Each of k GPUs sends a k-th of its share to every other GPU: within the node over NVLink (or PCIe), beyond
+    through its network card, both concurrently. The slowest GPU or card counts. GPUs share the card nearest to
+    them, at the rate that the farthest of them reaches. Traffic without a peer on its rail crosses the spine.
+    Other groups are assumed to use other cards.
     """
     degree = len(gpus)
     part = size / degree**2
@@ -136,7 +136,7 @@ def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
 
 
 def handoff(topology: Topology, schedule: Schedule, giver: int, taker: int, size: float) -> Handoff:
-    """In place where groups share GPUs, from which new peers get it; else through hosts' memory and a broker."""
+    """Return a transfer: in place or within overlapping groups, else through host memory and a broker."""
     own, to = schedule.runs[giver].gpus, schedule.runs[taker].gpus
     shared, new = set(own).intersection(to), set(to).difference(own)
     if not new:

@@ -1,4 +1,4 @@
-"""How good a place is for a cascade: Arachne's priorities (section IV-C) as six numbers, most important first."""
+"""Quality of a cascade's place: Arachne's priorities (section IV-C) as six numbers, most important first."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,19 +7,19 @@ from train.cascade.placement.topology import Topology
 
 
 class Levels(NamedTuple):
-    """Lower is better, and a lower number decides before all that come after it.
+    """Cost of a place, compared lexicographically; lower is better.
 
-    The paper says what to prefer and not by how much; these are the numbers that we give to it.
+    The paper orders the priorities but does not quantify them; these numbers are ours.
 
     Attributes:
-        nodes: over which the cascade lies, but for the one that it needs (priority 1).
-        imbalance: most less fewest of its GPUs in one of these nodes (priority 2).
-        off_rail: of its GPUs, those without another on their rail in each of its other nodes (priority 3).
-        distance: from its GPUs to all cards that it uses in their node, added up over a cascade that leaves its node,
-            in steps of `STEPS` (priority 4).
-        missed: GPUs that it could have in common with those before it, and has not (between cascades, first).
-        hops: between nodes, that what is handed over takes from the main rank of a group before it to its own through
-            the best broker; 0 where they have a GPU in common (between cascades, second).
+        nodes: number of nodes minus one (priority 1).
+        imbalance: maximum minus minimum of its GPUs per node (priority 2).
+        off_rail: number of its GPUs without a peer on their rail in each of its other nodes (priority 3).
+        distance: distance in `STEPS` from its GPUs to all cards that it uses in their node, summed if the
+            cascade spans nodes (priority 4).
+        missed: number of GPUs that it could share with its inputs' cascades, but does not (between cascades, first).
+        hops: node changes of handoffs from the main ranks of its inputs through the best broker; 0 with a
+            common GPU (between cascades, second).
     """
 
     nodes: int
@@ -34,7 +34,7 @@ NOTHING = Levels(0, 0, 0, 0, 0, 0)
 
 
 class Priorities(NamedTuple):
-    """Which of them count; the others are 0, as in Arachne's ablation (Table III)."""
+    """Enabled priorities; disabled levels are 0, as in Arachne's ablation (Table III)."""
 
     intra: bool = True
     inter: bool = True
@@ -42,7 +42,7 @@ class Priorities(NamedTuple):
 
 BOTH = Priorities()
 NEITHER = Priorities(intra=False, inter=False)
-"""GPUs by their numbers, as without a mapper."""
+"""No priorities: GPUs by number, as without a mapper."""
 
 
 def levels(
@@ -51,13 +51,13 @@ def levels(
     before: Iterable[Sequence[int]],
     priorities: Priorities = BOTH,
 ) -> Levels:
-    """Of a cascade on these GPUs.
+    """Return the levels of a cascade on these GPUs.
 
     Args:
-        topology: of the cluster.
-        gpus: of the cascade, rising; the first is its main rank.
-        before: those of the cascades that it needs the results of.
-        priorities: which count.
+        topology: cluster topology.
+        gpus: GPUs of the cascade, rising; the first is its main rank.
+        before: GPUs of the cascades that it takes inputs from.
+        priorities: enabled priorities.
     """
     inside = _within(topology, gpus) if priorities.intra else NOTHING[:4]
     missed = hops = 0
@@ -71,7 +71,7 @@ def levels(
 
 
 def handoff_hops(topology: Topology, giver: int, taker: int) -> int:
-    """How often a tensor changes nodes between two main ranks, through the broker that is best for them."""
+    """Return the node changes of a tensor between two main ranks, through the best broker."""
     size = topology.gpus_per_node
     at, to = giver // size, taker // size
     if topology.brokers is None or at in topology.brokers or to in topology.brokers:
@@ -80,11 +80,11 @@ def handoff_hops(topology: Topology, giver: int, taker: int) -> int:
 
 
 def off_rail(topology: Topology, nodes: Iterable[Iterable[int]]) -> int:
-    """GPUs of a group without another on their rail in each of its other nodes.
+    """Count a group's GPUs without a peer on their rail in each of its other nodes.
 
     Args:
-        topology: of the cluster.
-        nodes: the group's GPUs in each of its nodes, as numbers within the node.
+        topology: cluster topology.
+        nodes: the group's GPUs in each node, as numbers within the node.
     """
     rail = topology.rail_of_gpu
     rails = [[rail[gpu] for gpu in own] for own in nodes]

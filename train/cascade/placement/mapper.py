@@ -1,8 +1,8 @@
-"""The mapper: which GPUs each cascade of a schedule gets, by what is near to what (Arachne, section IV-C).
+"""Mapper: assigns GPUs to the cascades of a schedule by locality (Arachne, section IV-C).
 
-The paper ranks places for one cascade and does not say what happens when cascades want the same one. Here a schedule's
-cost is the sum of its cascades' `Levels`, each counted for as many microseconds as the cascade runs, compared level by
-level; and the procedure is greedy in the order of starts, then a search of moves that lower this sum.
+The paper ranks places for one cascade and leaves conflicts between cascades open. Here the cost of a schedule
+is the sum of its cascades' `Levels`, weighted by microseconds of run time and compared level by level. A greedy
+pass in the order of starts is followed by a local search.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from train.cascade.problem import Module
 from train.cascade.schedule import Run, Schedule
 
 TRIES = 200
-"""Moves that the search judges, at most; so its time is bounded, and its result the same on every machine."""
-_QUIETEST = 4  # nodes that a move considers besides those where the cascade and its kin are
+"""Maximum number of evaluated moves; a count bounds time with the same result on every machine."""
+_QUIETEST = 4  # least busy nodes that a move considers, beside those of the cascade and its sample
 
 _AS_IT_IS: Mapping[int, list[int]] = {}
 
@@ -31,21 +31,21 @@ def place(
     tries: int = TRIES,
     among: Sequence[int] | None = None,
 ) -> Schedule:
-    """The same schedule with other GPUs: times and degrees stay. A pure function.
+    """Return the same schedule on other GPUs, with equal times and degrees; a pure function.
 
-    The cost is never above that of the GPUs that the schedule came with.
+    The cost is at most that of the schedule's own GPUs.
 
     Args:
-        schedule: a valid one.
-        topology: of the cluster; it may have more GPUs than the schedule.
-        priorities: which count. Without those within cascades, GPUs are taken where the sample's others ran, then in
-            the order of their numbers; with `NEITHER` by their numbers alone.
-        tries: of the search.
-        among: GPUs of the topology that it may use, rising, as many as the schedule has, such as those that are not
+        schedule: valid schedule.
+        topology: cluster topology; may have more GPUs than the schedule.
+        priorities: enabled priorities. Without those within cascades, GPUs of the sample's other modules come
+            first, then lower numbers; with `NEITHER` lower numbers alone.
+        tries: maximum number of evaluated moves.
+        among: allowed GPUs of the topology, rising, as many as the schedule has, such as those that are not
             lost; None: the first ones.
 
     Raises:
-        ValueError: the schedule has more GPUs than the topology, or not as many as it may use.
+        ValueError: the schedule has more GPUs than the topology, or ``among`` has another number.
     """
     if schedule.gpus > topology.gpus:
         raise ValueError(f"a schedule for {schedule.gpus} GPUs on a topology of {topology.gpus}")
@@ -63,7 +63,7 @@ def place(
 
 
 def by_number(schedule: Schedule, gpus: Sequence[int]) -> Schedule:
-    """The same schedule on GPUs of these numbers, rising, the first for its GPU 0 and so on."""
+    """Map a schedule to GPUs of these numbers, rising: its GPU 0 to the first, and so on."""
     named = _with(schedule, [[gpus[gpu] for gpu in run.gpus] for run in schedule.runs])
     return Schedule(named.runs, max(gpus) + 1)
 
@@ -73,13 +73,13 @@ def placed_cost(
     topology: Topology,
     priorities: Priorities = BOTH,
 ) -> Levels:
-    """The sum of the cascades' levels, each times the microseconds of the cascade."""
+    """Return the sum of the cascades' levels, weighted by microseconds."""
     own = [run.gpus for run in schedule.runs]
     return _Search(schedule, topology, priorities, own, range(schedule.gpus)).total
 
 
 def needs(runs: Sequence[Run]) -> list[list[int]]:
-    """Of each run, the numbers of those whose results it needs."""
+    """Return for each run the indices of the runs that it takes inputs from."""
     others: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
         if run.cascade.module != Module.DIT:
@@ -95,9 +95,9 @@ def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]
 def _greedy(
     schedule: Schedule, topology: Topology, priorities: Priorities, among: Sequence[int]
 ) -> list[list[int]]:
-    """The best of the proposed GPUs for each cascade, in the order of starts.
+    """Choose the best proposal for each cascade, in the order of starts.
 
-    What runs when a cascade starts is all that it must leave alone, so every choice leaves room for those to come.
+    Only concurrent cascades conflict, so every choice leaves room for later ones.
     """
     sites = Sites(topology)
     open_gpus = topology.by_node(among)
@@ -129,10 +129,10 @@ def _greedy(
 
 
 class _Search:
-    """Moves of single cascades that lower the cost, each of which pushes away what is in its way (`Board.move`).
+    """Local search over moves of single cascades, each with the exchanges that keep it valid (`Board.move`).
 
     Attributes:
-        board: the GPUs.
+        board: current GPUs.
         total: cost of the schedule.
     """
 
@@ -158,7 +158,7 @@ class _Search:
         self.total = _sum(self._cost)
 
     def run(self, tries: int) -> int:
-        """Until nothing helps, or so many moves were judged; how many of them are left."""
+        """Search until nothing helps or ``tries`` moves were evaluated; return the remaining number."""
         improved = True
         while improved:
             improved = False
@@ -178,7 +178,7 @@ class _Search:
         return tries
 
     def _excess(self, number: int) -> Levels:
-        """The cost of a cascade above what it would have with all GPUs to itself."""
+        """Return a cascade's cost above its cost on an empty cluster."""
         least, weight = self._least(len(self.board.gpus[number])), self._weight[number]
         pairs = zip(self._cost[number], least, strict=True)
         return Levels(*(cost - weight * level for cost, level in pairs))
@@ -190,7 +190,7 @@ class _Search:
         return self._alone[degree]
 
     def _judged(self, number: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
-        """The cost of a cascade, with other GPUs for some."""
+        """Return the cost of a cascade, with other GPUs for some runs."""
 
         def of(one: int) -> list[int]:
             return instead[one] if one in instead else sorted(self.board.gpus[one])
@@ -201,7 +201,7 @@ class _Search:
         return Levels(*[weight * level for level in found])
 
     def _moves(self, number: int) -> Iterator[tuple[int, list[int]]]:
-        """Of a cascade to better places, and of those before it to its own."""
+        """Yield moves of a cascade to better places, and of its inputs' cascades to its own."""
         size, most = self._topology.gpus_per_node, len(self.board.on)
         for mover in (number, *(self._before[number] if self._priorities.inter else [])):
             own = self.board.gpus[mover]
@@ -224,7 +224,7 @@ class _Search:
                         yield mover, wanted
 
     def _better(self, mover: int, wanted: list[int]) -> bool:
-        """Makes a move if it lowers the cost."""
+        """Apply a move if it lowers the cost."""
         done = self.board.move(mover, wanted)
         moved = {number for _, _, chain in done for number in chain}
         touched = moved.union(*(self._after[number] for number in moved))

@@ -1,4 +1,4 @@
-"""Where a cascade could go: a few sets of GPUs that are worth comparing."""
+"""Candidate places: a few sets of GPUs per cascade that are worth comparing."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -8,7 +8,7 @@ _SEEDS = 4  # nodes from which a group over several nodes is grown
 
 
 class Sites:
-    """Proposes GPUs, best kinds first; which of them is best is for `levels` to say."""
+    """Generator of candidate GPU sets, best kinds first; `levels` ranks them."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -17,12 +17,12 @@ class Sites:
     def proposals(
         self, degree: int, open_gpus: dict[int, list[int]], liked: Collection[int]
     ) -> Iterator[list[int]]:
-        """Sets of so many GPUs, rising, as far within one node as that is possible.
+        """Yield sets of ``degree`` GPUs, rising, within one node if possible.
 
         Args:
-            degree: how many.
-            open_gpus: that may be taken, as numbers within their nodes, rising, by node.
-            liked: GPUs that are better than others, such as those of the cascades before.
+            degree: number of GPUs.
+            open_gpus: free GPUs as numbers within their nodes, rising, by node.
+            liked: preferred GPUs, such as those of the inputs' cascades.
         """
         favourites = {node: set(own) for node, own in self._topology.by_node(liked).items()}
         whole = [(len(own), node) for node, own in open_gpus.items() if len(own) >= degree]
@@ -36,7 +36,7 @@ class Sites:
             yield self._chosen(degree, {node: open_gpus[node] for node in group}, favourites)
 
     def _brokers(self, whole: Iterable[tuple[int, int]]) -> list[int]:
-        """Of nodes and their room, the tightest with a broker, where not all have one."""
+        """Return the tightest node with a broker, unless all nodes have one."""
         brokers = self._topology.brokers
         found = min((one for one in whole if brokers is not None and one[1] in brokers), default=None)
         return [found[1]] if found else []
@@ -47,7 +47,7 @@ class Sites:
         open_gpus: dict[int, list[int]],
         favourites: dict[int, set[int]],
     ) -> Iterator[list[int]]:
-        """Sets of as few nodes as will do, with enough room for an even share each where there are such."""
+        """Yield sets of as few nodes as possible, with space for even shares if possible."""
         room = {node: len(own) for node, own in open_gpus.items()}
         fullest = sorted(room, key=lambda node: (-room[node], node))
         count = held = 0
@@ -79,7 +79,7 @@ class Sites:
     def _chosen(
         self, degree: int, open_gpus: dict[int, list[int]], favourites: dict[int, set[int]]
     ) -> list[int]:
-        """GPUs of these nodes, in even shares, with the same numbers in all of them as far as they are open."""
+        """Return GPUs of these nodes in even shares, aligned to the same numbers where free."""
         shares = even_shares(degree, {node: len(own) for node, own in open_gpus.items()})
         aligned: frozenset[int] = frozenset()
         if len(shares) > 1:
@@ -96,7 +96,7 @@ class Sites:
         return sorted(chosen)
 
     def _closest_of(self, gpus: tuple[int, ...], count: int) -> list[frozenset[int]]:
-        """Of a node's GPUs, the sets of so many with the least distance to their cards, grown from each."""
+        """Return the sets of a node's GPUs with the least distance to their cards, grown greedily from each."""
         if (gpus, count) not in self._closest:
             far = self._topology.cumulative_distance
             grown: dict[frozenset[int], int] = {}
@@ -113,11 +113,11 @@ class Sites:
 
 
 def even_shares(degree: int, room: dict[int, int]) -> dict[int, int]:
-    """How many GPUs each node gives, so that most and fewest differ as little as the room allows.
+    """Return each node's number of GPUs, as even as their free GPUs allow.
 
     Args:
-        degree: GPUs in all.
-        room: of each node; enough in all.
+        degree: total number of GPUs.
+        room: free GPUs of each node; enough in total.
     """
     shares, left = {}, degree
     for place, node in enumerate(sorted(room, key=lambda node: (room[node], node))):

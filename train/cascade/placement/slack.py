@@ -1,7 +1,8 @@
-"""By how much runs may be late, and an order of execution that lets those with the least slack go first.
+"""Slack of runs, and an execution order by least slack.
 
-The order changes only which of two runs that share a GPU goes first, and a plan has little left to decide there:
-docs/benchmarks/cascade_online.md. Execution therefore keeps the order of the starts, and slack is for people and plans.
+The order only decides which of two runs that share a GPU goes first, which a plan leaves almost no freedom for
+(docs/benchmarks/cascade_online.md). Execution therefore keeps the order of starts; slack serves people and
+plans.
 """
 
 import numpy as np
@@ -13,24 +14,24 @@ from train.cascade.scheduling.passes import Lines
 
 
 def slack_s(schedule: Schedule) -> Floats:
-    """By how much each run alone may end later, and the schedule end no later, float64 [R].
+    """Return the slack of each run: its largest delay that leaves the makespan unchanged, float64 [R].
 
-    Counted from when it can start at the earliest, GPUs following the order of the schedule.
+    Slack counts from the earliest start with GPUs in the order of the schedule.
     """
     return Lines.of(schedule).slack(np.array([run.end_s - run.start_s for run in schedule.runs]))
 
 
 def least_slack_first(schedule: Schedule, near: float) -> Places:
-    """One order for all GPUs: that of the starts, but among starts that are near, of the least slack.
+    """Return one order for all GPUs: by start, and by least slack among close starts.
 
-    What a run needs comes before it, so that GPUs that follow it never wait for each other.
+    Inputs precede their consumers, so that GPUs in this order never deadlock.
 
     Args:
-        schedule: as planned.
-        near: share of the makespan; starts within one such window count as one.
+        schedule: planned schedule.
+        near: window as a share of the makespan; starts within one window count as equal.
 
     Returns:
-        Numbers of the runs, int64 [R]; for `passes.Lines.ends`.
+        Indices of runs, int64 [R]; for `passes.Lines.ends`.
     """
     slack_R, window_s = slack_s(schedule), near * schedule.makespan_s
     givers = needs(schedule.runs)

@@ -1,4 +1,4 @@
-"""Moving one cascade of a placed schedule to other GPUs, such that the schedule stays valid."""
+"""Moves of one cascade of a placed schedule to other GPUs that keep the schedule valid."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,16 +7,16 @@ import numpy as np
 from train.cascade.schedule import Schedule
 
 TOGETHER_S = 1e-6
-"""Runs that share a GPU may overlap so much, as `check` has it: sums of times are not exact."""
+"""Tolerated overlap of runs on a GPU in seconds, as in `check`; sums of times are not exact."""
 
 
 class Board:
-    """The GPUs of every run, to be changed.
+    """Mutable GPU assignment of every run.
 
     Attributes:
-        runs: of the schedule, in its order.
-        gpus: of each run.
-        on: of each GPU, the numbers of its runs, rising.
+        runs: runs of the schedule, in order.
+        gpus: GPUs of each run.
+        on: indices of the runs on each GPU, rising.
     """
 
     def __init__(self, schedule: Schedule, gpus: Sequence[Iterable[int]]) -> None:
@@ -30,20 +30,20 @@ class Board:
         self._end_R = np.array([run.end_s for run in schedule.runs])
 
     def busy(self, number: int) -> set[int]:
-        """GPUs on which others run while a run does."""
+        """Return GPUs on which other runs overlap a run in time."""
         run = self.runs[number]
         meets_R = (self._start_R < run.end_s - TOGETHER_S) & (self._end_R > run.start_s + TOGETHER_S)
         meets_R[number] = False
         return set().union(*(self.gpus[other] for other in np.flatnonzero(meets_R).tolist()))
 
     def move(self, number: int, wanted: Sequence[int]) -> list[tuple[int, int, list[int]]]:
-        """Gives a run the GPUs that it wants, and what is in its way there the ones that it leaves.
+        """Move a run to the wanted GPUs; conflicting runs take the GPUs that it leaves.
 
-        GPU for GPU, runs exchange the two as far as one pushes away the next: a chain of Kempe's, as in the colouring
-        of graphs. So no GPU is ever used twice at a time, whatever the runs' times.
+        Pair by pair of GPUs, overlapping runs swap along a Kempe chain, as in graph colouring. No GPU is thus
+        ever used twice at a time, whatever the runs' times.
 
         Returns:
-            For `undo`: the two GPUs and the runs of each exchange.
+            The two GPUs and the runs of each exchange, for `undo`.
         """
         own = self.gpus[number]
         leaves, takes = sorted(own.difference(wanted)), [gpu for gpu in wanted if gpu not in own]
@@ -55,12 +55,12 @@ class Board:
         return done
 
     def undo(self, done: Sequence[tuple[int, int, list[int]]]) -> None:
-        """Takes a move back."""
+        """Revert a move."""
         for here, there, chain in reversed(done):
             self._exchange(here, there, chain)
 
     def _chain(self, number: int, here: int, there: int) -> list[int]:
-        """The runs on one of two GPUs that overlap in time, from one to the next, with a run."""
+        """Return the chain of runs on two GPUs that overlap in time, connected to a run."""
         found: list[int] = []
         last_s, holds = float("-inf"), False
         for other in sorted(set(self.on[here]) ^ set(self.on[there])):

@@ -1,4 +1,4 @@
-"""What a cluster looks like to a group of GPUs: nodes, network cards, rails, and how far a GPU is from a card."""
+"""Cluster topology: nodes, network cards, rails, and distances between GPUs and cards."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -10,43 +10,43 @@ from loader.errors import UsageError
 from train.cascade.costs.cost_model import Links
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
-"""What lies between a GPU and a card, in the words of ``nvidia-smi topo -m``: one PCIe switch, several of them, the
-host's PCIe root, its roots within one NUMA node, the link between processors."""
+"""Connection between a GPU and a card, in the terms of ``nvidia-smi topo -m``: one PCIe switch, several of them, the
+host's PCIe root, roots within one NUMA node, the link between processors."""
 
 STEPS: dict[Distance, int] = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5}
-"""As numbers to add up."""
+"""Distances as numbers to add up."""
 
 _REACHED: dict[Distance, float] = {"PIX": 1.0, "PXB": 1.0, "PHB": 0.8, "NODE": 0.7, "SYS": 0.4}
 
 
 class Topology(BaseModel, frozen=True, extra="forbid"):
-    """Nodes that are all alike; GPU ``g`` is GPU ``g % gpus_per_node`` of node ``g // gpus_per_node``."""
+    """Cluster of identical nodes; GPU ``g`` is GPU ``g % gpus_per_node`` of node ``g // gpus_per_node``."""
 
-    nodes: int = Field(1, ge=1, description="that there are")
+    nodes: int = Field(1, ge=1, description="number of nodes")
     gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
     distances: tuple[tuple[Distance, ...], ...] = Field(
         (),
-        description="a row for each GPU of a node, a column for each network card: PIX, PXB, PHB, NODE or SYS, as"
-        " `nvidia-smi topo -m` has them; none where there is but one node",
+        description="one row per GPU of a node, one column per network card: PIX, PXB, PHB, NODE or SYS, as in"
+        " `nvidia-smi topo -m`; empty for a single node",
     )
     rails: tuple[int, ...] | None = Field(
-        None, description="leaf switch of each card of a node; null: card i of every node hangs on switch i"
+        None, description="leaf switch of each card of a node; null: card i of every node is on switch i"
     )
     node_bytes_per_s: float = Field(
-        300e9, gt=0, description="what a GPU sends to others of its node: over NVLink, or PCIe without it"
+        300e9, gt=0, description="bandwidth of a GPU within its node, over NVLink or PCIe"
     )
-    card_bytes_per_s: float = Field(45e9, gt=0, description="what a network card sends")
+    card_bytes_per_s: float = Field(45e9, gt=0, description="bandwidth of a network card")
     spine_share: float = Field(
-        0.6, gt=0, le=1, description="of a card's rate, what is left between different leaf switches"
+        0.6, gt=0, le=1, description="share of a card's bandwidth available between different leaf switches"
     )
     reached: dict[Distance, float] = Field(
-        _REACHED, description="of a card's rate, what a GPU at each distance reaches"
+        _REACHED, description="share of a card's bandwidth that a GPU at each distance reaches"
     )
     host_bytes_per_s: float = Field(
-        2.5e9, gt=0, description="of a handoff through hosts' memory: copied out, sent by Gloo, copied in"
+        2.5e9, gt=0, description="bandwidth of a handoff through host memory: copy out, Gloo, copy in"
     )
     brokers: tuple[int, ...] | None = Field(
-        None, description="nodes with a rank that hands tensors on between groups; null: all"
+        None, description="nodes with a rank that relays tensors between groups; null: all"
     )
 
     @model_validator(mode="after")
@@ -72,14 +72,14 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs of all nodes."""
         return self.nodes * self.gpus_per_node
 
     def holding(self, gpus: int) -> "Topology":
-        """With as many nodes as so many GPUs take.
+        """Return the topology with as many nodes as so many GPUs need.
 
         Raises:
-            UsageError: they take several, and this is one without a network.
+            UsageError: several nodes are needed, and the topology has no network.
         """
         nodes = -(-gpus // self.gpus_per_node)
         if nodes > 1 and not self.distances:
@@ -91,7 +91,7 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
 
     @cached_property
     def card_of_gpu(self) -> tuple[int, ...]:
-        """The card that each GPU of a node sends through: the nearest; of equals the one with fewest GPUs so far."""
+        """Network card of each GPU of a node: the nearest, then the one with fewest GPUs so far."""
         chosen: list[int] = []
         for row in self.distances:
             chosen.append(min(range(len(row)), key=lambda card: (STEPS[row[card]], chosen.count(card), card)))
@@ -99,12 +99,12 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
 
     @cached_property
     def rail_of_gpu(self) -> tuple[int, ...]:
-        """The leaf switch of that card."""
+        """Leaf switch of each GPU's card."""
         return tuple(card if self.rails is None else self.rails[card] for card in self.card_of_gpu)
 
     @cached_property
     def links(self) -> Links:
-        """As the planner sees it, which knows nothing of places: a group is within a node, or it is not."""
+        """Bandwidths for the planner, which only distinguishes groups within and across nodes."""
         cards = len(self.distances[0]) if self.distances else self.gpus_per_node
         return Links(
             gpus_per_node=self.gpus_per_node,
@@ -117,14 +117,14 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
         return {}
 
     def cumulative_distance(self, own: tuple[int, ...]) -> int:
-        """From each of some of a node's GPUs to the cards of all of them, in `STEPS`."""
+        """Return the distance in `STEPS` from each of some GPUs of a node to the cards of all of them."""
         if own not in self._cumulative:
             cards = [self.card_of_gpu[gpu] for gpu in own]
             self._cumulative[own] = sum(STEPS[self.distances[gpu][card]] for gpu in own for card in cards)
         return self._cumulative[own]
 
     def by_node(self, gpus: Iterable[int]) -> dict[int, list[int]]:
-        """A group's GPUs as numbers within their nodes, by node, in the order in which they come."""
+        """Group GPUs by node, as numbers within the node, in the given order."""
         found: dict[int, list[int]] = {}
         size = self.gpus_per_node
         for gpu in gpus:
@@ -137,7 +137,7 @@ class Topology(BaseModel, frozen=True, extra="forbid"):
 
 
 def _card_each(gpus: int) -> tuple[tuple[Distance, ...], ...]:
-    """A card beside every GPU, half of the pairs on each of two processors."""
+    """Return distances with one card beside every GPU and two processors per node."""
 
     def distance(gpu: int, card: int) -> Distance:
         if gpu == card:
@@ -163,7 +163,7 @@ PRESETS: dict[str, Topology] = {
     ),
     "single": Topology(),
 }
-"""By name, with one node each; `Topology.holding` gives them more. ``dgx-h100``, ``dgx-h200``: NVLink, 8 cards of
+"""Presets with one node each; `Topology.holding` adds nodes. ``dgx-h100``, ``dgx-h200``: NVLink, 8 cards of
 400 Gbit/s in 8 rails. ``pcie``: 8 GPUs without NVLink, 4 at each processor, which has one card of 200 Gbit/s.
-``single``: one node with NVLink and no network. Rates are what exchanges reach, not what is printed on the box;
-``spine_share``, ``reached`` and ``host_bytes_per_s`` are assumptions until somebody measures them."""
+``single``: one node with NVLink and no network. Bandwidths are achieved rates, not nominal ones;
+``spine_share``, ``reached`` and ``host_bytes_per_s`` are unmeasured assumptions."""

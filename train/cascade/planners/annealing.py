@@ -1,8 +1,8 @@
-"""Simulated annealing of samples in cells of GPUs: the moves, compiled.
+"""Simulated annealing of samples in cells of GPUs, compiled.
 
-A cell is a block of GPUs with a few samples, whose cascades are laid in an order (`serial`). A move changes one or two
-cells, so judging it takes less than a microsecond; and the energy sum(exp(SHARPNESS * (cost / T - 1))) over the
-cells notices every cell, where the makespan of the whole schedule says nothing of most moves.
+A cell is a block of GPUs with a few samples, whose cascades follow an order (`serial`). A move changes one or
+two cells, so that its evaluation takes less than a microsecond. The energy is sum(exp(SHARPNESS * (cost / T -
+1))) over the cells. It reflects every cell, whereas most moves leave the makespan unchanged.
 """
 
 import math
@@ -18,25 +18,25 @@ from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
 
-# Here and in the moves: tuned on cases like those of docs/benchmarks/planners.md, drawn with other seeds.
+# Parameters here and in the moves are tuned on cases like those of docs/benchmarks/planners.md with other seeds.
 SHARPNESS = 200.0
 _WITHIN = 0.6  # share of the moves that change one cell
 _DEGREES, _TURN = (
     0.45,
     0.15,
-)  # share of those that change degrees, that turn two samples round; others move a cascade
-_ALIKE = 0.9  # share of the moves between cells that exchange samples of like size; with the others one goes
-_LIKE = 6  # places apart by size, at most, of samples of like size
+)  # shares of those that change degrees and that swap two samples; others move a cascade
+_ALIKE = 0.9  # share of the moves between cells that exchange samples of like size; others move one sample
+_LIKE = 6  # maximum rank difference by size between samples of like size
 
 
 class State(NamedTuple):
-    """What moves change.
+    """State of the annealing.
 
     Attributes:
-        order_CN: cascades of each cell in the order in which they are laid, each as MODULES * sample + module, also
-            those that a sample lacks, uint32 [C, N].
-        count_C: how many there are, int64 [C].
-        degree_SM: place of each cascade's degree in ``degrees_K``, -1 where a sample has no such module, int64 [S, M].
+        order_CN: execution order of each cell's cascades, each as MODULES * sample + module, including missing
+            modules, uint32 [C, N].
+        count_C: number of cascades of each cell, int64 [C].
+        degree_SM: index into ``degrees_K``, -1 where a sample lacks the module, int64 [S, M].
     """
 
     order_CN: Numbers
@@ -45,13 +45,13 @@ class State(NamedTuple):
 
 
 class Cooling(NamedTuple):
-    """How long and how boldly.
+    """Length and temperatures of the annealing.
 
     Attributes:
-        moves: at most.
+        moves: maximum number of moves.
         first: temperature at the first move, in units of the logarithm of the energy.
-        last: and at the last one.
-        enough_s: a makespan at which to stop.
+        last: temperature at the last move.
+        enough_s: makespan at which to stop.
     """
 
     moves: int
@@ -70,16 +70,16 @@ def anneal(
     bits: Bits,
     scratch: Scratch,
 ) -> float:
-    """Changes a state to the best that was found, and returns its makespan.
+    """Anneal a state in place to the best one found and return its makespan.
 
     Args:
-        state: to begin with.
-        tables: of the problem.
-        size_C: GPUs of each cell; its samples must fit.
+        state: initial state.
+        tables: arrays of the problem.
+        size_C: number of GPUs of each cell; its samples must fit.
         target_s: T of the energy, such as the lower bound.
-        cooling: how long.
-        bits: the moves' random numbers, which go on from there.
-        scratch: of the problem.
+        cooling: length and temperatures.
+        bits: random state, advanced in place.
+        scratch: work buffers of the problem.
     """
     order_CN, count_C, degree_SM = state
     samples = len(degree_SM)
@@ -97,7 +97,7 @@ def anneal(
         makespan_C[cell], energy_C[cell] = scratch.makespan[0], _energy(cost_s, target_s)
     best_s = makespan_C.max()
     best = State(order_CN.copy(), count_C.copy(), degree_SM.copy())
-    differs_C = np.zeros(cells, np.bool_)  # from the best
+    differs_C = np.zeros(cells, np.bool_)  # cell differs from the best state
     own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
     log = np.empty((LOG, 3), np.int64)
     heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
@@ -187,7 +187,7 @@ def anneal(
 
 @compiled
 def _keep(best: State, state: State, differs_C: Flags) -> None:
-    """Makes one state another, which differs from it in some cells."""
+    """Copy the cells in which two states differ."""
     for cell in range(len(differs_C)):
         if differs_C[cell]:
             differs_C[cell] = False
@@ -202,7 +202,7 @@ def _keep(best: State, state: State, differs_C: Flags) -> None:
 
 @compiled
 def _ranked(tables: Tables) -> tuple[Places, Places]:
-    """Samples by the least work of their DiT, and the place of each among them."""
+    """Return samples sorted by the least work of their DiT, and the rank of each."""
     samples = len(tables.times_SMK)
     least_S = np.empty(samples)
     for sample in range(samples):
@@ -221,5 +221,5 @@ def _energy(cost_s: float, target_s: float) -> float:
 
 @compiled
 def _cost(energy: float, target_s: float) -> float:
-    """The inverse of `_energy`."""
+    """Invert `_energy`."""
     return target_s * (1 + math.log(energy) / SHARPNESS) if energy > 0 else 0.0

@@ -1,4 +1,4 @@
-"""All planners by name, to compare them: functions of a problem and a seed."""
+"""All planners by name, for comparison: functions of a problem and a seed."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from train.cascade.schedule import Schedule
 from train.cascade.scheduling.static import best_static, static
 
 Planner = Callable[[Problem, int], Schedule | None]
-"""None where a planner has no schedule, as a static one whose degree does not suit all samples."""
+"""A planner returns None without a schedule, such as a static one whose degree some sample does not support."""
 
 
 def _random(degree: int) -> Planner:
@@ -43,5 +43,5 @@ PLANNERS: dict[str, Planner] = {
     "ours": _ours,
     "cp-sat": _referee,
 }
-"""``static-spK`` deals samples out in the order in which they come, as training on random buckets does; ``static-lpt``
-is the best static plan of all degrees; ``cp-sat`` begins with ours and takes tens of seconds."""
+"""``static-spK`` assigns samples round-robin in the given order, as training on random buckets does. ``static-lpt`` is
+the best static plan of all degrees. ``cp-sat`` starts from ours and takes tens of seconds."""

@@ -1,6 +1,6 @@
-"""Our planner: samples in cells of neighbouring GPUs, annealed; then two neighbouring cells as one, annealed again.
+"""Main planner: anneals samples in cells of adjacent GPUs, then pairs of cells.
 
-Small cells are searched fast, and large ones can hold what fits into no small one.
+Small cells are searched fast; large ones hold cascades that fit into no small one.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,22 @@ from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.named import Timed, named
 from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
 
-_FEW = 3.5  # samples in a cell, on average: with fewer there is too little to arrange
+_FEW = 3.5  # mean samples per cell; with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
 Phases = tuple[tuple[float, tuple[float, float]], ...]
-"""Share of the moves, and heat at first and at last: of small cells, and of pairs."""
+"""Share of moves, first and last temperature, for small cells and for pairs."""
 COLD: Phases = ((0.4, (0.7, 0.07)), (0.6, (0.12, 0.02)))
 HOT: Phases = ((0.4, (15.0, 0.5)), (0.6, (1.0, 0.15)))
-"""For few samples: each move changes the makespan by percents, and a cold search stays where it begins."""
+"""Temperatures for few samples, where each move changes the makespan by percents and a cold search is stuck."""
 _PARTS = (2, 2, 2, 2, 1, 4)
-"""Of a cell, that a DiT begins with, search by search: halves mostly; the others help where there are few samples."""
-_LATE = 0.03  # small cells need not try degrees with which a schedule ends later than so much above the bound
-_ENOUGH = 0.002  # above the bound; what is left is below the error of every cost model
-_GAIN = 0.001  # of the makespan: for less there is no further search
+"""Initial DiT groups per cell in each search: mostly halves; 1 and 4 help with few samples."""
+_LATE = 0.03  # small cells skip degrees that end later than this share above the bound
+_ENOUGH = 0.002  # share above the bound at which to stop, below the error of any cost model
+_GAIN = 0.001  # share of the makespan that a further search must gain
 
 
 def smallest_cell(problem: Problem) -> int:
-    """GPUs of the small cells: a power of two, from a node on, with enough samples and room for each of them."""
+    """Return the size of small cells: a power of two, at least a node, with enough samples and space for each."""
     size = _NODE
     while size < max(_FEW * problem.gpus / problem.samples, smallest(problem).max()):
         size *= 2
@@ -51,28 +51,29 @@ def in_cells(
     stacked: bool = True,
     phases: Phases = COLD,
 ) -> Schedule | None:
-    """A schedule in cells, the last of which may be smaller.
+    """Return a schedule in cells, the last of which may be smaller.
 
     Args:
-        problem: what is to be planned.
+        problem: planning problem.
         size: GPUs of a small cell.
-        bound_s: a lower bound of the makespan.
-        known_s: the makespan of a schedule that is known, or infinite.
-        moves: of all searches together.
-        searches: each from a start of its own; the best counts.
-        seed: of their random numbers; the same gives the same schedule.
-        stacked: DiTs of small cells are tried on half of the cell and all of it alone, beside what they begin with.
-        phases: of each search.
+        bound_s: lower bound of the makespan.
+        known_s: makespan of a known schedule, or infinite.
+        moves: number of moves of all searches together.
+        searches: number of searches from different starts; the best counts.
+        seed: seed of the random numbers; equal seeds give equal schedules.
+        stacked: restrict DiTs of small cells to half a cell, a whole cell and their initial degree.
+        phases: moves and temperatures of each search.
 
     Returns:
-        The schedule; None where a sample does not fit, and where nothing is noticeably shorter than what is known.
+        The schedule; None if a sample does not fit or nothing noticeably shorter than ``known_s`` was
+        found.
     """
     size_C = np.array([min(size, problem.gpus - first) for first in range(0, problem.gpus, size)])
     begun = dealt(problem, size_C)
     if begun is None:
         return None
     order_CN, count_C, cell_S = begun
-    # With halves and wholes a cell is two stacks or one, which is what good schedules look like.
+    # With halves and wholes a cell is two stacks or one, as in good schedules.
     stacks_K = (problem.degrees_K == size // 2) | (problem.degrees_K == size)
     all_K = np.ones_like(stacks_K)
     stacks_K = stacks_K if stacked else all_K
@@ -106,7 +107,7 @@ def in_cells(
 
 
 def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> tuple[State, Places]:
-    """Each two neighbouring cells as one, the same schedule."""
+    """Merge pairs of adjacent cells without changing the schedule."""
     if len(size_C) == 1:
         return state, size_C
     order_CN, count_C, degree_SM = state
@@ -126,7 +127,7 @@ def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
 
 
 def _starts(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> None:
-    """Finds the start of every cascade."""
+    """Compute the start of every cascade into the buffers."""
     sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
     there_SM = problem.has_SM
     width_SM = np.where(there_SM, problem.degrees_K[state.degree_SM], 0)

@@ -1,4 +1,4 @@
-"""Moves of the annealing that change degrees, each with a log from which it can be undone; compiled."""
+"""Annealing moves that change degrees, each with an undo log; compiled."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.serial import MODULES, Shape
 
-_DIT = 0.65  # share of the changes that are a DiT's
-_ALONG = 0.9  # share of these that take its other modules along
-_MORE, _MOST = 0.35, 3  # after a change another one, and how many in a move
+_DIT = 0.65  # share of changes to a DiT
+_ALONG = 0.9  # share of these that change the other modules of the sample, too
+_MORE, _MOST = 0.35, 3  # chance of another change, and the maximum per move
 LOG = _MOST * MODULES
-"""Degrees that one move can change."""
+"""Maximum number of degrees that one move changes."""
 
 
 @compiled
@@ -22,7 +22,7 @@ def _possible(tables: Tables, sample: int, module: int, k: int, size: int) -> bo
 
 @compiled
 def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -> int:
-    """The place of the possible degree that is nearest to one, the lower of two; -1 where there is none."""
+    """Return the index of the feasible degree nearest to one, the lower of two; -1 if there is none."""
     for off in range(len(tables.degrees_K)):
         for k in (wanted - off, wanted + off):
             if 0 <= k < len(tables.degrees_K) and _possible(tables, sample, module, k, size):
@@ -32,7 +32,7 @@ def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -
 
 @compiled
 def set_degree(degree_SM: Places, shape: Shape, tables: Tables, sample: int, module: int, k: int) -> None:
-    """Sets a degree and what it takes."""
+    """Set a degree with its width and time."""
     degree_SM[sample, module] = k
     if k >= 0:
         cascade = MODULES * sample + module
@@ -51,7 +51,7 @@ def _change(
     log: Places,
     changed: int,
 ) -> int:
-    """Sets a degree such that it can be undone; the length of the log."""
+    """Set a degree, record it in the log, and return the log's length."""
     log[changed, 0], log[changed, 1], log[changed, 2] = sample, module, degree_SM[sample, module]
     set_degree(degree_SM, shape, tables, sample, module, k)
     return changed + 1
@@ -59,7 +59,7 @@ def _change(
 
 @compiled
 def undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: int) -> None:
-    """Sets the degrees of a log back, the last one first."""
+    """Restore the degrees in a log, last first."""
     for entry in range(changed - 1, -1, -1):
         set_degree(degree_SM, shape, tables, log[entry, 0], log[entry, 1], log[entry, 2])
 
@@ -75,7 +75,7 @@ def step(
     bits: Bits,
     log: Places,
 ) -> int:
-    """The next degree, up or down, for one or more cascades of an order; the length of the log."""
+    """Move cascades of an order to the next degree, up or down, and return the log's length."""
     changed, last = 0, MODULES - 1
     for _ in range(_MOST):
         sample = order_N[below(bits, count)] // MODULES
@@ -100,10 +100,10 @@ def step(
 
 @compiled
 def fit(degree_SM: Places, shape: Shape, tables: Tables, sample: int, size: int, log: Places) -> int:
-    """Degrees of a sample that a cell allows, as near as can be to those that it has.
+    """Give a sample the degrees nearest to its own that a cell allows.
 
     Returns:
-        The length of the log; -1 - it where the cell is too small.
+        The log's length n; -1 - n if the cell is too small.
     """
     changed = 0
     for module in range(MODULES):
@@ -126,7 +126,7 @@ def exchange(
     its_size: int,
     log: Places,
 ) -> int:
-    """Two samples change degrees, as near as their cells allow, with the result of `fit`."""
+    """Swap the degrees of two samples, as far as their cells allow; returns as `fit`."""
     changed = 0
     for module in range(MODULES):
         own, its = degree_SM[sample, module], degree_SM[partner, module]

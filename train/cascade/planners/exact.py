@@ -1,9 +1,9 @@
-"""Exact search for few cascades: branch and bound over the moments at which cascades end; compiled.
+"""Exact search for few cascades: branch and bound over the ends of cascades; compiled.
 
-In some shortest schedule every cascade starts at 0 or when another one ends, since it could start sooner otherwise. So
-a branch starts a set of cascades with degrees and goes on to the next end. It is cut where no completion can be
-shorter than what is known: where the GPU-seconds spent so far, idle ones included, and the least that is still to
-come do not fit under the limit, or a chain ends too late. Four samples take about 10,000 branches, a millisecond.
+In some shortest schedule every cascade starts at 0 or at the end of another one, since it could otherwise start
+sooner. A branch starts a set of cascades with degrees and advances to the next end. It is cut if no completion
+can beat the known schedule: a chain ends too late, or GPU-seconds spent (idle ones included) plus the least
+remaining work exceed the limit. Four samples take about 10,000 branches, a millisecond.
 """
 
 from typing import NamedTuple
@@ -18,19 +18,19 @@ from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.named import Timed, named
 from train.cascade.scheduling.serial import MODULES
 
-_HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches of each
-_MOST = 24  # cascades; with more such searches prove nothing
-_CLOSE = 1e-9  # of a makespan: what is shorter by less is not looked for
-_TOGETHER_S = 1e-9  # what ends so little later ends at once
+_HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches per search
+_MOST = 24  # maximum number of cascades for which such searches prove anything
+_CLOSE = 1e-9  # relative gain below which schedules count as equal
+_TOGETHER_S = 1e-9  # ends within this slack coincide
 
 
 class Searched(NamedTuple):
     """Result of a search.
 
     Attributes:
-        schedule: the shortest that was found; None where none is shorter than what was known.
-        complete: no other schedule is shorter: proven.
-        branches: how many were looked at.
+        schedule: shortest schedule found; None if none beats the known one.
+        complete: True if the search proved that no schedule is shorter.
+        branches: number of branches visited.
     """
 
     schedule: Schedule | None
@@ -39,19 +39,19 @@ class Searched(NamedTuple):
 
 
 def exact(problem: Problem, known_s: float, budget: int) -> Searched:
-    """Look for the shortest schedule that is shorter than a known one.
+    """Search for the shortest schedule that beats a known one.
 
     Args:
-        problem: what is to be planned.
-        known_s: makespan of the known one.
-        budget: branches to look at, at most.
+        problem: planning problem.
+        known_s: makespan of the known schedule.
+        budget: maximum number of branches.
     """
     limit_s = known_s * (1 - _CLOSE)
     times_SMK = narrowed(problem, limit_s)
     if times_SMK is None:
         return Searched(None, True, 0)
     if not (times_SMK > 0).all():
-        return Searched(None, False, 0)  # what takes no time has no end of its own to branch at
+        return Searched(None, False, 0)  # a cascade of zero duration has no end to branch at
     times_NK = times_SMK.reshape(-1, len(problem.degrees_K))
     start_N, k_N = np.zeros(len(times_NK)), np.full(len(times_NK), -1)
     tables = times_NK, problem.degrees_K, _twins(problem), problem.gpus
@@ -70,9 +70,9 @@ def tightened(problem: Problem, bound_s: float, known_s: float) -> float:
     """Return a lower bound of the makespan, by exact searches between a bound and a schedule that find nothing.
 
     Args:
-        problem: what is to be planned.
-        bound_s: a lower bound.
-        known_s: makespan of a schedule.
+        problem: planning problem.
+        bound_s: known lower bound.
+        known_s: makespan of a known schedule.
     """
     if problem.has_SM.sum() > _MOST or known_s <= bound_s:
         return bound_s
@@ -111,7 +111,7 @@ class Best(NamedTuple):
 
     Attributes:
         start_N: start of each cascade.
-        k_N: place of its degree; -1 where a sample has no such module.
+        k_N: index of its degree; -1 where a sample lacks the module.
     """
 
     start_N: Floats
@@ -260,7 +260,7 @@ def _branch(
 
 @compiled
 def _ordered(least_N: Floats) -> Places:
-    """Return the cascades that there are, longest first; like ones by their number."""
+    """Return the existing cascades, longest first; equal ones by number."""
     order_P = np.argsort(-least_N, kind="mergesort")
     return order_P[least_N[order_P] < np.inf]
 

@@ -1,4 +1,4 @@
-"""Degrees that a search need not try; compiled."""
+"""Pruning of degrees that no schedule within a limit can use; compiled."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from loader.base.arrays import Flags, Floats, Places
 from train.cascade.problem import Module, Problem
 from train.cascade.scheduling.compiled import compiled
 
-_ROUNDS = 3  # what one finds helps the next
+_ROUNDS = 3  # one round's pruning enables the next
 
 
 def narrowed(problem: Problem, limit_s: float) -> Floats | None:
-    """The times of the degrees that a schedule can have which ends within a limit, infinite for others.
+    """Return the times of degrees that a schedule within a limit can use, infinite for others.
 
-    Its chains end in time, and its work fits under the limit on all GPUs: a degree that costs more beyond the least
-    than is left when all others cost the least is none.
+    In such a schedule all chains end in time and the total work fits the GPUs. A degree is pruned if its extra
+    work exceeds the remainder when all other cascades use their least work.
 
     Returns:
-        Float64 [S, M, K]; None where there is no such schedule.
+        Float64 [S, M, K]; None if there is no such schedule.
     """
     times_SMK = problem.times_SMK.copy()
     fits = _narrow(times_SMK, problem.degrees_K, problem.has_SM, problem.gpus * limit_s, limit_s)
@@ -24,13 +24,13 @@ def narrowed(problem: Problem, limit_s: float) -> Floats | None:
 
 
 def tried(problem: Problem, times_SMK: Floats, degree_SM: Places, tried_K: Flags) -> Floats:
-    """Times for a search: DiTs try some degrees alone, and every cascade may keep the degree that it has.
+    """Return times for a search: DiTs try only some degrees, and every cascade may keep its own.
 
     Args:
-        problem: what is planned.
-        times_SMK: of the degrees to try; infinite for others.
-        degree_SM: what cascades have.
-        tried_K: which degrees DiTs try.
+        problem: planning problem.
+        times_SMK: times of candidate degrees; infinite for others.
+        degree_SM: current degrees.
+        tried_K: degrees that DiTs try.
     """
     found_SMK = times_SMK.copy()
     found_SMK[:, Module.DIT, ~tried_K] = np.inf

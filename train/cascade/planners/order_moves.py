@@ -1,4 +1,4 @@
-"""Moves of the annealing that change the order in which a cell's cascades are laid; compiled."""
+"""Annealing moves that change the order of a cell's cascades; compiled."""
 
 from loader.base.arrays import Numbers
 from train.cascade.scheduling.compiled import compiled
@@ -8,14 +8,14 @@ from train.cascade.scheduling.serial import MODULES
 
 @compiled
 def copy(order_N: Numbers, count: int, found_N: Numbers) -> None:
-    """An order; a loop, since an assignment of slices costs more than the ten numbers."""
+    """Copy an order; a loop, since slice assignment costs more for ten numbers."""
     for place in range(count):
         found_N[place] = order_N[place]
 
 
 @compiled
 def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
-    """Takes one cascade out and puts it elsewhere, or exchanges two."""
+    """Move one cascade to another position, or swap two."""
     place, other = below(bits, count), below(bits, count - 1)
     other += other >= place
     cascade = order_N[place]
@@ -31,7 +31,7 @@ def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
 
 @compiled
 def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
-    """Puts two samples of a cell in each other's places."""
+    """Swap two samples of a cell."""
     for place in range(count):
         if order_N[place] // MODULES == sample:
             order_N[place] += MODULES * (partner - sample)
@@ -41,7 +41,7 @@ def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
 
 @compiled
 def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
-    """Another sample in the place of one."""
+    """Copy an order with one sample replaced by another."""
     for place in range(count):
         cascade = order_N[place]
         found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
@@ -49,7 +49,7 @@ def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: N
 
 @compiled
 def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
-    """One sample less; how many cascades are left."""
+    """Copy an order without one sample and return its length."""
     found = 0
     for place in range(count):
         if order_N[place] // MODULES != sample:
@@ -60,7 +60,7 @@ def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
 
 @compiled
 def with_one(order_N: Numbers, count: int, sample: int, bits: Bits, found_N: Numbers) -> int:
-    """One sample more, anywhere; how many cascades there are then."""
+    """Copy an order with one sample inserted at a random position and return its length."""
     at = below(bits, count + 1)
     copy(order_N, at, found_N)
     for module in range(MODULES):

@@ -1,4 +1,4 @@
-"""The planner that training uses: never worse than the best static plan, and static where little is to be gained."""
+"""Planner of training: never worse than the best static plan, and static if little is gained."""
 
 from typing import NamedTuple
 
@@ -16,23 +16,28 @@ from train.cascade.scheduling.bound import lower_bound
 from train.cascade.scheduling.static import best_static
 
 WORTH = 0.02
-"""A static plan is kept unless another is better by more than this share: it needs no handoffs and no groups."""
-_MOVES, _POWER = 2_200, 0.8  # of the search: so many times the samples to a power
-_CROWD = 10  # with more samples in a pair of cells a move takes longer, and there are fewer: they are easier to balance
-_SEARCHES = ((8, 8), (16, 2))  # up to so few samples so many searches, since chance decides; above one
-_BRANCHES, _CASCADES = 200_000, 10  # of the exact search, and cascades for which it is likely to be complete
-_FEW, _FAR = 8, 0.02  # with few samples and so far above the bound all is tried that there is
-_AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and heat of that
+"""Relative gain below which the static plan is kept, since it needs no handoffs and no groups."""
+_MOVES, _POWER = 2_200, 0.8  # moves of the search: factor and exponent of the number of samples
+_CROWD = (
+    10  # samples in a pair of cells above which there are fewer moves: slower to evaluate, easier to balance
+)
+_SEARCHES = ((8, 8), (16, 2))  # (samples, searches): few samples depend on chance; above, one search
+_BRANCHES, _CASCADES = (
+    200_000,
+    10,
+)  # branches of the exact search, and cascades up to which it is likely complete
+_FEW, _FAR = 8, 0.02  # samples, and gap to the bound above which all other planners run, too
+_AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and temperatures of these further searches
 
 
 class Plan(NamedTuple):
-    """A schedule, and what it is to be compared with.
+    """A schedule with its baseline and its lower bound.
 
     Attributes:
-        schedule: the chosen one.
-        searched: the best that the search found; None when it found none.
-        static: the best static one; None when no degree suits all samples.
-        bound_s: no schedule is shorter.
+        schedule: chosen schedule.
+        searched: best schedule of the search; None if it found none.
+        static: best static schedule; None if no degree suits all samples.
+        bound_s: lower bound of any makespan.
     """
 
     schedule: Schedule
@@ -42,24 +47,24 @@ class Plan(NamedTuple):
 
     @property
     def best(self) -> Schedule:
-        """The shortest that is known, though it be hardly better than the static one."""
+        """The shortest schedule found, even if it beats the static one by less than ``WORTH``."""
         found = [one for one in (self.searched, self.static) if one]
         return min(found, key=lambda one: one.makespan_s)
 
     @property
     def gap(self) -> float:
-        """How far the makespan is above the bound, as a share of it."""
+        """Relative distance of the makespan from the bound."""
         return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
 
 
 def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
-    """Plans an iteration; a pure function, the same on every rank.
+    """Plan an iteration; a pure function, identical on every rank.
 
     Args:
-        problem: what is to be planned.
-        seed: of the search.
-        effort: how long it searches, relative to what an iteration can wait for; the time of the search grows in
-            proportion, and twice as long ends closer to the bound, on the whole.
+        problem: planning problem.
+        seed: seed of the search.
+        effort: length of the search relative to the default, which hides behind an iteration; time grows in
+            proportion, and the gap to the bound shrinks on average.
     """
     bound_s, static = lower_bound(problem), best_static(problem)
     few = problem.has_SM.sum() <= _CASCADES
@@ -92,7 +97,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
 
 
 def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effort: float) -> Schedule | None:
-    """Search as long as an iteration can wait for."""
+    """Search for as long as an iteration can hide."""
     size = smallest_cell(problem)
     crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
     moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
@@ -101,5 +106,5 @@ def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effor
 
 
 def kept(found: Schedule, static: Schedule) -> Schedule:
-    """The static one, unless the other is worth its handoffs and groups."""
+    """Return the static schedule unless the other one is worth its handoffs and groups."""
     return static if static.makespan_s <= (1 + WORTH) * found.makespan_s else found

@@ -1,4 +1,4 @@
-"""Where searches begin: samples dealt into cells, and degrees for them."""
+"""Initial states of searches: samples assigned to cells, and their degrees."""
 
 import numpy as np
 
@@ -7,21 +7,22 @@ from train.cascade.problem import Module, Problem
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.serial import MODULES
 
-_SLACK = 1.6  # of the mean number of samples, that a cell may hold
+_SLACK = 1.6  # capacity of a cell relative to the mean number of samples
 
 
 def smallest(problem: Problem) -> Places:
-    """The lowest number of GPUs on which all modules of a sample can run, int64 [S]."""
+    """Return the least number of GPUs on which all modules of a sample can run, int64 [S]."""
     least_SM = np.where(problem.possible_SMK, problem.degrees_K, np.iinfo(np.int64).max).min(axis=2)
     smallest_S: Places = np.where(problem.has_SM, least_SM, 1).max(axis=1)
     return smallest_S
 
 
 def dealt(problem: Problem, size_C: Places) -> tuple[Numbers, Places, Places] | None:
-    """Samples largest first into the cell with the least work per GPU, each as a chain of its modules.
+    """Assign samples, largest first, to the cell with the least work per GPU, each as a chain of its modules.
 
     Returns:
-        Orders and counts as in `State`, and the cell of each sample, int64 [S]; None where a sample does not fit.
+        Orders and counts as in `State`, and the cell of each sample, int64 [S]; None if a sample does not
+        fit.
     """
     room = int(problem.samples / len(size_C) * _SLACK) + 2
     smallest_S, work_S = smallest(problem), problem.work_SMK[:, Module.DIT].min(axis=1)
@@ -41,19 +42,20 @@ def dealt(problem: Problem, size_C: Places) -> tuple[Numbers, Places, Places] | 
 
 
 def degrees(problem: Problem, times_SMK: Floats, size_S: Places, parts: int, end_s: float) -> Places:
-    """For each DiT a part of its cell, or the lowest degree above with which its chain ends in time.
+    """Choose for each DiT a part of its cell, or the lowest higher degree whose chain ends in time.
 
-    Where there is none, the fastest. The other modules get their fastest degree below, or the fastest of all.
+    Falls back to the fastest degree. The other modules get their fastest degree up to the DiT's, or the fastest
+    of all.
 
     Args:
-        problem: what is to be planned.
-        times_SMK: of the degrees to choose from; where a cell allows none of them, it is any that it allows.
+        problem: planning problem.
+        times_SMK: times of candidate degrees; where a cell allows none of them, any degree that it allows.
         size_S: GPUs of each sample's cell.
-        parts: into which cells are cut.
-        end_s: what is in time.
+        parts: number of parts per cell.
+        end_s: deadline of chains.
 
     Returns:
-        Their places, int64 [S, M].
+        Indices of degrees, int64 [S, M].
     """
     tables = problem.times_SMK, times_SMK, problem.degrees_K
     return _degrees(*tables, problem.has_SM, size_S, parts, end_s)
@@ -73,7 +75,7 @@ def _degrees(
     degree_SM = np.full((samples, modules), -1)
     last = modules - 1
     for sample in range(samples):
-        here = 0  # degrees that the cell allows
+        here = 0  # number of degrees that the cell allows
         while here < len(degrees_K) and degrees_K[here] <= size_S[sample]:
             here += 1
         times_MK = times_SMK[sample, :, :here]

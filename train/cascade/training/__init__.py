@@ -1,1 +1,1 @@
-"""Training by cascades: what a step holds, what it costs, its plan, and what each cascade of it computes."""
+"""Cascade training: manifest, costs, plan and computation of each step."""

@@ -1,4 +1,4 @@
-"""Plans of steps, made while the step before runs."""
+"""Plan prefetch: plans the next step in a thread while the current one runs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,12 +12,12 @@ from train.cascade.training.problem_of import Shape
 
 
 class Planned(NamedTuple):
-    """What a step is to be.
+    """Plan of a step.
 
     Attributes:
-        plan: with GPUs as the planner counts them.
-        placed: the schedule that is executed.
-        problem: by the cost model, without what was measured since.
+        plan: the planner's result, with its own GPU numbers.
+        placed: schedule to execute, on real GPUs.
+        problem: planning problem by the cost model, without online corrections.
     """
 
     plan: Plan
@@ -26,8 +26,7 @@ class Planned(NamedTuple):
 
 
 Planner = Callable[[Sequence[Shape], int, Correction], Planned]
-"""The plan of a step's microbatches, given the step's number and what measured times say: a pure function, the same on
-every rank."""
+"""Planner of a step from its microbatches, its number and the correction: a pure function, identical on every rank."""
 
 
 class _Wanted(NamedTuple):
@@ -36,14 +35,14 @@ class _Wanted(NamedTuple):
 
 
 class Ahead:
-    """Plans in a thread. Not every rank foresees the same steps: a plan is the same, made ahead or not.
+    """Planner with prefetch in a thread; ranks may prefetch unequally, since prefetched plans are no different.
 
     Args:
-        planner: of a step.
+        planner: planner of one step.
 
     Attributes:
-        steps: planned since `told`.
-        ahead: of them, those whose plan was begun before the step.
+        steps: number of steps planned since the last `told`.
+        ahead: number of those steps whose plan was prefetched.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -53,17 +52,17 @@ class Ahead:
         self.steps = self.ahead = 0
 
     def begin(self, shapes: Sequence[Shape], step: int, found: Correction) -> None:
-        """Begins to plan a step that comes, with what is known now."""
+        """Start to plan a coming step."""
         wanted = _Wanted(tuple(shapes), step)
         self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
 
     def take(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
-        """The plan of a step that is here, on the spot where this rank has not foreseen it.
+        """Return the prefetched plan of a step, or plan it now.
 
         Args:
-            shapes: of the step.
-            step: its number.
-            found: what was known when it could have been begun.
+            shapes: microbatches of the step.
+            step: step number.
+            found: correction known when prefetching could have begun.
         """
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None
@@ -74,7 +73,7 @@ class Ahead:
         return self._planner(*wanted, found)
 
     def told(self) -> str:
-        """How many plans were ready in time since the last call, in words."""
+        """Return the number of prefetched plans since the last call, as a log line."""
         steps, ahead = self.steps, self.ahead
         self.steps = self.ahead = 0
         return f"{ahead} of {steps} steps planned ahead"

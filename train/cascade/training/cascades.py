@@ -1,4 +1,4 @@
-"""A training step by cascades: told, planned, executed."""
+"""Training step by cascades: exchange of the manifest, plan, execution."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,16 +38,16 @@ from train.step.batches import Foreseeing
 from train.step.losses import Losses
 
 _MOST_TOPOLOGY_BYTES = 1 << 20
-_SEEDS = 2**31  # of a search; a run's may be negative
+_SEEDS = 2**31  # range of planner seeds; a run's seed may be negative
 
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
-    """A step that was executed.
+    """An executed step.
 
     Attributes:
-        planned: what it was to be.
-        runs: this rank's part of it.
+        planned: plan of the step.
+        runs: cascades that this rank ran.
     """
 
     planned: Planned
@@ -55,20 +55,20 @@ class Iteration:
 
 
 class Cascades:
-    """Runs the steps of a model whose weights are whole on every rank, which may each run any part of a step.
+    """Executor of training steps whose weights are replicated, so that any rank can run any cascade.
 
     Args:
-        bundle: the modules.
-        config: of the run.
-        world: its ranks; GPU k of a plan is rank k.
+        bundle: modules of the run.
+        config: configuration of the run.
+        world: all ranks; GPU k of a plan is rank k.
 
     Attributes:
-        last: the step that was executed last, until the next begins.
-        ahead: plans of steps that come.
-        topology: of the cluster.
+        last: last executed step, until the next one begins.
+        ahead: prefetcher of plans.
+        topology: cluster topology.
 
     Raises:
-        UsageError: the model cannot be cut as the degrees want it, there are no such degrees, or a file is not there.
+        UsageError: the model does not support the degrees, no degree is possible, or a file is missing.
     """
 
     def __init__(self, bundle: Bundle, config: TrainConfig, world: World) -> None:
@@ -93,20 +93,20 @@ class Cascades:
         self._stream: Foreseeing | None = None
 
     def foresee(self, stream: object) -> None:
-        """Plans steps ahead from here on, where the stream knows what comes."""
+        """Plan steps ahead if the stream can report its next microbatches."""
         self._stream = stream if isinstance(stream, Foreseeing) else None
 
     def passes(
         self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
-        """Runs a step forward and backward; the microbatches that this rank reports, with their losses.
+        """Run a step forward and backward and yield the microbatches that this rank reports, with losses.
 
-        Each is reported by one rank, which need not be the one that has read it, and comes without its pixels.
+        One rank reports each microbatch, not necessarily the one that has read it, and without pixels.
 
         Args:
-            batches: those of the step that this rank has read.
-            weigh: what a microbatch adds to the step; called on the rank that reports it.
-            clock: is told what this rank is at.
+            batches: microbatches of the step that this rank has read.
+            weigh: adds a microbatch to the step; called on the rank that reports it.
+            clock: clock that times this rank's activities.
         """
         own, before = list(batches), self._online.found
         with clock.part("sync"):
@@ -115,8 +115,8 @@ class Cascades:
                 self._online.heard(self.last.planned, all_runs(self.last.runs, self._world))
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
-            # Ranks read ahead by different numbers of steps: who did not foresee this one plans it by what was known
-            # when others began to.
+            # Ranks prefetch unequally; a rank without a prepared plan must plan from the same correction (`before`),
+            # so that all plans agree.
             planned = self.ahead.take(shapes, step, before)
             self._look_ahead(step + 1)
         work = StepWork(
@@ -131,7 +131,7 @@ class Cascades:
         yield from work.reported
 
     def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Replaces what the step has left on each rank by the gradients of all its samples."""
+        """Replace each rank's gradients by those of all samples of the step."""
         if self._chosen is None:
             self._world.sum_(gradients)
             return
@@ -139,14 +139,14 @@ class Cascades:
         self._chosen.sum_(self._world, self._pool, gradients)
 
     def shown(self, step: int, out: Path) -> str | None:
-        """Draws the step that was executed last where it is due; a collective.
+        """Write the timeline of the last step if one is due; a collective.
 
         Args:
-            step: its number, from 1.
+            step: step number, from 1.
             out: folder of the run.
 
         Returns:
-            What to tell a person; None where it is not due.
+            A log line; None if no timeline is due.
         """
         every, last = self._config.cascade.timeline_every_steps, self.last
         if last is None or every is None or step % every:
@@ -178,10 +178,10 @@ class Cascades:
 
 
 def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:
-    """The degrees that a DiT may have.
+    """Return the degrees that a DiT may have.
 
     Raises:
-        UsageError: there are none, or the model cannot be cut.
+        UsageError: there are none, or the model supports no context parallelism.
     """
     asked = config.cascade.degrees
     if asked is None:
@@ -197,10 +197,11 @@ def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ..
 
 
 def topology_of(name: str | None, ranks: int) -> Topology:
-    """A preset, or what a file says; by default one node of all ranks.
+    """Return a preset, or the topology in a file; by default one node of all ranks.
 
     Raises:
-        UsageError: there is no such preset or file, it holds something else, or the ranks do not fit it.
+        UsageError: the name is neither preset nor file, the file is invalid, or the ranks do not fill whole
+            nodes.
     """
     if name is None:
         return Topology(gpus_per_node=ranks)

@@ -1,4 +1,4 @@
-"""What clips cost: measured, or counted where nothing was measured."""
+"""Costs of clips: from a measured cost model, or from FLOPs at a nominal rate."""
 
 import math
 from collections.abc import Sequence
@@ -29,16 +29,16 @@ _NOMINAL = {
     "cuda": (4e14, Links()),
     "cpu": (2e10, Links(node_bytes_per_s=1e9, network_bytes_per_s=1e9)),
 }
-"""Operations per second of a device, and what it sends: half of what an H100 can, and a few cores."""
-_PATCHES = 8  # latent rows and columns of the clip on which a VAE's operations are counted
+"""FLOP/s and bandwidths of a device: half an H100's peak, and a few CPU cores."""
+_PATCHES = 8  # latent rows and columns of the clip on which a VAE's FLOPs are counted
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`ClipCosts` of a cost model.
+    """Clip costs from a measured cost model.
 
     Attributes:
-        costs: of the modules.
+        costs: fitted cost model.
     """
 
     costs: CostModel
@@ -74,21 +74,21 @@ class Measured:
         return self.costs.text.sample_s if self.costs.text else 0.0
 
     def resident_bytes(self, module: Module) -> float:
-        """See `ClipCosts`; states of the DiT lie beside encoders."""
+        """Return resident bytes; the DiT's state shares the GPU with encoders."""
         encoder = {Module.TEXT: self.costs.text, Module.VAE: self.costs.vae}.get(module)
         return max(self.costs.dit.states_bytes, encoder.memory_bytes if encoder else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """`ClipCosts` of the modules' operations at a nominal rate, all at the same; what a DiT sends as Ulysses does.
+    """Clip costs from FLOPs at one nominal rate for all modules, with Ulysses communication in the DiT.
 
-    Good enough to compare cascades with each other; bytes are unknown, so none are told.
+    Suffices to compare cascades with each other. Bytes are unknown and reported as 0.
 
     Attributes:
-        bundle: the modules.
-        config: of the run.
-        device: where they run.
+        bundle: modules of the run.
+        config: configuration of the run.
+        device: device that they run on.
     """
 
     bundle: Bundle
@@ -122,7 +122,7 @@ class Counted:
 
     @property
     def caption_s(self) -> float:
-        """See `ClipCosts`: each weight is a multiplication and an addition of a token."""
+        """Seconds per caption: one multiplication and one addition per weight and token."""
         weights = sum(parameter.numel() for parameter in self.bundle.text.parameters())
         return 2 * weights * self.config.text.max_text_tokens / _NOMINAL[self.device.type][0]
 
@@ -137,7 +137,7 @@ class Counted:
 
     @cached_property
     def _exchanged_bytes(self) -> float:
-        """docs/parallel.md: 4 activations forward and 4 backward in every layer."""
+        """Bytes that Ulysses exchanges per token: 4 activations forward, 4 backward, per layer (docs/parallel.md)."""
         dit, bytes_of_a_value = self.bundle.dit, 2 if self.config.dtype == "bfloat16" else 4
         return 8 * len(dit.repeated()) * dit.token_layers()[0].in_features * bytes_of_a_value
 
@@ -152,10 +152,10 @@ class Counted:
 
 
 def read_costs(path: Path) -> Measured:
-    """Measured costs.
+    """Read a measured cost model.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else; names the key that is wrong.
+        UsageError: the file is unreadable or invalid; names the wrong key.
     """
     try:
         data = read_named(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
@@ -169,12 +169,12 @@ def read_costs(path: Path) -> Measured:
 
 
 def _lengths(clips: Sequence[Clip]) -> tuple[Places, Places]:
-    """B, which is 1, and S of each clip."""
+    """Return B = 1 and S of each clip."""
     length_n = np.array([clip.length for clip in clips], np.int64)
     return np.ones_like(length_n), length_n
 
 
 def _videos(clips: Sequence[Clip]) -> tuple[Places, Places, Places]:
-    """B, which is 1, frames, height and width of each clip; on one GPU."""
+    """Return B = 1, sizes (frames, height, width) and degree 1 of each clip."""
     size_n3 = np.array([(one.bucket.frames, one.bucket.height, one.bucket.width) for one in clips], np.int64)
     return np.ones(len(clips), np.int64), size_n3, np.array([1])

@@ -1,4 +1,4 @@
-"""What a step holds, told to all ranks by those that have read it: all but pixels, latents and contexts."""
+"""Manifest of a step: metadata of all microbatches, gathered on all ranks without pixels, latents and contexts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ _SAID = (
 
 
 class Entry(NamedTuple):
-    """A microbatch or a pack of a step.
+    """One microbatch or pack in the manifest.
 
     Attributes:
-        owner: the rank that has read it.
-        batch: without pixels, latents and contexts.
-        videos: of each clip: pixels, or latents where numbers are floating point.
-        contexts: of each caption; empty where the DiT's ranks look words up themselves.
-        text_stored: whether the owner has these contexts.
+        owner: rank that has read it.
+        batch: metadata, without pixels, latents and contexts.
+        videos: shape and dtype of each clip: integer pixels or floating-point latents.
+        contexts: shape and dtype of each caption's context; empty if the DiT's ranks embed words themselves.
+        text_stored: True if the owner has read the contexts from the dataset.
     """
 
     owner: int
@@ -38,19 +38,19 @@ class Entry(NamedTuple):
 
     @property
     def encodes(self) -> bool:
-        """Whether a clip of it comes as pixels."""
+        """True if some clip comes as pixels."""
         return any(not video.dtype.is_floating_point for video in self.videos)
 
 
 def exchange(
     own: Sequence[Microbatch | Pack], contexts: Callable[[Microbatch | Pack], Sequence[Part]], world: World
 ) -> list[Entry]:
-    """All microbatches of a step, rank after rank, the same on every rank; a collective.
+    """Gather all microbatches of a step, ordered by rank and identical on every rank; a collective.
 
     Args:
-        own: this rank's.
-        contexts: what the text encoder makes of each caption, where they are not stored; nothing where the DiT's ranks
-            look words up themselves.
+        own: microbatches of this rank.
+        contexts: returns the context shapes that the text encoder makes if none are stored; empty if the DiT's
+            ranks embed words themselves.
         world: all ranks.
     """
     said = world.gather_text(json.dumps([_said(batch, contexts) for batch in own]))
@@ -59,14 +59,14 @@ def exchange(
 
 
 def clips_of(batch: Microbatch | Pack) -> Sequence[torch.Tensor]:
-    """Pixels or latents of each clip."""
+    """Return pixels or latents of each clip."""
     if isinstance(batch, Pack):
         return batch.videos
     return (batch.video_BCTHW if batch.latents_BCTHW is None else batch.latents_BCTHW).unbind()
 
 
 def part_of(tensor: torch.Tensor) -> Part:
-    """Shape and type."""
+    """Return shape and dtype of a tensor."""
     return Part(tuple(tensor.shape), tensor.dtype)
 
 

@@ -1,4 +1,4 @@
-"""What executed steps say of the next ones: costs that were off, and GPUs that are slow."""
+"""Online correction in training: updates costs and straggler factors from executed steps."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ from train.config.cascade import CorrectionConfig
 
 
 class Online:
-    """Believes what the ranks have measured; the same on all of them, since they tell each other.
+    """Online correction of plans, identical on all ranks, since they exchange their measurements.
 
     Args:
-        config: how far; None: costs stay what they are.
-        topology: of the cluster, which plans are placed on; None: GPUs stay as the planner counts them.
-        gpus_per_node: of the cluster.
+        config: strength of the correction; None: costs stay fixed.
+        topology: cluster to place plans on; None: the planner's GPU numbers stay.
+        gpus_per_node: GPUs of a node.
     """
 
     def __init__(
@@ -32,19 +32,19 @@ class Online:
         self.found = Correction()
 
     def heard(self, planned: Planned, runs: Sequence[Sequence[RankRun]]) -> None:
-        """Takes what all ranks did in a step, rank by rank."""
+        """Update the correction by the measured runs of all ranks in a step."""
         if self._config:
             took = measurements(planned.problem, computed(planned.placed, runs))
             self._window = self._window.with_iteration(took, self._config.iterations)
             self.found = correction(self._window, self._config)
 
     def planned(self, problem: Problem, seed: int, found: Correction) -> Planned:
-        """The plan of a step; a pure function.
+        """Plan a step; a pure function.
 
         Args:
-            problem: by the cost model alone.
-            seed: of the search.
-            found: what is to be believed.
+            problem: planning problem by the cost model alone.
+            seed: seed of the search.
+            found: correction to apply.
         """
         believed = corrected(problem, found.factors_of(problem.degrees_K)) if found.factors else problem
         made = plan(believed, seed)
@@ -65,7 +65,7 @@ class Online:
 
 
 def computed(placed: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
-    """What cascades took without waiting: from when the last of a cascade's ranks began until the last was done."""
+    """Return compute times without waiting: from the latest begin of a cascade's ranks to the latest end."""
     starts: dict[Cascade, float] = {}
     ends: dict[Cascade, float] = {}
     for cascade, start_s, end_s in (run for own in runs for run in own):

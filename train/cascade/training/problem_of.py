@@ -1,4 +1,4 @@
-"""The planning problem of a step, from the shapes of its clips."""
+"""Planning problem of a training step, from the shapes of its clips."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -13,12 +13,12 @@ from train.cascade.training.manifest import Entry
 
 
 class Clip(NamedTuple):
-    """All that decides what a sample costs.
+    """Properties of a clip that determine its cost.
 
     Attributes:
-        bucket: its shape.
-        length: S.
-        pixels: whether it is encoded; else its latents are stored.
+        bucket: frames, height and width.
+        length: number of tokens, S.
+        pixels: True if the VAE encodes the clip; False if latents are stored.
     """
 
     bucket: Bucket
@@ -27,11 +27,11 @@ class Clip(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A microbatch or a pack.
+    """Clips and captions of a microbatch or a pack.
 
     Attributes:
-        clips: of its samples.
-        captions: whether they are encoded in a cascade.
+        clips: one per sample.
+        captions: True if a cascade encodes the captions.
     """
 
     clips: tuple[Clip, ...]
@@ -39,33 +39,33 @@ class Shape(NamedTuple):
 
 
 class ClipCosts(Protocol):
-    """What clips cost, each alone."""
+    """Costs of clips, each by itself."""
 
     def call_s(self, module: Module) -> float:
-        """Seconds of a cascade, whatever it holds and on how many GPUs."""
+        """Return the constant seconds of a cascade, independent of contents and degree."""
 
     def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """Seconds of forward and backward, [n, K]."""
+        """Return seconds of the DiT's forward and backward, [n, K]."""
 
     def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
-        """Bytes of activations on a GPU, [n, K]."""
+        """Return bytes of the DiT's activations per GPU, [n, K]."""
 
     def vae_s(self, clips: Sequence[Clip]) -> Floats:
-        """Seconds of one GPU, [n]."""
+        """Return seconds of the VAE on one GPU, [n]."""
 
     def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
-        """Bytes of activations on a GPU, [n]."""
+        """Return bytes of the VAE's activations per GPU, [n]."""
 
     @property
     def caption_s(self) -> float:
-        """Seconds of one GPU."""
+        """Seconds of the text encoder per caption, on one GPU."""
 
     def resident_bytes(self, module: Module) -> float:
-        """What lies on each GPU of a cascade, whatever it holds: weights, gradients and all else."""
+        """Return constant bytes on each GPU of a cascade: weights, gradients and other state."""
 
 
 def shape_of(entry: Entry) -> Shape:
-    """Of a microbatch or a pack that was told of."""
+    """Return the shape of an entry of the manifest."""
     batch = entry.batch
     pairs: Sequence[tuple[Bucket, int]]
     if isinstance(batch, Pack):
@@ -81,11 +81,11 @@ def shape_of(entry: Entry) -> Shape:
 
 
 def shape_coming(coming: Coming, encoded: bool) -> Shape:
-    """Of a microbatch or a pack that is foreseen.
+    """Return the shape of a microbatch or pack that the stream has announced.
 
     Args:
-        coming: what is known of it.
-        encoded: whether captions without a stored context are encoded in a cascade.
+        coming: announced buckets, lengths and stored parts.
+        encoded: True if a cascade encodes captions without a stored context.
     """
     return Shape(
         tuple(map(Clip, coming.buckets, coming.lengths, coming.pixels)), encoded and not coming.contexts
@@ -100,23 +100,23 @@ def problem_of(
     memory_bytes: float,
     places: int,
 ) -> Problem:
-    """The problem of a step.
+    """Return the planning problem of a step.
 
-    Samples of a microbatch or a pack run together, so that their times and bytes add up. A VAE's clips are dealt out
-    to the GPUs of its group in turn, and the GPU with the longest share counts; with more GPUs than clips some would
-    have none.
+    The samples of a microbatch or pack run together, so that times and bytes add up. A VAE's clips are dealt
+    round-robin to the GPUs of its group, and the longest share counts. A group larger than the number of clips
+    is infeasible.
 
     Args:
-        shapes: of its microbatches.
-        costs: of the modules.
-        gpus: that there are.
-        degrees: that a DiT may have; others have these, or one GPU.
-        memory_bytes: of a GPU.
-        places: pixels of a frame that make a token; a DiT has no more GPUs than its clips have tokens in a frame, so
-            that each GPU has some.
+        shapes: microbatches of the step.
+        costs: costs of clips.
+        gpus: number of GPUs.
+        degrees: degrees of DiTs; other modules use these or one GPU.
+        memory_bytes: memory of one GPU.
+        places: pixels per token within a frame; a DiT has at most as many GPUs as tokens in a frame, so that
+            none is empty.
 
     Raises:
-        UsageError: see `Problem`.
+        UsageError: a module fits at no degree (`Problem`).
     """
     degrees_K = np.array(sorted({1, *degrees}), np.int64)
     size = (len(shapes), len(Module), len(degrees_K))

@@ -1,4 +1,4 @@
-"""The start of training by cascades."""
+"""Setup of cascade training."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def run_by_cascades(layout: Layout, config: TrainConfig) -> "Cascades":
-    """Make a layout run its steps by plans of cascades; a collective.
+    """Make a layout run its steps by cascade plans; a collective.
 
     Raises:
-        UsageError: the planner's libraries are missing, or the plans do not fit the model.
+        UsageError: a planner library is missing, or the model does not support the plans.
     """
     try:
         from train.cascade.training.cascades import Cascades
@@ -24,7 +24,7 @@ def run_by_cascades(layout: Layout, config: TrainConfig) -> "Cascades":
         raise UsageError(
             f"parallel.schedule=cascade needs {error.name}: pip install reelweave[cascade]"
         ) from error
-    # A rank without a DiT in a step takes part in the sum as well.
+    # A rank without a DiT in a step joins the gradient sum with zeros.
     for parameter in layout.bundle.trained().values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

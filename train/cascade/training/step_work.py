@@ -1,4 +1,4 @@
-"""What the cascades of a training step compute."""
+"""Computation of a training step's cascades."""
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
@@ -23,20 +23,20 @@ from train.step.step_losses import StepLosses
 
 
 class StepWork:
-    """`train.cascade.execution.work.Work` of one step.
+    """Computation of one training step, as `train.cascade.execution.work.Work`.
 
     Args:
-        bundle: the modules.
-        config: of the run.
-        entries: of the step; a sample's number is its place.
-        own: this rank's batches, in their order.
-        rank: of this process.
-        device: where it computes.
-        weigh: takes what is reported here; what it adds to the step.
-        clock: is told what this rank is at.
+        bundle: modules of the run.
+        config: configuration of the run.
+        entries: manifest of the step; a sample's number is its index.
+        own: this rank's batches, in order.
+        rank: rank of this process.
+        device: compute device.
+        weigh: adds a reported microbatch to the step and returns its weighted loss.
+        clock: clock that times this rank's activities.
 
     Attributes:
-        reported: microbatches that this rank reports, without their pixels, and their losses.
+        reported: microbatches that this rank reports, without pixels, and their losses.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class StepWork:
         places = [place for place, entry in enumerate(entries) if entry.owner == rank]
         self._own = dict(zip(places, own, strict=True))
         self._device, self._weigh, self._clock = device, weigh, clock
-        # Weighs what another rank reports.
+        # Weighs microbatches that another rank reports.
         self._aside = StepLosses(config.denominator)
 
     def owner(self, sample: int) -> int:
         return self._entries[sample].owner
 
     def wants(self, cascade: Cascade) -> Sequence[Part]:
-        """See `Work`: a VAE wants all clips; captions are known to all ranks."""
+        """Return all clips for a VAE, nothing for a text encoder: captions are in the manifest."""
         return self._entries[cascade.sample].videos if cascade.module == Module.VAE else ()
 
     def gives(self, cascade: Cascade) -> Sequence[Part]:
-        """See `Work`: latents of each clip, the context of each caption without padding."""
+        """Return latents of each clip, or contexts of each caption without padding."""
         entry = self._entries[cascade.sample]
         if cascade.module == Module.TEXT:
             return entry.contexts
@@ -128,7 +128,7 @@ class StepWork:
         return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
 
     def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> Given:
-        """What is taken out is held by nobody else, so that it lives no longer than in training without cascades."""
+        """Return the DiT's inputs; popped from ``given``, so that they live no longer than without cascades."""
         entry = self._entries[sample]
         bundle, packed = self._bundle, isinstance(entry.batch, Pack)
 
@@ -150,7 +150,7 @@ class StepWork:
 
 
 def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[Part]:
-    """What the text encoder makes of each caption; nothing where words are looked up, as the DiT's ranks do."""
+    """Return the context shapes of a text encoder; empty if the DiT's ranks embed words themselves."""
     if isinstance(config.text, HashedTextConfig):
         return []
     dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)

@@ -1,4 +1,4 @@
-"""Pictures of a step: as it was planned, and as it was executed."""
+"""Timelines of a step: planned and executed."""
 
 import json
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from train.cascade.schedule import Schedule
 from train.distributed.world import World
 
 FOLDER = "timeline"
-"""In the folder of a run."""
+"""Subfolder of the run's folder."""
 
 
 class RankRun(NamedTuple):
-    """What a rank did of a cascade, from when, until when."""
+    """Begin and end of one rank's part of a cascade."""
 
     cascade: Cascade
     start_s: float
@@ -27,7 +27,7 @@ class RankRun(NamedTuple):
 
 
 def all_runs(own: Sequence[Executed], world: World) -> list[list[RankRun]]:
-    """Those of all ranks, rank by rank; a collective."""
+    """Gather the runs of all ranks, ordered by rank; a collective."""
     said = world.gather_text(json.dumps([(one.run.cascade, one.start_s, one.end_s) for one in own]))
     return [
         [
@@ -40,14 +40,14 @@ def all_runs(own: Sequence[Executed], world: World) -> list[list[RankRun]]:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Plan and execution of a step.
+    """Planned and executed timeline of a step.
 
     Attributes:
-        step: from 1.
-        plan: of it.
-        placed: as it was to be executed.
-        runs: what each rank did, rank by rank.
-        measured: whether the plan's seconds are real ones; else only their shares mean something.
+        step: step number, from 1.
+        plan: plan of the step.
+        placed: schedule on real GPUs.
+        runs: executed runs, rank by rank.
+        measured: True if planned seconds come from measured costs; otherwise only their ratios matter.
     """
 
     step: int
@@ -58,12 +58,12 @@ class Timeline:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Base name of the timeline's files."""
         return f"step-{self.step:06d}"
 
     @cached_property
     def executed(self) -> Schedule:
-        """From when the first of a cascade's ranks began until the last was done, waits for each other included."""
+        """Executed schedule, waits included: from the first begin of a cascade's ranks to the last end."""
         starts: dict[Cascade, float] = {}
         ends: dict[Cascade, float] = {}
         for cascade, start_s, end_s in (run for runs in self.runs for run in runs):
@@ -76,16 +76,16 @@ class Timeline:
 
     @property
     def idle(self) -> float:
-        """Share of the ranks' time until the last cascade ended in which they ran nothing."""
+        """Idle share of rank time until the last cascade ended."""
         busy_s = sum(run.end_s - run.start_s for runs in self.runs for run in runs)
         whole_s = self.placed.gpus * self.executed.makespan_s
         return 1 - busy_s / whole_s if whole_s else 0.0
 
     @property
     def told(self) -> str:
-        """In words."""
+        """Summary as a log line."""
         planned = f"{self.placed.makespan_s:.2f} s planned, " if self.measured else ""
-        # Sums leave a little of nothing.
+        # Rounding may leave a tiny negative number.
         idle = f"{abs(self.placed.idle):.1%} idle planned, {self.idle:.1%} executed"
         return (
             f"step {self.step}: {len(self.placed.runs)} cascades: {planned}{self.executed.makespan_s:.2f} s executed;"
@@ -93,7 +93,7 @@ class Timeline:
         )
 
     def write(self, folder: Path, gpus_per_node: int) -> None:
-        """A page that needs no network, and a trace for ui.perfetto.dev."""
+        """Write a self-contained HTML page and a trace for ui.perfetto.dev."""
         folder.mkdir(parents=True, exist_ok=True)
         panels = [self._planned(), Panel("executed", self.executed)]
         (folder / f"{self.name}.json").write_text(json.dumps(trace(panels, gpus_per_node)))
@@ -103,7 +103,7 @@ class Timeline:
     def _planned(self) -> Panel:
         if self.measured or not self.placed.makespan_s:
             return Panel("planned", self.placed)
-        # Nominal seconds say nothing beside real ones.
+        # Scale nominal seconds, which are not comparable to measured ones.
         scale = self.executed.makespan_s / self.placed.makespan_s
         runs = (
             run._replace(start_s=run.start_s * scale, end_s=run.end_s * scale) for run in self.placed.runs
