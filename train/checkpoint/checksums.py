@@ -1,7 +1,7 @@
-"""Checksums of what a rank writes, so that a reader can check just the bytes it needs.
+"""Checksums of tensor blocks, so that a reader can verify just the bytes it needs.
 
-A state holds the CRC-32 of each part's header; a header holds one for every block of its tensors. CRC-32 is the fastest
-that Python brings (zlib's), and finds what disks and networks do to bytes. It is no signature.
+A state holds the CRC-32 of each part's header; a header holds one for every block of its tensors. CRC-32 is the
+fastest checksum in the standard library (zlib's) and detects errors of disks and networks. It is no signature.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 BLOCK = 4 << 20
-"""Bytes of a tensor under one checksum; the last block may be shorter."""
+"""Bytes of a tensor per checksum; the last block may be shorter."""
 
 _KEY = "reelweave_crc32"
 _DIGITS = 8
@@ -20,7 +20,7 @@ _CHECKSUMS = TypeAdapter(dict[str, str])
 
 
 def crc32(data: bytes | memoryview) -> str:
-    """Eight hex digits."""
+    """Return the CRC-32 as eight hex digits."""
     return f"{zlib.crc32(data):0{_DIGITS}x}"
 
 
@@ -38,14 +38,14 @@ def metadata_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def blocks_of(metadata: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Sequence[str]]:
-    """Return the checksums of each tensor's blocks; none for a file that holds none.
+    """Return the checksums of each tensor's blocks; empty for a file without checksums.
 
     Args:
-        metadata: of a file.
+        metadata: metadata of a file.
         sizes: bytes of each of its tensors.
 
     Raises:
-        ValueError: it has some, and others than of these tensors.
+        ValueError: the checksums do not match the tensors.
     """
     if _KEY not in metadata:
         return {}
@@ -62,20 +62,20 @@ def blocks_of(metadata: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str
 
 
 def covering(begin: int, end: int, size: int) -> tuple[int, int]:
-    """The whole blocks of a tensor that hold its bytes ``begin`` to ``end``: where they begin and end."""
+    """Return the range of whole blocks that contains bytes ``begin`` to ``end`` of a tensor."""
     return begin // BLOCK * BLOCK, min(size, -(-end // BLOCK) * BLOCK)
 
 
 def check(data: memoryview, begin: int, blocks: Sequence[str]) -> None:
-    """Pass when whole blocks hold what was written.
+    """Check whole blocks against their checksums.
 
     Args:
-        data: from byte ``begin`` of the tensor on.
-        begin: a multiple of `BLOCK`.
-        blocks: the checksums of all the tensor's blocks.
+        data: bytes of the tensor, from ``begin`` on.
+        begin: offset in the tensor, a multiple of `BLOCK`.
+        blocks: checksums of all the tensor's blocks.
 
     Raises:
-        ValueError: one of them holds something else.
+        ValueError: a checksum differs.
     """
     for at in range(0, len(data), BLOCK):
         if crc32(data[at : at + BLOCK]) != blocks[(begin + at) // BLOCK]:

@@ -1,4 +1,4 @@
-"""The error for a file of a checkpoint that cannot be used, and the way on from it."""
+"""Error for a damaged checkpoint file, with the way to recover."""
 
 from loader.errors import RunError, first_line
 from loader.storage import Storage
@@ -6,17 +6,17 @@ from train.checkpoint.names import folder_before
 
 
 def damaged(storage: Storage, path: str, error: BaseException) -> RunError:
-    """Return the error that names the file and the checkpoint before.
+    """Return an error that names the file and the previous checkpoint.
 
     Args:
-        storage: of the checkpoints.
-        path: of the file.
-        error: what is wrong with it.
+        storage: storage of the checkpoints.
+        path: path of the file.
+        error: cause.
     """
     folder = path.split("/", maxsplit=1)[0]
     try:
         earlier = folder_before(storage, folder)
-    except RunError:  # the place itself fails, which is another fault than this one
+    except RunError:  # the storage itself fails, which is a different fault
         earlier = None
     if earlier is None:
         way = f"restore it from a copy, or remove {storage.uri(folder)} to begin again"

@@ -1,4 +1,4 @@
-"""One safetensors file out of a checkpoint."""
+"""Export of a checkpoint's tensors to one safetensors file."""
 
 import json
 import math
@@ -17,12 +17,12 @@ _MOST_TENSORS = 1 << 16
 
 
 class Exported(NamedTuple):
-    """What a file holds.
+    """Contents of an exported file.
 
     Attributes:
-        tensors: how many.
-        parameters: in all of them.
-        bytes: of the file.
+        tensors: number of tensors.
+        parameters: number of elements in all tensors.
+        bytes: size of the file.
     """
 
     tensors: int
@@ -39,16 +39,16 @@ def export(
     target: Storage,
     path: str,
 ) -> Exported:
-    """Writes a group's tensors, whole, one after the other; memory holds one of them at a time.
+    """Write a group's whole tensors one after the other, with only one of them in memory.
 
     Args:
-        storage: of the checkpoint.
-        folder: of the checkpoint.
-        state: of the checkpoint.
-        group: of tensors.
-        dtype: that floating-point tensors are rounded to, such as ``bfloat16``; None keeps theirs.
-        target: where to.
-        path: of the file in ``target``; an object of that name is replaced.
+        storage: storage of the checkpoint.
+        folder: folder of the checkpoint.
+        state: state of the checkpoint.
+        group: group of tensors.
+        dtype: dtype that floating-point tensors are rounded to, such as ``bfloat16``; None: keep theirs.
+        target: storage to write to.
+        path: path of the file in ``target``; replaces an existing object.
 
     Raises:
         RunError: the checkpoint is damaged.

@@ -1,8 +1,9 @@
-"""One part of a checkpoint: a safetensors file that says of which boxes its tensors are.
+"""One part of a checkpoint: a safetensors file with the offsets of its shards.
 
-The header's ``DCP_SHARDING_INFO`` holds the offsets as `HuggingFaceStorageReader` of `torch.distributed.checkpoint`
-wants them, so torch's own resharding reads our folders too. Format: https://huggingface.co/docs/safetensors (8 bytes
-with the length of a JSON header, the header, the data). Nothing in it can run code.
+The header's ``DCP_SHARDING_INFO`` holds the offsets in the format of `HuggingFaceStorageReader` of
+`torch.distributed.checkpoint`, so that torch's own resharding can read the folder. Format:
+https://huggingface.co/docs/safetensors (8 bytes with the length of a JSON header, the header, the data). No
+part of the file can run code.
 """
 
 import json
@@ -34,14 +35,14 @@ DTYPES = {
 }
 _TORCH = {short: name for name, short in DTYPES.items()}
 _SHARDING, _SHAPES = "DCP_SHARDING_INFO", "reelweave_shapes"
-# An entry is a name, a type, two shapes and some offsets; names of modules stay far below this.
+# An entry holds a name, a dtype, two shapes and offsets; module names are far shorter.
 HEADER_BYTES_PER_TENSOR = 4096
-_FIRST_READ = 1 << 16  # bytes; most headers are shorter and come with their length in one request
+_FIRST_READ = 1 << 16  # bytes; reads the length and most headers in one request
 _CHUNK = 16 << 20
 
 
 class Stored(NamedTuple):
-    """A piece, where in which object its bytes lie, and the checksums of its blocks where it has any."""
+    """A piece with its location in an object, and the checksums of its blocks if there are any."""
 
     piece: Piece
     path: str
@@ -61,16 +62,16 @@ _WHOLE = TypeAdapter(dict[str, list[NonNegativeInt]])
 
 
 def in_order(pieces: Sequence[Piece]) -> list[Piece]:
-    """As they lie in a file: the widest types first, so that all of them are aligned."""
+    """Sort pieces as in a file: widest dtypes first, so that all are aligned."""
     return sorted(pieces, key=lambda piece: (-piece.torch_dtype.itemsize, piece.name))
 
 
 def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
-    """The file up to its data.
+    """Return the file's bytes up to its data.
 
     Args:
-        pieces: `in_order`, not two of one name.
-        metadata: of the file.
+        pieces: pieces sorted by `in_order`, with distinct names.
+        metadata: metadata of the file.
     """
     entries: dict[str, Any] = {}
     end = 0
@@ -88,7 +89,7 @@ def header(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> bytes:
 
 
 def sharding(pieces: Sequence[Piece]) -> dict[str, str]:
-    """The metadata that says of which boxes a file's tensors are."""
+    """Return the metadata with offsets and whole shapes of a file's tensors."""
     return {
         _SHARDING: json.dumps({piece.name: {"saved_offsets": piece.offsets} for piece in pieces}),
         _SHAPES: json.dumps({piece.name: piece.shape for piece in pieces}),
@@ -96,7 +97,7 @@ def sharding(pieces: Sequence[Piece]) -> dict[str, str]:
 
 
 def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
-    """The bytes of contiguous CPU tensors, one after the other, without a copy."""
+    """Iterate over the bytes of contiguous CPU tensors, without a copy."""
     for tensor in tensors:
         content = tensor.reshape(-1).view(torch.uint8).numpy().data
         for begin in range(0, len(content), _CHUNK):
@@ -106,15 +107,15 @@ def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
 def read_pieces(
     storage: Storage, path: str, size: int, group: str, most_tensors: int, header_crc32: str | None
 ) -> list[Stored]:
-    """What a file holds; its data are not read.
+    """Read the pieces of a file without their data.
 
     Args:
-        storage: that holds it.
-        path: of the file.
-        size: of the file, bytes.
-        group: of its tensors.
-        most_tensors: that it can hold; bounds what is read.
-        header_crc32: the checksum that the state of the checkpoint has of its header; None for a format without.
+        storage: storage of the file.
+        path: path of the file.
+        size: size of the file in bytes.
+        group: group of its tensors.
+        most_tensors: maximum number of tensors; bounds the header.
+        header_crc32: checksum of the header in the checkpoint's state; None for formats without.
 
     Raises:
         RunError: the file is damaged or its header too large.
@@ -156,10 +157,10 @@ def read_pieces(
 
 
 def read_rows(storage: Storage, stored: Stored, begin: int, end: int) -> torch.Tensor:
-    """Rows ``begin`` to ``end`` of a piece, along its first dimension.
+    """Read rows ``begin`` to ``end`` of a piece along its first dimension.
 
     Raises:
-        RunError: the file ends before, or its bytes are not those that were written.
+        RunError: the file is truncated, or its bytes differ from what was written.
     """
     piece = stored.piece
     row = math.prod(piece.sizes[1:]) * piece.torch_dtype.itemsize

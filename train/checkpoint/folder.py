@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which there are, and which may go."""
+"""Checkpoints in a run's folder: discovery and retention."""
 
 from collections.abc import Iterable
 
@@ -8,19 +8,19 @@ from train.checkpoint.names import STATE, folder_of, steps_of
 
 
 def latest(storage: Storage) -> int | None:
-    """The most steps that a whole checkpoint has, or None."""
+    """Return the highest step of a complete checkpoint, or None."""
     return max(steps_of(storage)[0], default=None)
 
 
 def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, str]:  # noqa: B008 - frozen
-    """The checkpoint that somebody names: its storage, and its folder in it.
+    """Locate a named checkpoint: its storage, and its folder there.
 
     Args:
-        named: folder or prefix of a run, of its checkpoints, whose newest is taken, or of one of them.
-        config: of the storage.
+        named: folder or prefix of a run or of its checkpoints, for the newest one, or of a single checkpoint.
+        config: configuration of the storage.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no checkpoint is there.
     """
     storage = open_storage(named, config)
     if storage.stat(STATE) is not None:
@@ -33,11 +33,11 @@ def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storag
 
 
 def all_of(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage, list[str]]:  # noqa: B008 - frozen
-    """The checkpoints of a run that somebody names, the oldest first, or the one; none where there is none.
+    """List the checkpoints of a named run, oldest first, or a single named one; empty without any.
 
     Args:
-        named: as of `located`.
-        config: of the storage.
+        named: name as in `located`.
+        config: configuration of the storage.
     """
     storage = open_storage(named, config)
     if storage.stat(STATE) is not None:
@@ -50,13 +50,13 @@ def all_of(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage
 
 
 def expendable(steps: Iterable[int], keep_last: int, keep_every: int | None) -> list[int]:
-    """The checkpoints to remove: neither among the newest nor a multiple of ``keep_every``, which stay for good."""
+    """Return the checkpoints to remove: neither among the newest nor a multiple of ``keep_every``."""
     older = sorted(steps)[:-keep_last]
     return [step for step in older if not keep_every or step % keep_every]
 
 
 def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
-    """Removes the expendable checkpoints, each at first from sight, and what was never finished."""
+    """Remove expendable checkpoints, each one's state first, and unfinished ones."""
     whole, _ = steps_of(storage)
     for step in expendable(whole, keep_last, keep_every):
         storage.delete(f"{folder_of(step)}/{STATE}")
@@ -64,6 +64,6 @@ def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
 
 
 def sweep(storage: Storage) -> None:
-    """Removes checkpoints that were never finished. Only while no rank writes one."""
+    """Remove unfinished checkpoints; call it only while no rank writes one."""
     for step in sorted(steps_of(storage)[1]):
         storage.delete_tree(f"{folder_of(step)}/")

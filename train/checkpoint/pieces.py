@@ -1,4 +1,4 @@
-"""Which part of a named tensor lies where: the boxes that ranks hold, and who writes which."""
+"""Shards of named tensors: the boxes that ranks hold, and the rank that writes each."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ class Piece(NamedTuple):
     """A box of a tensor.
 
     Attributes:
-        group: of tensors, such as ``model``.
-        name: of the tensor in its group.
-        dtype: by torch's name, such as ``float32``.
-        shape: of the whole tensor.
-        offsets: of the box, one per dimension.
-        sizes: of the box.
+        group: group of tensors, such as ``model``.
+        name: name of the tensor in its group.
+        dtype: torch's dtype name, such as ``float32``.
+        shape: shape of the whole tensor.
+        offsets: offset of the box in each dimension.
+        sizes: size of the box in each dimension.
     """
 
     group: str
@@ -30,22 +30,22 @@ class Piece(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the box."""
+        """Size of the box in bytes."""
         return math.prod(self.sizes) * self.torch_dtype.itemsize
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type itself."""
+        """The torch dtype."""
         dtype = getattr(torch, self.dtype)
         assert isinstance(dtype, torch.dtype)
         return dtype
 
 
 def piece_of(group: str, name: str, tensor: torch.Tensor) -> Piece:
-    """What this rank holds of a tensor: all of it, or the shard of a DTensor.
+    """Return this rank's piece of a tensor: all of it, or the shard of a DTensor.
 
     Raises:
-        ValueError: a DTensor with pending sums, or one whose shard is no box; a bug of ours.
+        ValueError: a DTensor with pending sums, or a shard that is no box; an internal error.
     """
     shape = tuple(tensor.shape)
     offsets, sizes = (0,) * len(shape), shape
@@ -58,17 +58,17 @@ def piece_of(group: str, name: str, tensor: torch.Tensor) -> Piece:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of this rank's piece."""
+    """Return the memory of this rank's piece."""
     shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     assert isinstance(shard, torch.Tensor)
     return shard.detach()
 
 
 def writers(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
-    """Which rank writes each piece: once, however many hold it, and about as many bytes as the others.
+    """Choose the rank that writes each piece, once each and with balanced bytes.
 
     Args:
-        held: the pieces of each rank.
+        held: pieces of each rank.
     """
     holders: dict[Piece, list[int]] = {}
     for rank, pieces in enumerate(held):
@@ -77,7 +77,7 @@ def writers(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
                 holders.setdefault(piece, []).append(rank)
     load = [0] * len(held)
     chosen = {}
-    # Those without a choice first, then the large ones: what comes last evens out the rest.
+    # Pieces without a choice first, then large ones; the last ones even out the load.
     for piece in sorted(holders, key=lambda piece: (len(holders[piece]) > 1, -piece.bytes, piece)):
         chosen[piece] = min(holders[piece], key=lambda rank: (load[rank], rank))
         load[chosen[piece]] += piece.bytes
@@ -85,20 +85,20 @@ def writers(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
 
 
 def uncovered(pieces: Iterable[Piece], shape: Sequence[int]) -> bool:
-    """Whether boxes within a tensor of that shape leave something of it out, or two begin at one place."""
+    """Return True if boxes within a tensor of that shape leave a gap, or two start at one place."""
     boxes = {piece.offsets: math.prod(piece.sizes) for piece in pieces}
     return sum(boxes.values()) != math.prod(shape)
 
 
 class Overlap(NamedTuple):
-    """What two boxes of a tensor share, seen from each."""
+    """Intersection of two boxes of a tensor, as slices of each."""
 
     of_source: tuple[slice, ...]
     of_target: tuple[slice, ...]
 
 
 def overlap(source: Piece, target: Piece) -> Overlap | None:
-    """Where two pieces of one tensor meet; None where they do not."""
+    """Return the intersection of two pieces of one tensor; None if it is empty."""
     of_source, of_target = [], []
     for begin_s, size_s, begin_t, size_t in zip(
         source.offsets, source.sizes, target.offsets, target.sizes, strict=True

@@ -1,4 +1,4 @@
-"""Reads tensors out of the parts of a checkpoint, however many ranks wrote them and read them now."""
+"""Reading of tensors from a checkpoint, at any number of writing and reading ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,29 +12,29 @@ from train.checkpoint.files import Stored, read_pieces, read_rows
 from train.checkpoint.pieces import Overlap, Piece, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
-_AT_ONCE = 64 << 20  # bytes of one read
+_AT_ONCE = 64 << 20  # bytes per read
 _THREADS = 8
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Type and shape of each tensor of a group."""
+"""Dtype and shape of each tensor of a group."""
 
 
 def shapes_of(pieces: Sequence[Piece]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Of the whole tensors; those without a value are nowhere stored."""
+    """Return the shapes of whole tensors; empty tensors are not stored."""
     return {piece.name: (piece.dtype, piece.shape) for piece in pieces if 0 not in piece.shape}
 
 
 def find(
     storage: Storage, folder: str, state: CheckpointState, group: str, most_tensors: int
 ) -> dict[str, list[Stored]]:
-    """Where the pieces of a group lie, by tensor.
+    """Locate the pieces of a group, by tensor.
 
     Args:
-        storage: of the checkpoints.
-        folder: of the checkpoint.
-        state: of the checkpoint.
-        group: of tensors.
-        most_tensors: that it can hold; bounds what is read.
+        storage: storage of the checkpoints.
+        folder: folder of the checkpoint.
+        state: state of the checkpoint.
+        group: group of tensors.
+        most_tensors: maximum number of tensors; bounds the headers.
 
     Raises:
         RunError: a part is missing or damaged.
@@ -69,19 +69,19 @@ def find(
 def load_(
     storage: Storage, folder: str, state: CheckpointState, group: str, targets: Tensors, shapes: Shapes
 ) -> None:
-    """Copies a group's tensors into ``targets``; no data are read before names, types and shapes agree.
+    """Copy a group's tensors into ``targets``, after names, dtypes and shapes have been checked.
 
     Args:
-        storage: of the checkpoints.
-        folder: of the checkpoint.
-        state: of the checkpoint.
-        group: of tensors.
-        targets: plain tensors or DTensors of any layout; this rank's part is filled.
-        shapes: of the tensors of all ranks.
+        storage: storage of the checkpoints.
+        folder: folder of the checkpoint.
+        state: state of the checkpoint.
+        group: group of tensors.
+        targets: plain tensors or DTensors of any layout; fills this rank's part.
+        shapes: shapes of the tensors of all ranks.
 
     Raises:
         RunError: the checkpoint is damaged.
-        UsageError: its tensors are not those of ``shapes``.
+        UsageError: its tensors do not match ``shapes``.
     """
     found = find(storage, folder, state, group, len(shapes))
     stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in found.items()}
@@ -103,7 +103,7 @@ def load_(
 def _reads(
     group: str, targets: Tensors, found: Mapping[str, Sequence[Stored]]
 ) -> Iterator[tuple[torch.Tensor, Stored, Overlap, int, int]]:
-    """Target, piece, what they share, and the piece's rows to read at once."""
+    """Yield target, piece, intersection and the range of rows per read."""
     for name, target in targets.items():
         wanted = piece_of(group, name, target)
         for stored in found.get(name, ()):
@@ -117,7 +117,7 @@ def _reads(
 
 
 def _difference(stored: Shapes, expected: Shapes) -> str | None:
-    """What differs between the tensors of a checkpoint and those expected, in words."""
+    """Describe the difference between stored and expected tensors."""
     found = []
     for name in sorted(stored.keys() | expected.keys()):
         if name not in stored:

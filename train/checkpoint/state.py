@@ -1,4 +1,4 @@
-"""What a checkpoint knows besides its tensors."""
+"""Metadata of a checkpoint."""
 
 import json
 from typing import Any
@@ -18,40 +18,42 @@ MAX_STATE_BYTES = 16 << 20
 
 
 class CheckpointState(BaseModel, frozen=True, extra="forbid"):
-    """The content of ``state.json``; its presence makes a checkpoint one."""
+    """Content of ``state.json``, which marks a checkpoint as complete."""
 
-    format_version: int = Field(FORMAT_VERSION, description="of the folder's layout")
-    step: NonNegativeInt = Field(description="optimizer steps done")
-    stream: dict[str, Any] = Field(description="the stream's state behind the last step")
+    format_version: int = Field(FORMAT_VERSION, description="version of the folder's layout")
+    step: NonNegativeInt = Field(description="number of finished optimizer steps")
+    stream: dict[str, Any] = Field(description="the stream's state after the last step")
     config: dict[str, Any] = Field(description="the run's whole configuration")
     # Version 1 had one file for each of these two groups, written by rank 0.
-    groups: list[str] = Field(["model", "optimizer"], max_length=16, description="of named tensors")
-    writers: PositiveInt = Field(1, le=1 << 16, description="ranks that wrote a part of each group")
+    groups: list[str] = Field(
+        ["model", "optimizer"], max_length=16, description="names of the groups of tensors"
+    )
+    writers: PositiveInt = Field(1, le=1 << 16, description="number of ranks that wrote a part of each group")
     headers: dict[str, str] = Field(
-        {}, description="CRC-32 of the header of each part, by path; it holds those of the part's tensors"
+        {}, description="CRC-32 of each part's header, by path; the header holds those of its tensors"
     )
 
     @property
     def checked(self) -> bool:
-        """Whether the bytes of its parts can be checked; those of earlier formats cannot."""
+        """True if its bytes have checksums; earlier formats have none."""
         return self.format_version >= _CHECKSUMS_SINCE
 
     def parts(self, group: str) -> list[str]:
-        """The files of a group, relative to the checkpoint's folder."""
+        """Return the files of a group, relative to the checkpoint's folder."""
         if self.format_version == 1:
             return [f"{group}.safetensors"]
         return [part(group, rank, self.writers) for rank in range(self.writers)]
 
     @property
     def all_parts(self) -> list[str]:
-        """The files of all groups."""
+        """Files of all groups."""
         return [path for group in self.groups for path in self.parts(group)]
 
     def encoded(self) -> bytes:
-        """As it is stored.
+        """Return the stored bytes.
 
         Raises:
-            RunError: it has grown too large to be read again.
+            RunError: they exceed the limit for reading.
         """
         body = json.loads(self.model_dump_json())
         data = json.dumps({**body, SEAL: digest(body)}, indent=1).encode()
@@ -63,7 +65,7 @@ class CheckpointState(BaseModel, frozen=True, extra="forbid"):
 
 
 def read_state(storage: Storage, folder: str) -> CheckpointState:
-    """The state of a checkpoint.
+    """Read the state of a checkpoint.
 
     Raises:
         RunError: it is damaged or of another format.

@@ -1,4 +1,4 @@
-"""Proof that a checkpoint is whole: every byte of every part, against the checksums that were written with them."""
+"""Verification of a checkpoint: every byte of every part against its checksums."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +17,13 @@ _THREADS = 4
 
 
 class Verified(NamedTuple):
-    """What a verification of one checkpoint saw.
+    """Result of verifying one checkpoint.
 
     Attributes:
-        folder: of the checkpoint.
-        bytes: of its parts.
-        checked: whether it has checksums; without them only its form is proven.
-        problems: one sentence each, naming the file; empty when all is well.
+        folder: folder of the checkpoint.
+        bytes: size of its parts.
+        checked: True if it has checksums; otherwise only its structure was verified.
+        problems: one sentence per problem, naming the file; empty if there are none.
     """
 
     folder: str
@@ -36,8 +36,8 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
     """Read every byte of a checkpoint.
 
     Args:
-        storage: of the checkpoints.
-        folder: of the checkpoint.
+        storage: storage of the checkpoints.
+        folder: folder of the checkpoint.
         progress: called with the path of each part before it is read.
     """
     try:
@@ -73,7 +73,7 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
 
 
 def _data(storage: Storage, stored: list[Stored]) -> list[str]:
-    """Check the blocks of all tensors; the first fault of each file."""
+    """Check the blocks of all tensors and return the first fault of each file."""
 
     def read(one: Stored) -> str | None:
         rows = one.piece.sizes[0] if one.piece.sizes else 1
@@ -92,7 +92,7 @@ def _data(storage: Storage, stored: list[Stored]) -> list[str]:
 
 
 def _gaps(storage: Storage, folder: str, group: str, stored: list[Stored]) -> Iterator[str]:
-    """Tensors whose pieces do not make them whole."""
+    """Describe tensors whose pieces leave gaps."""
     by_name: dict[str, list[Stored]] = {}
     for one in stored:
         by_name.setdefault(one.piece.name, []).append(one)

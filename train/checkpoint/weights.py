@@ -1,4 +1,4 @@
-"""The weights of a checkpoint alone, for whoever does not go on with its run."""
+"""Weights of a checkpoint, without resuming its run."""
 
 import logging
 from typing import Literal, NamedTuple
@@ -13,17 +13,17 @@ from train.checkpoint.state import CheckpointState, read_state
 _log = logging.getLogger(__name__)
 
 Group = Literal["ema", "model"]
-"""The average of the weights over the steps, or the weights behind the last one."""
+"""EMA of the weights, or the weights after the last step."""
 
 
 class Weights(NamedTuple):
-    """The weights of one checkpoint.
+    """Weights of one checkpoint.
 
     Attributes:
-        storage: of the checkpoint.
-        folder: in it.
-        state: of the checkpoint.
-        group: which of its weights.
+        storage: storage of the checkpoint.
+        folder: folder in the storage.
+        state: state of the checkpoint.
+        group: selected weights.
     """
 
     storage: Storage
@@ -33,20 +33,20 @@ class Weights(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """Of the checkpoint."""
+        """URI of the checkpoint."""
         return self.storage.uri(self.folder)
 
     def load_(self, targets: Tensors) -> None:
-        """Copies them into the tensors of these names.
+        """Copy the weights into tensors of the same names.
 
         Raises:
             RunError: the checkpoint is damaged.
-            UsageError: it has other tensors.
+            UsageError: its tensors do not match.
         """
         self.load_group_(self.group, targets)
 
     def load_group_(self, group: str, targets: Tensors) -> None:
-        """Copies tensors of another group of the checkpoint into those of these names; errors as of `load_`."""
+        """Copy tensors of another group into those of the same names; errors as in `load_`."""
         shapes = shapes_of([piece_of(group, name, tensor) for name, tensor in targets.items()])
         load_(self.storage, self.folder, self.state, group, targets, shapes)
 
@@ -56,15 +56,15 @@ def weights_of(
     group: Group | None = None,
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
 ) -> Weights:
-    """Those of a checkpoint that somebody names (`located`).
+    """Return the weights of a named checkpoint (`located`).
 
     Args:
-        named: the checkpoint.
-        group: which weights; None: their average where there is one.
-        config: of the storage.
+        named: name of the checkpoint.
+        group: selected weights; None: the EMA if there is one.
+        config: configuration of the storage.
 
     Raises:
-        UsageError: there is no checkpoint, or no average in it.
+        UsageError: there is no checkpoint, or it has no EMA.
         RunError: it is damaged.
     """
     storage, folder = located(named, config)

@@ -1,1 +1,1 @@
-"""The processes of a run: their rendezvous, collectives and heartbeats."""
+"""Processes of a run: rendezvous, collectives and heartbeats."""

@@ -1,1 +1,1 @@
-"""Records of a run: metrics as JSON lines, console, TensorBoard, Weights & Biases, losses by bucket."""
+"""Logs of a run: metrics as JSON lines, console, TensorBoard, Weights & Biases, losses by bucket."""

@@ -1,4 +1,4 @@
-"""Where the loss comes from: by quantile of the time, and by bucket."""
+"""Breakdown of the loss by quantile of the timestep, and by bucket."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from train.objectives.level import quantile
 from train.step.losses import Losses
 
 BINS = 4
-"""Equal parts of the times that training draws."""
+"""Number of equal quantiles of the training times."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of one bucket, or of one part of the times.
+    """Mean loss of a group of samples: one bucket, or one quantile of times.
 
     Attributes:
-        loss: mean over the samples; None when there are none or it is not finite.
-        samples: how many.
+        loss: mean over the samples; None if there are none or it is not finite.
+        samples: number of samples.
     """
 
     loss: float | None
@@ -36,9 +36,9 @@ class Breakdown:
     """Mean losses of samples, each counted once.
 
     Attributes:
-        whole: of all.
-        by_quantile: by the middle of a part of the times, from little noise (0) to much (1).
-        by_bucket: by FRAMESxHEIGHTxWIDTH.
+        whole: all samples.
+        by_quantile: groups by the middle of a quantile, from little noise (0) to much (1).
+        by_bucket: groups by FRAMESxHEIGHTxWIDTH.
     """
 
     whole: Part
@@ -47,21 +47,21 @@ class Breakdown:
 
 
 class LossRows:
-    """Collects the losses of single samples on the device, without waiting for it."""
+    """Accumulator of per-sample losses on the device, without synchronization."""
 
     def __init__(self) -> None:
         self._known: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
 
     def add(self, batch: Microbatch | Pack, losses: Losses) -> None:
-        """Takes in a batch; a filler, whose samples count elsewhere, is left out."""
+        """Add a batch; fillers, whose samples count elsewhere, are skipped."""
         if batch.weight:
             shapes_B3 = torch.tensor([(one.frames, one.height, one.width) for one in _buckets(batch)])
             self._known.append(torch.cat([shapes_B3, quantile(losses.normals)[:, None]], dim=1))
             self._losses.append(losses.each.detach())
 
     def take(self, world: World) -> Breakdown:
-        """The breakdown of what all ranks added since the last call, the same on every rank; a collective."""
+        """Return and reset the breakdown over all ranks, the same on every rank; a collective."""
         known_n4 = torch.cat([torch.zeros(0, 4, dtype=torch.float64), *self._known]).to(world.device)
         loss_n = torch.cat([torch.zeros(0, device=world.device), *self._losses]).double()
         self._known, self._losses = [], []
@@ -69,7 +69,7 @@ class LossRows:
 
 
 def break_down(rows_n5: NDArray[np.float64]) -> Breakdown:
-    """Means of losses.
+    """Compute mean losses by group.
 
     Args:
         rows_n5: frames, height, width, quantile of the time, and loss of each sample.
@@ -82,7 +82,7 @@ def break_down(rows_n5: NDArray[np.float64]) -> Breakdown:
 
 
 def _buckets(batch: Microbatch | Pack) -> Sequence[Bucket]:
-    """The bucket of each sample."""
+    """Return the bucket of each sample."""
     if isinstance(batch, Pack):
         return batch.buckets
     return [batch.bucket] * len(batch.keys)

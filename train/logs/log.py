@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics, losses and bad samples as JSON lines, scalars, the console (stderr)."""
+"""Log of a run: metrics, losses and bad samples as JSON lines, scalars, the console (stderr)."""
 
 import json
 import time
@@ -28,25 +28,25 @@ from train.logs.records import (
 from train.logs.scalars import Scalars
 from train.measure.step_times import StepTimes
 
-_TOLD_SHARE = 0.01  # parts of a step below it are left out on the console
+_TOLD_SHARE = 0.01  # smaller parts of a step are omitted on the console
 
 
 class MetricLog:
-    """Records the steps of a run in its folder, going on after ``start_step``.
+    """Writer of a run's metrics in its folder, from ``start_step`` on.
 
-    Lines of later steps, left by a run that was killed after its last checkpoint, are removed, so that no
-    step appears twice.
+    Lines of later steps, left by a run that was killed after its last checkpoint, are removed, so that no step
+    appears twice.
 
     Args:
-        out: folder of the run; it exists.
-        config: what is told.
-        start_step: the steps already done.
-        total_steps: the steps of the whole run.
-        writes: true on the one rank that records; the others only keep the summary.
-        scalars: where numbers are shown; closed with the log.
+        out: existing folder of the run.
+        config: configuration of the log.
+        start_step: number of finished steps.
+        total_steps: number of steps of the whole run.
+        writes: True on the one rank that writes; the others only update the summary.
+        scalars: scalar writers, closed with the log.
 
     Attributes:
-        summary: of the whole run, the steps before ``start_step`` included.
+        summary: summary of the whole run, including steps before ``start_step``.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class MetricLog:
             scalars.close(failed=kind is not None)
 
     def say(self, message: str) -> None:
-        """Puts one line on the console."""
+        """Print one line on the console."""
         if self._writes:
             self._console.print(printable(message), markup=False)
 
     def bad_samples(self, samples: Sequence[BadSample]) -> None:
-        """Adds samples that others stood in for to ``bad_samples.jsonl``; on every rank."""
+        """Append replaced samples to ``bad_samples.jsonl``; on every rank."""
         if samples:
             with (self._out / BAD_SAMPLES).open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Records one step."""
+        """Log one step."""
         self.summary.add(metrics)
         if not self._writes:
             return
@@ -107,7 +107,7 @@ class MetricLog:
             self.say(self._describe(metrics))
 
     def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
-        """Adds losses by quantile and bucket to ``losses.jsonl``."""
+        """Append losses by quantile and bucket to ``losses.jsonl``."""
         if not self._writes:
             return
         with (self._out / LOSSES).open("a", encoding="utf-8") as file:
@@ -121,11 +121,11 @@ class MetricLog:
         self._show({f"losses_{of}/{name}": loss for name, loss in losses.items() if loss is not None}, step)
 
     def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds measures of how clips come back to ``reconstruction.jsonl``.
+        """Append reconstruction metrics to ``reconstruction.jsonl``.
 
         Args:
-            step: behind which they were taken.
-            found: of each measure its values by name; single numbers are shown as scalars, too.
+            step: number of finished steps.
+            found: values by name of each metric; single numbers are also logged as scalars.
         """
         if not self._writes:
             return
@@ -172,7 +172,7 @@ def _scalars(metrics: StepMetrics) -> dict[str, float]:
 
 
 def _split(times: StepTimes) -> str:
-    """What a step's time went to, in words."""
+    """Format the parts of a step's time."""
     told = {name: f"{name} {share:.0%}" for name, share in times.shares.items() if share >= _TOLD_SHARE}
     if "wait" in told:
         told["wait"] += f" for rank {times.slowest_rank}"

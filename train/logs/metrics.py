@@ -1,4 +1,4 @@
-"""The numbers of a step, and those of a run."""
+"""Metrics of a step and of a run."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 
 from train.measure.step_times import StepTimes
 
-WINDOW = 10  # steps averaged at the start and at the end of a run, at most
+WINDOW = 10  # maximum number of steps averaged at the start and at the end of a run
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One optimizer step, over all ranks.
+    """Metrics of one optimizer step over all ranks.
 
     Attributes:
-        step: optimizer steps done, this one included.
-        loss: mean over the step's samples; None when it was not finite.
+        step: number of finished optimizer steps, this one included.
+        loss: mean over the step's samples; None if not finite.
         lr: learning rate.
-        grad_norm: of the whole gradient before clipping; None when it was not finite.
-        skipped: the weights were left as they were, because loss or gradient was not finite.
-        times: where its time went.
-        samples: samples of the step.
-        tokens: text and video tokens of the step.
-        flops: operations of the denoiser on them, forward and backward (`train.measure.flops`); None in older runs.
-        mfu: share of the devices' peak that these come to over the whole step; None where no peak is known.
-        parts: what the loss is made of, and what else is told, by name; None where the loss has one term.
+        grad_norm: norm of the whole gradient before clipping; None if not finite.
+        skipped: True if the update was skipped because of a non-finite loss or gradient.
+        times: time by part of the step.
+        samples: number of samples in the step.
+        tokens: number of text and video tokens in the step.
+        flops: FLOPs of the denoiser, forward and backward (`train.measure.flops`); None in older runs.
+        mfu: model FLOPs utilization over the whole step; None without a known peak.
+        parts: loss terms and other values by name; None for a single-term loss.
     """
 
     step: int
@@ -51,7 +51,7 @@ class StepMetrics:
 
 
 class Summary:
-    """The first and last losses and the throughput of a run, in bounded memory."""
+    """First and last losses and throughput of a run, in bounded memory."""
 
     def __init__(self) -> None:
         self._first: list[float] = []
@@ -61,7 +61,7 @@ class Summary:
         self._seconds = 0.0
 
     def add(self, metrics: StepMetrics) -> None:
-        """Counts one step; skipped ones count in the throughput only."""
+        """Add one step; a skipped one only counts for the throughput."""
         self._samples += metrics.samples
         self._seconds += metrics.times.step_s
         if metrics.loss is not None and not metrics.skipped:

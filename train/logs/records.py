@@ -1,4 +1,4 @@
-"""What a run records as JSON lines in its folder, and what of it stays when the run goes on from a checkpoint."""
+"""JSON-lines records of a run, and their truncation when a run resumes."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _NO_RECORD = (ValueError, LookupError, TypeError, ArithmeticError, RecursionErro
 
 
 def metrics_line(metrics: StepMetrics) -> str:
-    """One step; its times stand beside its other numbers."""
+    """Format one step, with its times beside other numbers."""
     record = asdict(metrics)
     times = record.pop("times")
     rates = {"samples_per_s": metrics.samples_per_s, "tokens_per_s": metrics.tokens_per_s}
@@ -28,7 +28,7 @@ def metrics_line(metrics: StepMetrics) -> str:
 
 
 def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
-    """The recorded steps up to ``last_step``, in order; a line cut short by a kill is passed over."""
+    """Iterate over recorded steps up to ``last_step``; skips lines truncated by a kill."""
     path = out / METRICS
     if not path.exists():
         return
@@ -38,7 +38,7 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
                 record = json.loads(line)
                 times = _TIMES.validate_python(_known(StepTimes, record))
                 metrics = _METRICS.validate_python({**_known(StepMetrics, record), "times": times})
-                metrics_line(metrics)  # what cannot be written again is no record
+                metrics_line(metrics)  # only lines that can be written again are valid
             except _NO_RECORD:
                 continue
             if metrics.step <= last_step:
@@ -46,7 +46,7 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
 
 
 def forget_after(out: Path, last_step: int) -> None:
-    """Takes out the lines of later steps, which were made after the last checkpoint and will be made again."""
+    """Remove lines of later steps, which will be repeated after a resume."""
     aside = out / f".{METRICS}"
     with aside.open("w", encoding="utf-8") as file:
         file.writelines(map(metrics_line, read_metrics(out, last_step)))
@@ -64,7 +64,7 @@ def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[
 
 
 def _step(line: bytes) -> float:
-    """The step of a line; of one cut short by a kill, never."""
+    """Return the step of a line; infinity for a truncated line."""
     try:
         return int(json.loads(line)["step"])
     except _NO_RECORD:

@@ -1,4 +1,4 @@
-"""Where a run's scalars go beside its own records: TensorBoard, Weights & Biases."""
+"""Scalar writers beside a run's own records: TensorBoard, Weights & Biases."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -15,29 +15,29 @@ _WANDB_ID = "wandb_id"
 
 
 class Scalars(Protocol):
-    """Shows numbers over the steps of a run."""
+    """Writer of named numbers per step."""
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """Numbers of a step, by name; a slash makes groups of them."""
+        """Log the numbers of a step; a slash in a name groups them."""
 
     def close(self, failed: bool) -> None:
-        """The last call."""
+        """Close the writer; the last call."""
 
 
 def open_scalars(
     out: Path, config: TrainConfig | VaeTrainConfig, start_step: int, writes: bool
 ) -> list[Scalars]:
-    """Where the scalars of a run go on after ``start_step``; nowhere on ranks that do not write.
+    """Open the writers of a run after ``start_step``; none on ranks that do not write.
 
     Args:
         out: folder of the run.
-        config: the run, which is told along.
-        start_step: the steps already done; later ones, left by a run that was killed, count no more.
-        writes: true on the one rank that records.
+        config: configuration of the run, also logged.
+        start_step: number of finished steps; points of later ones, left by a killed run, are overwritten.
+        writes: True on the one rank that writes.
 
     Raises:
-        UsageError: Weights & Biases is wanted and not installed; on every rank.
-        RunError: it cannot be reached, or does not know who you are.
+        UsageError: Weights & Biases is enabled but not installed; on every rank.
+        RunError: it is unreachable, or nobody is logged in.
     """
     wandb = config.log.wandb
     if wandb and find_spec("wandb") is None:
@@ -51,10 +51,10 @@ def open_scalars(
 
 
 class TensorBoard:
-    """Events in ``tensorboard`` of the run's folder."""
+    """Writer of TensorBoard events in ``tensorboard`` of the run's folder."""
 
     def __init__(self, out: Path, start_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # takes seconds, and not every run wants it
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and optional
 
         self._events = SummaryWriter(str(out / "tensorboard"), purge_step=start_step + 1)
 
@@ -67,10 +67,10 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases, the same one when training goes on.
+    """Writer to Weights & Biases; a resumed run goes on in the same wandb run.
 
-    It takes points of one run in any order, so a step that is made again after a kill is shown again. It gets scalars
-    and the configuration, which holds no secrets, and neither the command line nor the source nor the console.
+    Points may arrive in any order, so that repeated steps after a kill appear again. Only scalars and the
+    configuration, which holds no secrets, are sent: no command line, source or console output.
     """
 
     def __init__(self, out: Path, config: WandbConfig, run: TrainConfig | VaeTrainConfig) -> None:

@@ -1,1 +1,1 @@
-"""Measurements of a run: parts of a step, ranks' times, operations, peaks, traces."""
+"""Measurements of a run: step timings, FLOPs, peaks, profiles."""

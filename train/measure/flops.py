@@ -1,8 +1,8 @@
-"""Floating-point operations of a model on one sample, from shapes alone.
+"""FLOPs of a model per sample, from shapes alone.
 
-A multiplication and an addition are two operations. Counted is what the model needs: matrix products and attention,
-whichever kernels run them. Not counted are element-wise operations, padding, and what is computed twice: activation
-checkpoints, and the scores that flash attention makes again for its backward. A pack costs what its samples cost.
+A multiply-add counts as two. Matrix products and attention are counted, whichever kernels run them.
+Element-wise operations, padding and recomputation are not: activation checkpoints, and the scores that flash
+attention recomputes in its backward. A pack costs the sum of its samples.
 """
 
 import math
@@ -12,17 +12,17 @@ from typing import NamedTuple
 from train.config.model import MMDiTConfig, ModelConfig, STDiTConfig
 
 TIME_WIDTH = 256
-"""Features of a timestep."""
+"""Width of the timestep embedding's input."""
 
 
 class Flops(NamedTuple):
-    """Of one sample.
+    """FLOPs of one sample.
 
     Attributes:
-        forward: of the prediction.
-        backward: of the gradients of all weights.
-        attention: the part of `forward` that is scores and weighted sums, not layers. Flash attention's backward makes
-            the scores again: another half of this, counted by `torch.utils.flop_counter` and not here.
+        forward: FLOPs of the prediction.
+        backward: FLOPs of the gradients of all weights.
+        attention: share of `forward` spent on scores and weighted sums. Flash attention recomputes the scores
+            in its backward, half of this again, which `torch.utils.flop_counter` counts and this does not.
     """
 
     forward: int
@@ -31,29 +31,29 @@ class Flops(NamedTuple):
 
     @property
     def training(self) -> int:
-        """Forward and backward."""
+        """FLOPs of forward and backward."""
         return self.forward + self.backward
 
     @property
     def adapting(self) -> int:
-        """Forward, and the gradients of inputs: what training costs where adapters of a low rank learn, and no more."""
+        """FLOPs of forward and of gradients of inputs: a lower bound for training low-rank adapters."""
         return 2 * self.forward
 
 
 def sample_flops(
     config: ModelConfig, channels: int, text_width: int, latent_size: Sequence[int], text_tokens: int
 ) -> Flops:
-    """What one of our models costs on one sample, alone or in a pack.
+    """Return the FLOPs of a built-in model on one sample, alone or in a pack.
 
-    Each product is done once forward and twice backward, for the gradients of its two factors; but nobody asks for
-    the gradients of latents, times and text. (Of a text encoder that is trained, that gradient is part.)
+    Each product runs once forward and twice backward, for the gradients of its two factors. Gradients of
+    latents, times and text are not needed. (With a trained text encoder the last one is.)
 
     Args:
-        config: the architecture.
+        config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
         latent_size: frames, rows and columns of the latents.
-        text_tokens: of the caption.
+        text_tokens: number of tokens of the caption.
     """
     hidden, sizes = config.hidden, zip(latent_size, config.patch, strict=True)
     frames, rows, columns = (size // step for size, step in sizes)
@@ -71,12 +71,12 @@ def sample_flops(
 
 
 def utilisation(flops: float, seconds: float, peak_flops_per_s: float) -> float:
-    """MFU, the share of the peak that a model's operations come to (Chowdhery et al., "PaLM", 2022, appendix B)."""
+    """Return MFU, model FLOPs relative to the peak (Chowdhery et al., "PaLM", 2022, appendix B)."""
     return flops / (seconds * peak_flops_per_s)
 
 
 def _blocks(config: ModelConfig, grid: tuple[int, int], text_tokens: int) -> tuple[int, int]:
-    """Layers, and attention, of the blocks of a DiT or ST-DiT."""
+    """Return FLOPs of layers and attention in the blocks of a DiT or ST-DiT."""
     frames, places = grid
     tokens = frames * places
     seen = [tokens]
@@ -91,7 +91,7 @@ def _blocks(config: ModelConfig, grid: tuple[int, int], text_tokens: int) -> tup
 
 
 def _joint_blocks(config: MMDiTConfig, tokens: int, text_tokens: int) -> tuple[int, int]:
-    """Layers, and attention, of the blocks of an MMDiT; in the last, text gives keys and values alone."""
+    """Return FLOPs of layers and attention in MMDiT blocks; the last one has only keys and values of text."""
     both, width = tokens + text_tokens, config.hidden
     layers = 4 * _linear(both, width, width) + _mlp(config, both) + 2 * _modulation(config, 6)
     last = 4 * _linear(tokens, width, width) + _mlp(config, tokens) + _modulation(config, 6)
@@ -109,7 +109,7 @@ def _mlp(config: ModelConfig, rows: int) -> int:
 
 
 def _attention(config: ModelConfig, queries: int, keys: int) -> int:
-    """Scores, and their weighted sums of values."""
+    """Return FLOPs of scores and weighted sums."""
     return 2 * _linear(queries, config.hidden, keys)
 
 

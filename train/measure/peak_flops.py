@@ -1,4 +1,4 @@
-"""The most operations that devices do in a second: what a model's utilisation is measured against."""
+"""Peak FLOP/s of devices, the reference for MFU."""
 
 import time
 from typing import Literal
@@ -8,14 +8,14 @@ import torch
 from train.distributed.world import World
 
 Peak = float | Literal["measure"] | None
-"""TFLOP/s of one device; measured; or unknown."""
+"""Peak TFLOP/s of one device: given, to be measured, or unknown."""
 
 _SIZE = {"cuda": 8192, "cpu": 512}
 _REPEATS, _ROUNDS = 10, 5
 
 
 def peak_flops_per_s(peak: Peak, world: World) -> float | None:
-    """Of all ranks together, the same on every rank; None where it is not known. A collective."""
+    """Return the peak of all ranks together, the same on every rank; None if unknown. A collective."""
     if peak is None:
         return None
     own = measured_flops_per_s(world.device) if peak == "measure" else peak * 1e12
@@ -25,11 +25,11 @@ def peak_flops_per_s(peak: Peak, world: World) -> float | None:
 
 
 def measured_flops_per_s(device: torch.device) -> float:
-    """Of a large dense product of bfloat16 matrices of normal numbers, the best of several rounds."""
+    """Measure a large dense bfloat16 product of normal numbers, best of several rounds."""
     size = _SIZE[device.type]
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
     out, best_s = torch.empty_like(a), float("inf")
-    for _ in range(1 + _ROUNDS):  # the first also chooses the kernel
+    for _ in range(1 + _ROUNDS):  # the first round also selects the kernel
         _wait(device)
         began = time.perf_counter()
         for _ in range(_REPEATS):

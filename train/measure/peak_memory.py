@@ -1,10 +1,10 @@
-"""The most memory that a device has given."""
+"""Peak memory of a device."""
 
 import torch
 
 
 def take_peak_bytes(device: torch.device) -> int | None:
-    """Bytes that were allocated at most since the last call; None on a CPU. Does not wait for the device."""
+    """Return and reset the peak of allocated bytes, without synchronization; None on a CPU."""
     if device.type != "cuda":
         return None
     most = torch.cuda.max_memory_allocated(device)

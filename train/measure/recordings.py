@@ -1,4 +1,4 @@
-"""A closer look at some steps of some ranks: a profiler's trace, the allocations of a GPU."""
+"""Profiler: traces and GPU memory snapshots of selected steps and ranks."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,19 +14,18 @@ from train.distributed.world import World
 
 
 class Recordings:
-    """What `train.config.log` wants recorded on this rank; files appear whole or not at all.
+    """Profiles that `train.config.log` requests on this rank; files are written atomically.
 
-    A run that begins or ends within the steps leaves no file, save that a snapshot is written when the GPU's memory
-    is exhausted.
+    A run that begins or ends within the window leaves no file, except a snapshot on running out of GPU memory.
 
     Args:
         out: folder of the run.
-        config: what and when.
+        config: configuration of the log.
         world: all ranks.
-        start_step: the steps already done.
+        start_step: number of finished steps.
 
     Raises:
-        UsageError: a rank is named that there is not, or a GPU is needed.
+        UsageError: a rank does not exist, or a GPU is needed.
     """
 
     def __init__(self, out: Path, config: LogConfig, world: World, start_step: int) -> None:
@@ -49,18 +48,18 @@ class Recordings:
             recording.abandon(error)
 
     def before(self, step: int) -> None:
-        """Comes before each step."""
+        """Start recordings due before a step."""
         for recording in self._recordings:
             recording.before(step)
 
     def behind(self, step: int) -> None:
-        """Comes behind each step."""
+        """Write recordings due after a step."""
         for recording in self._recordings:
             recording.behind(step)
 
 
 def _records(name: str, window: StepWindow, world: World, before: int) -> bool:
-    """Whether this rank records; its window must begin after step ``before``."""
+    """Return True if this rank records; its window must begin after step ``before``."""
     if max(window.ranks) >= world.size:
         raise UsageError(
             f"log.{name}.ranks has {max(window.ranks)}, and this run's ranks are 0 to {world.size - 1}"
@@ -69,7 +68,7 @@ def _records(name: str, window: StepWindow, world: World, before: int) -> bool:
 
 
 class _Recording(ABC):
-    """One kind; ``first`` is the step before which it begins."""
+    """Recording of one kind, from step ``first`` on."""
 
     def __init__(self, path: Path, window: StepWindow, device: torch.device, first: int) -> None:
         self._path, self._device = path, device
@@ -111,7 +110,7 @@ class _Recording(ABC):
 
 
 class _Profile(_Recording):
-    """A trace for Perfetto or chrome://tracing; the step before its first one warms it up."""
+    """Trace for Perfetto or chrome://tracing; the step before its first one is the warm-up."""
 
     def __init__(self, out: Path, config: ProfileConfig, world: World) -> None:
         path = out / "profiles" / _name(config, world, "json.gz")
@@ -128,7 +127,7 @@ class _Profile(_Recording):
     def behind(self, step: int) -> None:
         if self._begun:
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # a step's last kernels belong to it
+                torch.cuda.synchronize(self._device)  # include the step's last kernels
             self._profiler.step()
         super().behind(step)
 
@@ -143,9 +142,9 @@ class _Profile(_Recording):
 
 
 class _MemorySnapshot(_Recording):
-    """What torch keeps of its allocator, for the viewer at pytorch.org/memory_viz.
+    """Allocator history of torch, for the viewer at pytorch.org/memory_viz.
 
-    torch writes it as a pickle. Nothing of ours reads it; open none that you do not trust.
+    torch writes it as a pickle. This package never reads it; open only files that you trust.
     """
 
     def __init__(self, out: Path, config: MemorySnapshotConfig, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Where a rank's time goes: the parts of its steps, and what each of its microbatches took."""
+"""Timings of a rank: parts of its steps, and each of its microbatches."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,32 +14,32 @@ from loader.buckets.cost_fit import Timings
 from train.distributed.world import World
 
 Part = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]
-"""What a rank is at: docs/train.md tells what belongs to which."""
+"""Activity of a rank; docs/train.md defines them."""
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Timed = Callable[[Part], AbstractContextManager[None]]
-"""Makes what happens inside of it a part (`StepClock.part`)."""
+"""Context manager that times its block as a part (`StepClock.part`)."""
 
-_MOST = 10_000  # microbatches between two set points; what comes after them is not kept
+_MOST = 10_000  # maximum number of microbatches between two reads; later ones are dropped
 
 
 def untimed(part: Part) -> AbstractContextManager[None]:  # noqa: ARG001 - as `Timed` has it
-    """For what nobody times."""
+    """Return a context manager that times nothing."""
     return nullcontext()
 
 
 class Moment(Protocol):
-    """A point in a device's work (`torch.cuda.Event`)."""
+    """A point in a device's command stream (`torch.cuda.Event`)."""
 
     def synchronize(self) -> None:
-        """Returns when the device has come there."""
+        """Block until the device has reached the point."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds up to a later one, which has been waited for."""
+        """Return milliseconds up to a later, synchronized moment."""
 
 
 def moment(device: torch.device) -> Moment:
-    """The point up to which the device's work is now queued; on a CPU, now."""
+    """Record the end of the device's queued work; on a CPU, now."""
     if device.type != "cuda":
         return _HostMoment()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
@@ -48,7 +48,7 @@ def moment(device: torch.device) -> Moment:
 
 
 class _HostMoment:
-    """For work that is done when it is asked for."""
+    """Moment of a CPU, whose work is synchronous."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -61,11 +61,12 @@ class _HostMoment:
 
 
 class StepClock:
-    """Notes when this rank turns from one part of a step to another; at any moment it is at exactly one.
+    """Clock of a rank's activities; at any moment exactly one part of a step is active.
 
-    On a GPU the notes are events in the stream of its work. A part then lasts from when the device has come to it until
-    it has done with it: what the host prepares while the device computes takes no time, and what the device waits for
-    does. Parts have the same names in a profiler's trace.
+    On a GPU the marks are events in the compute stream. A part lasts from when the device reaches it until the device
+    finishes it: host work that overlaps with the device costs nothing, and device stalls count. Parts have the
+    same names
+    in a profiler's trace.
 
     Args:
         world: all ranks.
@@ -80,16 +81,16 @@ class StepClock:
         self._turn(self._at)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start a step."""
         self._turn("other")
 
     def pause(self) -> None:
-        """It ends; what comes now, up to the next step, belongs to none."""
+        """End a step; time until the next one belongs to none."""
         self._turn("pause")
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """Around a part; one inside of another is taken out of it."""
+        """Time a block as a part; nested parts are subtracted."""
         before = self._at
         with torch.profiler.record_function(name):
             self._turn(name)
@@ -98,7 +99,7 @@ class StepClock:
 
     @contextmanager
     def microbatch(self, batch: Batch) -> Iterator[None]:
-        """Around forward and backward of one, which are its parts; a pack, which has no single S, is not kept."""
+        """Time forward and backward of one microbatch; packs, which have no single S, are not recorded."""
         first = len(self._marks)
         with self.part("forward"):
             yield
@@ -106,7 +107,7 @@ class StepClock:
             self._batches.append((len(batch.keys), batch.length, first, len(self._marks) - 1))
 
     def read(self) -> dict[Part, float]:
-        """Seconds of each part since the last call; waits until the device has come here."""
+        """Return and reset the seconds of each part; synchronizes with the device."""
         self._turn(self._at)
         seconds = self._seconds()
         spent = dict.fromkeys(PARTS, 0.0)
@@ -119,7 +120,7 @@ class StepClock:
         return spent
 
     def take(self) -> Timings:
-        """What all ranks' microbatches took since the last call, as far as it was read; a collective."""
+        """Return and reset the microbatch timings of all ranks, up to the last read; a collective."""
         device = self._world.device
         own_n4 = torch.tensor(self._timings, dtype=torch.float64, device=device).reshape(-1, 4)
         self._timings = []
@@ -131,7 +132,7 @@ class StepClock:
         self._marks.append((part, moment(self._world.device)))
 
     def _seconds(self) -> Floats:
-        """When the marks were made, from the first one on; the last one is waited for."""
+        """Return times of the marks relative to the first; synchronizes with the last."""
         first, last = self._marks[0][1], self._marks[-1][1]
         last.synchronize()
         return np.array([first.elapsed_time(event) for _, event in self._marks]) / 1000

@@ -1,1 +1,1 @@
-"""Plans on paper: traces of steps, cost tables, simulated execution, timelines."""
+"""Planning without GPUs: traces of steps, cost tables, simulated execution, timelines."""

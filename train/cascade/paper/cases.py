@@ -1,4 +1,4 @@
-"""Instances with names: what planners are compared on."""
+"""Named problem instances for planner comparisons."""
 
 import re
 
@@ -20,40 +20,40 @@ HUNYUAN_720P = CostModel(
     vae=VAECost(tile_s=0.12, tile_frames=4, tiles_per_picture=4),
     text=TextCost(sample_s=0.25),
 )
-"""HunyuanVideo at 720p, such that Arachne's case study (section I) comes out: 6.0 s for 13 frames and 58.6 s for 113
-on 4 GPUs. A token's hidden vector changes ranks four times in each of forward, recomputation and backward, in 60
-layers. Memory counts tokens here."""
+"""Cost model of HunyuanVideo at 720p that reproduces Arachne's case study (section I): 6.0 s for 13 frames and 58.6 s
+for 113 on 4 GPUs. A token's hidden vector changes ranks four times in each of forward, recomputation and backward, in
+60 layers. The unit of memory is one token."""
 
 MEMORY_TOKENS = 30_000
-"""What lies on a GPU, at most."""
+"""Memory of a GPU, in tokens."""
 
 DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-"""Those that 24 heads allow, and 16 as a ring of Ulysses groups."""
+"""Degrees that 24 heads allow, and 16 as a ring of Ulysses groups."""
 
 _ARACHNE_FRAMES, _ARACHNE_GPUS = np.array([13, 37, 105, 113]), 16
 
 
 def arachne() -> Problem:
-    """The case study of Arachne's introduction: 13, 37, 105 and 113 frames on 16 GPUs of 2 nodes."""
+    """Return the case study of Arachne's introduction: 13, 37, 105 and 113 frames on 16 GPUs of 2 nodes."""
     return at_720p(_ARACHNE_FRAMES, _ARACHNE_GPUS)
 
 
 def at_720p(frames_S: Places, gpus: int) -> Problem:
-    """Videos of these many frames, one a microbatch, in HunyuanVideo at 720p."""
+    """Return the problem of videos with these numbers of frames, one per microbatch, in HunyuanVideo at 720p."""
     return HUNYUAN_720P.problem(_samples(frames_S), gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
 
 
 def drawn_at_720p(samples: int, gpus: int, seed: int) -> Problem:
-    """Videos of 13 to 129 frames in steps of 4, drawn evenly."""
+    """Return the problem of videos with 13 to 129 frames in steps of 4, drawn uniformly."""
     return at_720p(_drawn_frames(samples, seed), gpus)
 
 
 def case(name: str, seed: int) -> Problem:
-    """A case by its name on the command line: ``arachne``, or ``hunyuan-720p:64x256`` for samples x GPUs.
+    """Return a case by its name on the command line: ``arachne``, or ``hunyuan-720p:64x256`` for samples x GPUs.
 
     Args:
-        name: of the case.
-        seed: of drawn samples.
+        name: name of the case.
+        seed: seed of drawn samples.
 
     Raises:
         UsageError: there is no such case.
@@ -63,7 +63,7 @@ def case(name: str, seed: int) -> Problem:
 
 
 def case_samples(name: str, seed: int) -> tuple[Samples, int]:
-    """What a case is made of: its samples and the number of its GPUs; see `case`."""
+    """Return the samples and the number of GPUs of a case; see `case`."""
     if name == "arachne":
         return _samples(_ARACHNE_FRAMES), _ARACHNE_GPUS
     found = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)

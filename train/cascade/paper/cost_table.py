@@ -1,4 +1,4 @@
-"""Explicit cost table: seconds by module, shape and degree, as measured or as somebody else published them."""
+"""Explicit cost table: seconds by module, shape and degree, measured or published."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from train.cascade.paper.trace import Shape
 from train.cascade.problem import Module, Problem
 
 SHAPE = ("batch", "frames", "height", "width", "length")
-"""Columns that may tell a shape; ``length`` is S, a sample's ``tokens``."""
+"""Columns that may identify a shape; ``length`` is S, a sample's ``tokens``."""
 
 _MODULES = {module.name.lower(): module for module in Module}
 _MOST_ROWS = 1_000_000
@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
     Attributes:
         seconds: duration.
-        memory_gib: peak on each of its GPUs, everything that lies there included; 0 where the table does not say.
+        memory_gib: peak on each of its GPUs, including resident state; 0 if the table lacks it.
     """
 
     seconds: float
@@ -129,16 +129,16 @@ class CostTable:
 def read_cost_table(text: str, name: str) -> CostTable:
     """Read a table from CSV, or from JSON ``{"columns": [...], "rows": [[...], ...]}``.
 
-    Columns are ``module`` (text, vae, dit), those of `SHAPE` that tell shapes apart (``batch`` is 1 where it is
-    missing), ``degree``, ``seconds`` and perhaps ``memory_gib``; others are passed over, so that a profile of
-    `reelweave bench cascades` is a table.
+    Columns are ``module`` (text, vae, dit), those of `SHAPE` that identify shapes (``batch`` defaults to 1),
+    ``degree``, ``seconds`` and optionally ``memory_gib``. Others are ignored, so that a profile of `reelweave
+    bench cascades` is a table.
 
     Args:
         text: content of the file.
         name: file name, for messages.
 
     Raises:
-        UsageError: a column is missing, a value is wrong or a row is there twice; names row and column.
+        UsageError: a column is missing, a value is wrong or a row is duplicated; names row and column.
     """
     named = f"{name} is no cost table"
     columns, lines = _json(text, named) if text.lstrip()[:1] in ("{", "[") else _csv(text, name)
@@ -171,7 +171,7 @@ def read_cost_table(text: str, name: str) -> CostTable:
             raise UsageError(f"{at}: {of} is there twice; give one row of it")
         costs[degree] = cell
         if "length" in values:
-            # Several shapes may have as many tokens: it is safe to plan with the slowest of them.
+            # Several shapes may have equal numbers of tokens; the slowest one is safe to plan with.
             tokens = values.get("batch", 1), values["length"]
             alike = by_tokens.setdefault(module, {}).setdefault(tokens, {})
             alike[degree] = max(alike.get(degree, cell), cell)

@@ -1,4 +1,4 @@
-"""Executes a placed schedule on paper: event-driven, with times that are not what was planned."""
+"""Simulated execution of a placed schedule: event-driven, with times that differ from the plan."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,26 +15,26 @@ from train.cascade.schedule import Run, Schedule
 
 
 class Noise(BaseModel, frozen=True, extra="forbid"):
-    """How real times differ from planned ones."""
+    """Deviation of execution times from planned ones."""
 
     sigma: float = Field(0.05, ge=0, description="standard deviation of the logarithm of each cascade's time")
     slow: dict[int, float] = Field(
-        {}, description="GPUs that take so many times as long; a cascade waits for its slowest"
+        {}, description="slowdown of each straggler; a cascade waits for its slowest GPU"
     )
 
     def factors(self, schedule: Schedule, draw: np.random.Generator) -> Floats:
-        """Of each run, float64 [R]; 1 on average where no GPU is slow."""
+        """Draw the time factor of each run, float64 [R]; mean 1 without stragglers."""
         noise_R = draw.lognormal(-(self.sigma**2) / 2, self.sigma, len(schedule.runs))
         slow_R = [max(self.slow.get(gpu, 1.0) for gpu in run.gpus) for run in schedule.runs]
         return np.asarray(noise_R * slow_R)
 
 
 Orders = Sequence[Sequence[int]]
-"""Of each GPU, the numbers of its runs in the order in which it runs them."""
+"""Indices of each GPU's runs, in its execution order."""
 
 
 def orders(schedule: Schedule) -> list[list[int]]:
-    """The one global order, as each GPU sees it."""
+    """Return the schedule's global order, GPU by GPU."""
     found: list[list[int]] = [[] for _ in range(schedule.gpus)]
     for number, run in enumerate(schedule.runs):
         for gpu in run.gpus:
@@ -49,24 +49,24 @@ def execute(
     on: Orders | None = None,
     time_triggered: bool = False,
 ) -> Schedule:
-    """What really runs when.
+    """Simulate a schedule and return the actual times.
 
-    A cascade starts as soon as all its GPUs have come to it and what it needs has arrived. As long as all GPUs follow
-    one total order this ends: of the cascades that are left, the first in that order is next on each of its GPUs, and
-    what it needs came before it.
+    A cascade starts once all its GPUs have reached it and its inputs have arrived. If all GPUs follow one total
+    order, the simulation ends: the first remaining cascade in that order is next on each of its GPUs, and its
+    inputs precede it.
 
     Args:
-        schedule: as planned.
-        factors_R: by which the runs take longer than planned.
-        places: what their places cost.
-        on: the order of each GPU; the schedule's when None.
-        time_triggered: nothing starts before its planned time, as an executor of the timeline itself would have it.
+        schedule: planned schedule.
+        factors_R: multiplier of each run's planned time.
+        places: communication cost of the placement.
+        on: order of each GPU; None: the schedule's.
+        time_triggered: start nothing before its planned time, as an executor of the timeline itself would.
 
     Returns:
-        The same cascades on the same GPUs, with the times that came out.
+        The same cascades on the same GPUs, with simulated times.
 
     Raises:
-        RunError: the GPUs wait for each other; names a GPU whose order is not the schedule's.
+        RunError: the GPUs deadlock; names a GPU whose order is not the schedule's.
     """
     runs, queues = schedule.runs, on if on is not None else orders(schedule)
     seconds_R = np.array([run.end_s - run.start_s for run in runs])
@@ -112,7 +112,7 @@ def execute(
 
 
 def busy_s(executed: Schedule) -> Floats:
-    """Seconds that each GPU runs something, float64 [gpus]."""
+    """Return the busy seconds of each GPU, float64 [gpus]."""
     found_G = np.zeros(executed.gpus)
     for run in executed.runs:
         found_G[list(run.gpus)] += run.end_s - run.start_s
@@ -120,11 +120,11 @@ def busy_s(executed: Schedule) -> Floats:
 
 
 def flops_cv(executed: Schedule, flops_SM: Floats) -> float:
-    """Coefficient of variation, over the GPUs, of the operations that each does in the iteration (Arachne, Fig. 10).
+    """Return the coefficient of variation over GPUs of the FLOPs in an iteration (Arachne, Fig. 10).
 
     Args:
-        executed: the iteration.
-        flops_SM: operations of each cascade, which its GPUs divide evenly, float64 [S, M].
+        executed: executed schedule.
+        flops_SM: FLOPs of each cascade, shared evenly by its GPUs, float64 [S, M].
     """
     done_G = np.zeros(executed.gpus)
     for run in executed.runs:
@@ -133,11 +133,11 @@ def flops_cv(executed: Schedule, flops_SM: Floats) -> float:
 
 
 class Gain(NamedTuple):
-    """Why one execution is shorter than another, in seconds of it; both together are the difference.
+    """Decomposition of the difference between two makespans, in seconds.
 
     Attributes:
-        less_work_s: GPUs compute and communicate for less time, as with other degrees.
-        less_idle_s: they wait for less time.
+        less_work_s: reduction of compute and communication time, for example by other degrees.
+        less_idle_s: reduction of idle time.
     """
 
     less_work_s: float
@@ -145,13 +145,13 @@ class Gain(NamedTuple):
 
 
 def gain(makespan_s: float, idle: float, other_s: float, other_idle: float) -> Gain:
-    """Of one execution over another on as many GPUs, or of the means of many.
+    """Decompose the gain of one execution over another on equally many GPUs, or of means of several.
 
     Args:
-        makespan_s: of the one.
-        idle: share of its GPUs' time.
+        makespan_s: makespan of the first.
+        idle: idle share of the first.
         other_s: makespan of the other.
-        other_idle: share of its GPUs' time.
+        other_idle: idle share of the other.
     """
     return Gain(
         other_s * (1 - other_idle) - makespan_s * (1 - idle), other_s * other_idle - makespan_s * idle
@@ -165,10 +165,10 @@ def _stuck(
     givers: Sequence[Sequence[int]],
     done: dict[int, Run],
 ) -> str:
-    """Which GPU holds up the rest: one that is out of order."""
+    """Describe a GPU whose order causes the deadlock."""
     number = next(number for number in range(len(schedule.runs)) if number not in done)
     while True:
-        # What holds up a run came before it in the schedule, or its GPU is the one; so this ends.
+        # A blocker precedes the run in the schedule, or its GPU is the culprit, so the loop ends.
         blockers = [giver for giver in givers[number] if giver not in done]
         for gpu in schedule.runs[number].gpus:
             if at[gpu] == len(queues[gpu]):

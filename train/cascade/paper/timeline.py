@@ -1,4 +1,4 @@
-"""Schedules to look at: a trace for Perfetto or chrome://tracing, and a picture that needs no network."""
+"""Rendering of schedules: a trace for Perfetto or chrome://tracing, and a self-contained SVG page."""
 
 import colorsys
 import math
@@ -14,9 +14,9 @@ from train.cascade.schedule import Run, Schedule
 
 NAMES = {Module.TEXT: "text", Module.VAE: "VAE", Module.DIT: "DiT"}
 _WIDTH, _LEFT, _RIGHT, _TOP, _GAP = 1200, 96, 24, 96, 62  # pixels; the gap is below each panel
-_PANEL = 460  # pixels that a panel's rows may take, within the heights of a row
+_PANEL = 460  # pixels of a panel's rows, subject to the limits of a row's height
 _ROW = (3, 20)
-_GOLDEN = 0.61803398875  # turns of hue from one sample to the next: neighbours differ most
+_GOLDEN = 0.61803398875  # hue step between samples, so that neighbours differ most
 _SHADES = {
     Module.TEXT: (0.9, 0.55),
     Module.VAE: (0.75, 0.6),
@@ -37,11 +37,11 @@ svg { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; }
 
 
 class Panel(NamedTuple):
-    """One schedule in a picture or a trace.
+    """One schedule in a chart or a trace.
 
     Attributes:
-        name: such as "planned".
-        schedule: what is shown.
+        name: label such as "planned".
+        schedule: schedule to show.
     """
 
     name: str
@@ -49,16 +49,16 @@ class Panel(NamedTuple):
 
 
 def label(run: Run) -> str:
-    """Such as "DiT 3 (k=8)"."""
+    """Return a label such as "DiT 3 (k=8)"."""
     return f"{NAMES[run.cascade.module]} {run.cascade.sample} (k={len(run.gpus)})"
 
 
 def trace(panels: Sequence[Panel], gpus_per_node: int) -> dict[str, Any]:
-    """Trace Event Format as JSON values: a process for each panel, a track for each GPU, an arrow for each handoff.
+    """Return Trace Event Format as JSON values: a process per panel, a track per GPU, an arrow per handoff.
 
     Args:
-        panels: to show, such as planned and executed.
-        gpus_per_node: for the names of the tracks.
+        panels: schedules, such as planned and executed.
+        gpus_per_node: GPUs of a node, for the names of tracks.
     """
     events: list[dict[str, Any]] = []
     for process, (name, schedule) in enumerate(panels):
@@ -80,7 +80,7 @@ def trace(panels: Sequence[Panel], gpus_per_node: int) -> dict[str, Any]:
 
 
 def _arrows(process: int, schedule: Schedule) -> Iterator[dict[str, Any]]:
-    """From the main rank of each giver to that of its taker; an arrow begins within a slice, so at its middle."""
+    """Yield arrows between the main ranks of producer and consumer, from the middle of the producer's slice."""
     number = 0
     for taker, givers in zip(schedule.runs, needs(schedule.runs), strict=True):
         for giver in (schedule.runs[one] for one in givers):
@@ -92,7 +92,7 @@ def _arrows(process: int, schedule: Schedule) -> Iterator[dict[str, Any]]:
 
 
 def page(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
-    """The picture as a page of its own."""
+    """Return the chart as an HTML page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -105,12 +105,12 @@ def page(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
 
 
 def picture(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
-    """An SVG: a row for each GPU, a hue for each sample, a shade for each module, one panel below the other.
+    """Return an SVG: a row per GPU, a hue per sample, a shade per module, one panel below the other.
 
     Args:
-        panels: of one time scale, at least one.
-        title: above all.
-        gpus_per_node: lines part the nodes.
+        panels: schedules on one time scale, at least one.
+        title: heading.
+        gpus_per_node: GPUs of a node; lines separate nodes.
     """
     rows = [_row(panel.schedule.gpus) for panel in panels]
     heights = [panel.schedule.gpus * row for panel, row in zip(panels, rows, strict=True)]
@@ -139,7 +139,7 @@ def picture(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
 
 
 def spans_told(gpus: Sequence[int]) -> str:
-    """Such as "0-3, 8"."""
+    """Format GPU numbers as ranges such as "0-3, 8"."""
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _spans(gpus))
 
 
@@ -167,7 +167,7 @@ def _panel(group: ET.Element, panel: Panel, row: int, scale: float, end_s: float
 
 
 def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
-    """A rectangle for each block of neighbouring GPUs; the largest carries the label where it has room."""
+    """Draw a rectangle per block of adjacent GPUs, with a label on the largest if it fits."""
     x, width = run.start_s * scale, max((run.end_s - run.start_s) * scale, 0.8)
     own = ET.SubElement(group, "g")
     ET.SubElement(
@@ -223,14 +223,14 @@ def _told(schedule: Schedule) -> str:
 
 
 def _spans(gpus: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each block of neighbours, of rising numbers."""
+    """Return first and last of each block of consecutive numbers."""
     cuts = [place for place, (one, other) in enumerate(pairwise(gpus), 1) if other != one + 1]
     bounds = zip([0, *cuts], [*cuts, len(gpus)], strict=True)
     return [(gpus[first], gpus[last - 1]) for first, last in bounds]
 
 
 def _step(end_s: float) -> float:
-    """Seconds between ticks, about eight of them: 1, 2 or 5 times a power of ten."""
+    """Return the seconds between about eight ticks: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(end_s / 8))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= end_s / 8)
 

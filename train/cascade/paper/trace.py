@@ -1,4 +1,4 @@
-"""Many iterations on paper: what a planner makes of the samples of each step, placed and executed with noise."""
+"""Trace replay: plans, places and simulates many iterations with noise."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,13 +28,13 @@ _MOST = 1_000_000_000
 
 
 class Shape(BaseModel, frozen=True, extra="forbid"):
-    """A microbatch of a trace: videos of one shape, or of so many tokens with cached latents."""
+    """A microbatch of a trace: videos of one shape, or a number of tokens with cached latents."""
 
-    frames: int = Field(0, ge=0, le=_MOST, description="of each video")
-    height: int = Field(0, ge=0, le=_MOST, description="pixels")
-    width: int = Field(0, ge=0, le=_MOST, description="pixels")
-    tokens: int = Field(0, ge=0, le=_MOST, description="S of each; 0: what its shape gives")
-    batch: int = Field(1, ge=1, le=_MOST, description="videos, B")
+    frames: int = Field(0, ge=0, le=_MOST, description="frames of each video")
+    height: int = Field(0, ge=0, le=_MOST, description="height in pixels")
+    width: int = Field(0, ge=0, le=_MOST, description="width in pixels")
+    tokens: int = Field(0, ge=0, le=_MOST, description="tokens per sample, S; 0: derived from the shape")
+    batch: int = Field(1, ge=1, le=_MOST, description="number of videos, B")
 
     @model_validator(mode="after")
     def _known(self) -> "Shape":
@@ -44,23 +44,23 @@ class Shape(BaseModel, frozen=True, extra="forbid"):
 
 
 class Trace(BaseModel, frozen=True, extra="forbid"):
-    """What a cluster trained on, step by step."""
+    """Microbatches of a cluster, step by step."""
 
-    gpus: int = Field(ge=1, le=65_536, description="that there are")
+    gpus: int = Field(ge=1, le=65_536, description="number of GPUs")
     gpus_per_node: int = Field(8, ge=1, le=65_536, description="GPUs of a node")
     steps: tuple[Annotated[tuple[Shape, ...], Field(min_length=1)], ...] = Field(
         min_length=1, description="microbatches of each iteration"
     )
 
     def samples(self, compression: Compression, text_tokens: int = 0) -> list[Samples]:
-        """Of each step.
+        """Return the samples of each step.
 
         Args:
-            compression: pixels per token, for shapes that come without their tokens.
-            text_tokens: that S counts for a caption there.
+            compression: pixels per token, for shapes without tokens.
+            text_tokens: number of text tokens included in S of these shapes.
 
         Raises:
-            UsageError: a sample has neither tokens nor a size; a cost table may know it by its frames alone.
+            UsageError: a sample has neither tokens nor a size; only a cost table can handle frames alone.
         """
         for number, step in enumerate(self.steps):
             for sample, one in enumerate(step):
@@ -73,10 +73,10 @@ class Trace(BaseModel, frozen=True, extra="forbid"):
 
 
 def read_trace(file: Path) -> Trace:
-    """A trace in JSON.
+    """Read a trace in JSON.
 
     Raises:
-        UsageError: the file cannot be read, or is no trace; names the key that is wrong.
+        UsageError: the file is unreadable or invalid; names the wrong key.
     """
     try:
         return Trace.model_validate_json(read_named(file, MAX_TRACE_BYTES, f"the trace {file}"))
@@ -88,7 +88,7 @@ def read_trace(file: Path) -> Trace:
 
 
 def _where(loc: Sequence[int | str]) -> str:
-    """Of a wrong value: step 0, sample 3, key frames."""
+    """Describe the place of a wrong value: step 0, sample 3, key frames."""
     step, sample, key = (*loc[1:], None, None, None)[:3]
     if loc[:1] != ("steps",) or step is None:
         return f"key {'.'.join(map(str, loc))}" if loc else ""
@@ -97,11 +97,11 @@ def _where(loc: Sequence[int | str]) -> str:
 
 
 def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples:
-    """Of a step of a workload (`loader.paper.workloads`) or of a dataset's stream (`loader.paper.dataset_steps`).
+    """Return the samples of one step of a workload or of a dataset's stream (`loader.paper`).
 
     Args:
-        microbatches: of the step, of all ranks.
-        buckets: that they name.
+        microbatches: microbatches of all ranks in the step.
+        buckets: buckets that they refer to.
     """
     sizes_K3 = np.array([(bucket.frames, bucket.height, bucket.width) for bucket in buckets])
     frames, height, width = sizes_K3[microbatches.bucket].T
@@ -110,14 +110,14 @@ def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """What plans are made for.
+    """Cluster and cost model to plan for.
 
     Attributes:
-        costs: of the model on these GPUs.
-        topology: of the cluster.
-        gpus: that there are.
-        degrees: that the DiT can have.
-        memory_bytes: of a GPU.
+        costs: cost model on these GPUs.
+        topology: cluster topology.
+        gpus: number of GPUs.
+        degrees: degrees that the DiT supports.
+        memory_bytes: memory of one GPU.
     """
 
     costs: CostModel
@@ -127,7 +127,7 @@ class Cluster:
     memory_bytes: float
 
     def problem(self, samples: Samples) -> Problem:
-        """Of an iteration; degrees above the number of GPUs are left out."""
+        """Return the problem of an iteration, without degrees above the number of GPUs."""
         degrees = tuple(degree for degree in self.degrees if degree <= self.gpus)
         return self.costs.problem(samples, self.gpus, degrees, self.memory_bytes)
 
@@ -137,15 +137,15 @@ Mapper = Callable[[Schedule, Topology], Schedule]
 
 
 class Iteration(NamedTuple):
-    """One step of a trace.
+    """One replayed step of a trace.
 
     Attributes:
         planned_s: makespan of the plan.
-        executed: the runs as they came out.
-        idle: share of the GPUs' time until the last cascade ends.
-        flops_cv: coefficient of variation of the GPUs' operations.
-        plan_ms: of planning, on the processor.
-        place_ms: of placing, likewise.
+        executed: runs with simulated times.
+        idle: idle share of GPU time until the last cascade ends.
+        flops_cv: coefficient of variation of FLOPs over GPUs.
+        plan_ms: CPU time of planning.
+        place_ms: CPU time of placement.
     """
 
     planned_s: float
@@ -158,16 +158,16 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over the steps of a trace.
+    """Means over the steps of a replayed trace.
 
     Attributes:
-        steps: how many.
-        iteration_s: of the executions.
-        planned_s: of the plans.
-        idle: share of all GPU time.
-        flops_cv: of the GPUs' operations in a step.
-        plan_ms: of planning a step, on the processor.
-        place_ms: of placing a step, likewise.
+        steps: number of steps.
+        iteration_s: mean simulated makespan.
+        planned_s: mean planned makespan.
+        idle: idle share of all GPU time.
+        flops_cv: coefficient of variation of FLOPs over GPUs within a step.
+        plan_ms: CPU time of planning a step.
+        place_ms: CPU time of placing a step.
     """
 
     steps: int
@@ -180,7 +180,7 @@ class Summary:
 
     @classmethod
     def of(cls, iterations: Iterable[Iteration]) -> "Summary":
-        """Of at least one."""
+        """Summarize at least one iteration."""
         every = list(iterations)
         total_s = sum(one.executed.makespan_s for one in every)
         return cls(
@@ -202,15 +202,15 @@ def replay(
     noise: Noise | None = None,
     seed: int = 0,
 ) -> Iterable[Iteration]:
-    """Plans, places and executes step after step.
+    """Plan, place and simulate step after step.
 
     Args:
-        steps: samples of each.
-        cluster: to plan for.
-        planner: any.
-        mapper: any; such as one that leaves GPUs as the planner named them.
-        noise: of the execution; None: times are as planned, but for what places cost.
-        seed: of the noise, which is the same for every planner as far as the order of its cascades is.
+        steps: samples of each step.
+        cluster: cluster to plan for.
+        planner: any planner.
+        mapper: any mapper, such as one that keeps the planner's GPU numbers.
+        noise: deviation of times; None: planned times plus the placement's cost.
+        seed: seed of the noise, which depends on the planner only through the order of cascades.
     """
     for number, samples in enumerate(steps):
         problem = cluster.problem(samples)
@@ -235,9 +235,9 @@ def replay(
 
 
 def arithmetic(costs: CostModel, samples: Samples) -> Floats:
-    """What cascades compute, in seconds of one GPU and without what they send, float64 [S, M].
+    """Return the compute of cascades in seconds of one GPU, without communication, float64 [S, M].
 
-    In proportion to their operations, where all modules run at one utilisation.
+    Proportional to FLOPs if all modules run at one utilization.
     """
     one = np.array([1])
     found_SM = np.zeros((len(samples.length), len(Module)))
