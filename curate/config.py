@@ -1,4 +1,4 @@
-"""The whole configuration of ``reelweave curate``."""
+"""Complete configuration of ``reelweave curate``."""
 
 import hashlib
 import json
@@ -23,67 +23,74 @@ from loader.storage import StorageConfig
 
 
 class BinConfig(BaseModel, frozen=True, extra="forbid"):
-    """Groups of shapes whose clips share shards. An edge list [a, b] makes three groups: below a, a to b, b and above.
+    """Groups of clips by shape and length that share shards. An edge list [a, b] makes three groups: < a, a to b, >= b.
 
     Every clip falls into a group, since the outer ones are open.
     """
 
-    aspect: tuple[float, ...] = Field((), description="edges of width / height")
-    short_side_px: tuple[int, ...] = Field((), description="edges of the short side, pixels")
-    frames: tuple[int, ...] = Field((), description="edges of the clip's length, frames")
+    aspect: tuple[float, ...] = Field((), description="group edges of the aspect ratio, width / height")
+    short_side_px: tuple[int, ...] = Field((), description="group edges of the short side, pixels")
+    frames: tuple[int, ...] = Field((), description="group edges of the clip length, frames")
 
 
 class ShardConfig(BaseModel, frozen=True, extra="forbid"):
-    """How samples are packed into shards."""
+    """Packing of samples into shards."""
 
-    max_shard_mb: float = Field(256.0, gt=0, description="megabytes (10^6 bytes) of clips per shard")
+    max_shard_mb: float = Field(
+        256.0, gt=0, description="maximum size of the clips in a shard, megabytes (10^6 bytes)"
+    )
     bins: BinConfig = BinConfig()
     val_share: float = Field(
-        0.0, ge=0, lt=1, description="share of the sources whose clips become the validation split"
+        0.0, ge=0, lt=1, description="share of sources whose clips form the validation split, 0 to 1"
     )
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid"):
-    """Where the stages run, and what may happen to a worker. No part of it changes the dataset's bytes."""
+    """Execution: runner, workers and their resources. No key of this section changes the bytes of the dataset."""
 
     runner: Literal["ray", "sequential"] = Field(
         "ray",
-        description="ray: Ray Data, on this machine or the cluster of RAY_ADDRESS; sequential: this process",
+        description="ray: Ray Data on this machine or on the cluster of RAY_ADDRESS; sequential: this process alone",
     )
     isolate: bool = Field(
-        True, description="decode in a child process, so that a crashing decoder costs only its own source"
+        True, description="decode in a child process, so that a decoder crash fails only its own source"
     )
     attempts: int = Field(
-        3, ge=1, le=10, description="child processes a source may kill before it is quarantined"
+        3, ge=1, le=10, description="worker processes that a source may crash before it is quarantined"
     )
     max_source_s: float = Field(
-        6 * 3600.0, gt=0, description="seconds of work after which a source counts as hanging"
+        6 * 3600.0, gt=0, description="time after which a worker without a result counts as hung, seconds"
     )
     worker_memory_mb: int = Field(
-        1536, gt=0, description="memory Ray reserves for one worker that cuts, megabytes"
+        1536, gt=0, description="memory that Ray reserves for each cutting worker, megabytes"
     )
-    model_cpus: float = Field(1.0, ge=0, description="processors a worker with a model occupies")
+    model_cpus: float = Field(1.0, ge=0, description="CPUs that Ray reserves for each worker with a model")
     shots_gpus: float = Field(
         0.1,
         ge=0,
-        description="share of a GPU one cutting worker takes, where shots.device puts a network on it",
+        description="share of a GPU for each cutting worker, if shots.device runs a network on the GPU",
     )
     embed_gpus: float = Field(
-        0.25, ge=0, description="share of a GPU one embedding worker takes, if there is one"
+        0.25, ge=0, description="share of a GPU for each embedding worker, if the cluster has GPUs"
     )
-    caption_gpus: float = Field(1.0, ge=0, description="GPUs one captioning worker takes, if there are any")
-    text_embed_gpus: float = Field(0.25, ge=0, description="share of a GPU one text embedding worker takes")
+    caption_gpus: float = Field(
+        1.0, ge=0, description="GPUs for each captioning worker, if the cluster has GPUs"
+    )
+    text_embed_gpus: float = Field(
+        0.25, ge=0, description="share of a GPU for each text embedding worker, if the cluster has GPUs"
+    )
     keep_rejected: bool = Field(
         True,
-        description="keep clips no threshold let through in .ledger, so that another threshold decodes nothing",
+        description="keep filtered clips in .ledger, so that a changed threshold needs no decoding",
     )
 
 
 class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
-    """What decides the clips of a source, their scores and fingerprints.
+    """Settings that decide the clips of a source, their scores and their fingerprints.
 
     Attributes:
-        REVISION: Raise it when the same configuration gives other bytes than before, so that the ledger notices.
+        REVISION: Version of the algorithm; raise it when the same configuration gives other bytes, so that
+            the ledger notices.
     """
 
     REVISION: ClassVar = 5
@@ -97,7 +104,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
-    """One model per stage, in the order of the journey."""
+    """One model per stage, in pipeline order."""
 
     filters: FilterConfig = FilterConfig()
     embed: EmbedConfig = EmbedConfig()
@@ -110,16 +117,16 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     run: RunConfig = RunConfig()
 
     def content(self) -> dict[str, Any]:
-        """The part that decides the bytes of the dataset: not where it lies, nor where the stages run."""
+        """Return the settings that decide the bytes of the dataset, without storage and execution."""
         return {name: values for name, values in content_of(self).items() if name not in ("storage", "run")}
 
     def source_stage(self) -> SourceStageConfig:
-        """The part that decides what comes out of a source."""
+        """Return the settings that decide what a source becomes."""
         return SourceStageConfig(**{name: getattr(self, name) for name in SourceStageConfig.model_fields})
 
 
 def content_of(config: BaseModel) -> dict[str, Any]:
-    """A configuration as JSON values, without the fields its ``SPEED_ONLY`` names: they change no result."""
+    """Return a configuration as JSON values, without the fields in its ``SPEED_ONLY``, which change no result."""
     values = config.model_dump(mode="json", exclude=set(getattr(config, "SPEED_ONLY", ())))
     for name in values:
         if isinstance(part := getattr(config, name), BaseModel):
@@ -128,7 +135,7 @@ def content_of(config: BaseModel) -> dict[str, Any]:
 
 
 def fingerprint(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A short digest of what configurations, and contents of the models they name, say about results."""
+    """Return a short digest of configurations and of the contents of the models they name."""
     values: list[dict[str, Any]] = []
     for config in configs:
         revision = getattr(config, "REVISION", None)

@@ -10,78 +10,95 @@ Backend = Literal["transformers", "vllm"]
 
 
 class CaptionConfig(BaseModel, frozen=True, extra="forbid"):
-    """Where captions come from: from people first, then from a model."""
+    """Captions written by people first, then captions by a vision-language model."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips", "vllm_gpu_share"})
 
-    sidecars: bool = Field(True, description="read NAME.txt and NAME.json beside NAME.mp4")
+    sidecars: bool = Field(True, description="read captions from NAME.txt and NAME.json beside NAME.mp4")
     container: bool = Field(
         False,
-        description="fall back to the container's description, comment or title, where it reads like a caption",
+        description="fall back to the description, comment or title of the container, if it reads like a caption",
     )
     max_chars: int = Field(
-        4000, gt=0, description="longer written captions are cut at a word, longer ones of a model are faulty"
+        4000,
+        gt=0,
+        description="maximum caption length, characters; longer written captions are cut at a word, longer answers of a"
+        " model fail the checks",
     )
     overwrite_written: bool = Field(
-        False, description="the model captions every clip, not only those for which nobody wrote anything"
+        False, description="caption every clip by the model, even clips with a written caption"
     )
     model: str | None = Field(
         None,
-        description="folder of a transformers vision-language model (Qwen-VL, SmolVLM ...), or OWNER/NAME; empty: none",
+        description="folder of a transformers vision-language model (Qwen-VL, SmolVLM ...), or OWNER/NAME on the hub;"
+        " empty: no model",
     )
-    backend: Backend = Field(
-        "transformers", description="what runs the model; vllm is faster, and needs a GPU"
+    backend: Backend = Field("transformers", description="inference library; vllm is faster and needs a GPU")
+    window_frames: int = Field(
+        256, ge=1, description="maximum length of a window, which gets a caption of its own, frames"
     )
-    window_frames: int = Field(256, ge=1, description="the model sees this many frames of a clip at a time")
-    min_window_frames: int = Field(128, ge=1, description="a shorter rest belongs to the window before it")
-    fps: float = Field(2.0, gt=0, le=60, description="pictures per second the model sees")
+    min_window_frames: int = Field(
+        128,
+        ge=1,
+        description="minimum length of the last window, frames; a shorter rest joins the window before",
+    )
+    fps: float = Field(
+        2.0, gt=0, le=60, description="sampling rate of the pictures in the prompt, pictures per second"
+    )
     short_side_px: int = Field(
         448,
         ge=28,
         le=4096,
-        description="larger pictures are scaled to this short side before the model sees them",
+        description="short side to which larger pictures are scaled for the model, pixels",
     )
     prompt: str = Field(
         "default",
         min_length=1,
-        description="short, default, detailed or motion; any other text is the prompt itself",
+        description="prompt variant (short, default, detailed or motion), or the text of a prompt",
     )
-    max_new_tokens: int = Field(512, ge=1, le=32768, description="tokens of one window's caption at most")
+    max_new_tokens: int = Field(
+        512, ge=1, le=32768, description="maximum length of a window's caption, tokens"
+    )
     temperature: float = Field(
-        0.0, ge=0, le=2, description="of the first attempt; 0 takes the likeliest word"
+        0.0, ge=0, le=2, description="sampling temperature of the first attempt; 0: greedy decoding"
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of the first attempt; each further one adds 1")
+    seed: int = Field(
+        0, ge=0, lt=2**31, description="random seed of the first attempt; each further attempt adds 1"
+    )
     checks: bool = Field(
         True,
-        description="look for empty, repeating, refusing, cut-off and garbled captions, and ask again for those",
+        description="reject empty, repetitive, refusing, truncated and garbled captions, and generate them again",
     )
-    max_attempts: int = Field(
-        3, ge=1, le=10, description="times the model is asked before a clip counts as failed"
-    )
+    max_attempts: int = Field(3, ge=1, le=10, description="attempts per caption before the clip fails")
     retry_temperature: float = Field(
-        0.7, gt=0, le=2, description="of further attempts, where the first one's is not higher"
+        0.7, gt=0, le=2, description="minimum sampling temperature of further attempts"
     )
-    min_words: int = Field(3, ge=1, description="shorter captions of a model are faulty")
+    min_words: int = Field(3, ge=1, description="minimum length of a model's caption, words")
     rewrite_model: str | None = Field(
         None,
-        description="folder of a transformers text model that rewrites the caption, or OWNER/NAME; empty: none",
+        description="folder of a transformers text model that rewrites each caption, or OWNER/NAME on the hub; empty:"
+        " no rewriting",
     )
     rewrite_prompt: str = Field(
-        "default", min_length=1, description="default, or the text of the instruction; the caption follows it"
+        "default",
+        min_length=1,
+        description="rewriting instruction, put before the caption: default, or the text of one",
     )
-    device: Device = Field("auto", description="auto: the GPU where there is one")
+    device: Device = Field("auto", description="device of the models; auto: the GPU, if there is one")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of the weights; auto: bfloat16 on a GPU, float32 on the CPU"
+        "auto", description="dtype of the weights; auto: bfloat16 on a GPU, float32 on the CPU"
     )
     batch_clips: int = Field(
         8,
         ge=1,
         le=1024,
-        description="clips captioned together; on a GPU as many windows of one shape run at once",
+        description="clips captioned together; on a GPU also the maximum batch of windows of equal shape",
     )
-    threads: int = Field(1, ge=1, le=256, description="processor threads of the model, when on the CPU")
-    vllm_gpu_share: float = Field(0.85, gt=0, lt=1, description="share of the GPU's memory that vLLM takes")
-    vllm_max_tokens: int = Field(32768, ge=256, description="tokens of prompt, pictures and caption in vLLM")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of the model, on the CPU")
+    vllm_gpu_share: float = Field(0.85, gt=0, lt=1, description="share of the GPU's memory for vLLM")
+    vllm_max_tokens: int = Field(
+        32768, ge=256, description="context length in vLLM: prompt, pictures and caption together, tokens"
+    )
 
     @model_validator(mode="after")
     def _windows_fit(self) -> Self:
@@ -91,7 +108,7 @@ class CaptionConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def availability(config: CaptionConfig) -> str | None:
-    """What a person should be told once when no model captions; None when one does."""
+    """Return the warning for a configuration without a caption model, or None with one."""
     if config.model is not None:
         return None
     return (

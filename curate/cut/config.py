@@ -1,4 +1,4 @@
-"""How clips are made."""
+"""Settings of the cutter."""
 
 from typing import ClassVar, Literal
 
@@ -6,48 +6,58 @@ from pydantic import BaseModel, Field
 
 
 class CutConfig(BaseModel, frozen=True, extra="forbid"):
-    """How spans become clips."""
+    """Encoding of spans as clips."""
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})
 
     mode: Literal["encode", "copy", "auto"] = Field(
         "encode",
-        description="encode every clip; copy the source's packets without loss, and fail spans where that cannot be"
-        " exact; auto: copy where it can be, encode elsewhere",
+        description="encode: encode every clip; copy: copy the packets of the source without loss, and fail spans where"
+        " a copy is not exact; auto: copy where exact, else encode",
     )
     encoder: Literal["x264", "nvenc", "auto"] = Field(
         "x264",
-        description="nvenc needs a GPU that encodes; auto takes it where it works, so that bytes depend on the machine",
+        description="video encoder; nvenc needs a GPU with an encoder; auto uses nvenc where it works, so that the"
+        " bytes depend on the machine",
     )
     crf: int = Field(
-        20, ge=0, le=51, description="constant rate factor (of nvenc: cq); lower is better and larger"
+        20,
+        ge=0,
+        le=51,
+        description="constant rate factor (cq for nvenc); a lower value gives better quality and larger files",
     )
     preset: str = Field(
         "veryfast",
         pattern="^(ultrafast|superfast|veryfast|faster|fast|medium|slow|slower)$",
-        description="of x264",
+        description="x264 speed preset; slower presets give smaller files",
     )
-    keyframe_every: int = Field(48, gt=0, description="frames; closer key frames make random access cheaper")
-    max_fps: float = Field(60.0, gt=0, description="highest rate chosen for a source of variable frame rate")
-    threads: int = Field(1, gt=0, description="encoder threads; part of the output's bytes")
+    keyframe_every: int = Field(
+        48, gt=0, description="key frame interval, frames; a shorter one makes random access cheaper"
+    )
+    max_fps: float = Field(
+        60.0, gt=0, description="maximum clip rate for sources of variable frame rate, frames per second"
+    )
+    threads: int = Field(1, gt=0, description="encoder threads; their number changes the bytes of clips")
     audio: Literal["keep", "drop"] = Field(
         "keep",
-        description="sound: copied where MP4 can hold it and it stays in sync, else encoded as AAC; or none",
+        description="keep: copy sound that MP4 can hold in sync, encode other sound as AAC; drop: no sound",
     )
-    audio_bitrate_kbps: int = Field(128, ge=16, le=512, description="of sound that is encoded")
+    audio_bitrate_kbps: int = Field(
+        128, ge=16, le=512, description="bit rate of encoded sound, kilobits per second"
+    )
     max_sound_rate: float = Field(
         4e6,
         gt=0,
-        description="samples per second of all channels together; sources that have more keep no sound",
+        description="maximum sound samples per second, all channels together; sources above it keep no sound",
     )
     verify: Literal["ends", "whole"] = Field(
         "ends",
-        description="what of a clip is decoded again: its first frame and its last, or all of it;"
-        " packets are counted in any case",
+        description="frames decoded to verify each clip, ends: the first and the last; whole: all; the packets are"
+        " always counted",
     )
     ahead_mb: float = Field(
         512.0,
         ge=0,
-        description="megabytes of decoded frames that may wait so that clips are encoded while their source is"
-        " scanned; 0, or too few for a source: it is decoded twice, to the same bytes",
+        description="memory for decoded frames waiting for the encoder while their source is scanned, megabytes; 0, or"
+        " too little for a source: the source is decoded twice, to the same bytes",
     )

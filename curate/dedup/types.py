@@ -55,13 +55,13 @@ class Duplicate:
 
 
 class ExactConfig(BaseModel, frozen=True, extra="forbid"):
-    """Clips of the same bytes."""
+    """Exact duplicates: clips with the same bytes."""
 
-    enabled: bool = Field(True, description="drop clips whose encoded bytes are the same")
+    enabled: bool = Field(True, description="drop clips with the same encoded bytes")
 
 
 class PerceptualConfig(BaseModel, frozen=True, extra="forbid"):
-    """The same footage encoded, scaled, slightly cropped or coloured otherwise."""
+    """Perceptual duplicates: the same footage in another encoding, scale, slight crop or colour."""
 
     enabled: bool = Field(
         True, description="drop re-encodes, slight crops and recolourings of the same footage"
@@ -70,27 +70,34 @@ class PerceptualConfig(BaseModel, frozen=True, extra="forbid"):
         0.5,
         ge=-1,
         le=1,
-        description="cosine of the weights-free embeddings from which two clips are compared closely",
+        description="minimum cosine similarity of the perceptual embeddings at which two clips are compared in detail",
     )
     min_agreement: float = Field(
-        0.65, ge=0, le=1, description="agreement of what moves, and of the least alike parts of the pictures"
+        0.65,
+        ge=0,
+        le=1,
+        description="minimum agreement of duplicates, measured on what moves and on the least similar parts of the"
+        " pictures, 0 to 1",
     )
     min_overlap: float = Field(
-        0.7, gt=0, le=1, description="share of a clip's pictures that must be found in the other"
+        0.7,
+        gt=0,
+        le=1,
+        description="minimum share of a clip's pictures that the other clip must contain, 0 to 1",
     )
 
 
 class SemanticConfig(BaseModel, frozen=True, extra="forbid"):
-    """Clips that show the same kind of thing, by the embedding of a model."""
+    """Semantic duplicates: clips close to one another in the embedding of a model."""
 
-    enabled: bool = Field(False, description="drop clips near another in the model's embedding")
-    min_similarity: float = Field(0.97, ge=-1, le=1, description="cosine from which two clips are one")
-    cluster_size: int = Field(1000, ge=2, description="clips a cluster holds on average")
-    iterations: int = Field(20, ge=1, description="of k-means")
+    enabled: bool = Field(False, description="drop clips close to another clip in the model's embedding")
+    min_similarity: float = Field(0.97, ge=-1, le=1, description="minimum cosine similarity of duplicates")
+    cluster_size: int = Field(1000, ge=2, description="mean number of clips per k-means cluster")
+    iterations: int = Field(20, ge=1, description="maximum k-means iterations")
 
 
 class DedupConfig(BaseModel, frozen=True, extra="forbid"):
-    """What counts as a duplicate."""
+    """Deduplication."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})
 
@@ -98,12 +105,13 @@ class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     perceptual: PerceptualConfig = PerceptualConfig()
     semantic: SemanticConfig = SemanticConfig()
     older: tuple[str, ...] = Field(
-        (), description="finished datasets; new clips that one of them holds already are filtered"
+        (), description="finished datasets; new clips with a duplicate in one of them are filtered"
     )
     evaluation: tuple[str, ...] = Field(
         (),
-        description="finished datasets that models are evaluated on; clips that one of them holds are filtered",
+        description="finished evaluation datasets; clips with a duplicate in one of them are filtered",
     )
     device: Device = Field(
-        "auto", description="where candidates are sought; auto: a GPU where there is one and 20,000 clips"
+        "auto",
+        description="device of the candidate search; auto: a GPU, if there is one and at least 20,000 clips",
     )

@@ -1,4 +1,4 @@
-"""What a source says of itself, before any frame is decoded, and the limits it must keep."""
+"""Header of a source, read before any frame is decoded, and the limits a source must keep."""
 
 import re
 from dataclasses import dataclass
@@ -20,58 +20,63 @@ _PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is accepted of one source; the limits guard against decompression bombs."""
+    """Limits of an accepted source, a guard against decompression bombs."""
 
-    max_width: int = Field(8192, gt=0, description="pixels; wider sources fail")
-    max_height: int = Field(8192, gt=0, description="pixels; higher sources fail")
-    max_duration_s: float = Field(6 * 3600, gt=0, description="sources that claim to be longer fail")
-    max_frames: int = Field(2_000_000, gt=0, description="sources that hold more frames fail")
-    max_bytes: int = Field(256 * 10**9, gt=0, description="larger sources fail")
+    max_width: int = Field(8192, gt=0, description="maximum width of a source, pixels")
+    max_height: int = Field(8192, gt=0, description="maximum height of a source, pixels")
+    max_duration_s: float = Field(
+        6 * 3600, gt=0, description="maximum duration of a source, by its header and by its frames, seconds"
+    )
+    max_frames: int = Field(2_000_000, gt=0, description="maximum number of frames of a source")
+    max_bytes: int = Field(256 * 10**9, gt=0, description="maximum size of a source, bytes")
     max_decode_s: float = Field(
-        4 * 3600.0, gt=0, description="seconds of processor time for decoding a source once"
+        4 * 3600.0, gt=0, description="maximum CPU time for decoding a source once, seconds"
     )
     max_pixels_per_byte: float = Field(
         3e5,
         gt=0,
-        description="pixels decoded, or encoded, for each byte of a source; sources that show more, and more than 20"
-        " billion (10,000 frames of 1080p), fail",
+        description="maximum pixels decoded, or encoded, per byte of a source; 20 billion pixels (10,000 frames of"
+        " 1080p) are always allowed",
     )
     max_fill: float = Field(
         100.0,
         ge=1,
-        description="frames of clips for each frame of a source whose pictures are held; sources that need more, and"
-        " more than 1,000, fail",
+        description="maximum clip frames per frame of a source, where long frame durations are filled up; 1,000 frames"
+        " are always allowed",
     )
     max_growth: float = Field(
         200.0,
         gt=0,
-        description="bytes of clips for each byte of a source; clips beyond that, and beyond 256 MiB, fail",
+        description="maximum bytes of clips per byte of a source; 256 MiB are always allowed",
     )
     hdr: Literal["tonemap", "reject"] = Field(
-        "tonemap", description="PQ and HLG sources: tonemap to BT.709 SDR, or reject"
+        "tonemap",
+        description="treatment of PQ and HLG sources; tonemap: convert to BT.709 SDR; reject: fail them",
     )
     interlaced: Literal["deinterlace", "keep", "reject"] = Field(
-        "deinterlace", description="frames of two fields: one full picture of each, keep the comb, or reject"
+        "deinterlace",
+        description="treatment of interlaced frames; deinterlace: one full picture per frame; keep: leave the comb;"
+        " reject: fail the source",
     )
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A source's own description, which decoding may prove wrong.
+    """Header of a source, which decoding may prove wrong.
 
     Attributes:
-        container: FFmpeg's name of the container format.
-        codec: of the picture stream.
-        pixel_format: as stored, or "" when the stream does not say.
-        width: as stored, before rotation and pixel aspect.
-        height: as stored.
-        rate: frames per second as the container states it, or None.
-        promised_s: duration the container claims for the picture stream, or None.
-        audio_codec: of the first audio stream, or None when there is none.
-        pixel_aspect: width of a stored pixel over its height, or None when unknown; the container's word goes
-            before the codec's.
-        interlaced: whether the header says so; only frames tell for certain.
-        metadata: textual tags of container and stream, by lower-case name.
+        container: Name of the container format in FFmpeg.
+        codec: Name of the video codec in FFmpeg.
+        pixel_format: Stored pixel format, or "" when the stream does not say.
+        width: Stored width, pixels, before rotation and pixel aspect.
+        height: Stored height, pixels.
+        rate: Frames per second in the header, or None.
+        promised_s: Duration of the video stream in the header, seconds, or None.
+        audio_codec: Codec of the first audio stream, or None without one.
+        pixel_aspect: Width of a stored pixel over its height, or None when unknown; the container overrides
+            the codec.
+        interlaced: True when the header says so; only the frames are certain.
+        metadata: Textual tags of container and stream, by lower-case name.
     """
 
     container: str
@@ -88,10 +93,10 @@ class Probe:
 
 
 def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -> Probe:
-    """Describes an opened source.
+    """Read the header of an opened source.
 
     Raises:
-        SourceError: it breaks a limit.
+        SourceError: The source breaks a limit.
     """
     if container.size > config.max_bytes:
         raise SourceError(f"has {container.size} bytes; probe.max_bytes allows {config.max_bytes}")
@@ -123,7 +128,7 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
 
 
 def check_size(width: int, height: int, config: ProbeConfig) -> None:
-    """Raises `SourceError` for a picture that is too large."""
+    """Raise `SourceError` for a picture above the size limits."""
     if width > config.max_width or height > config.max_height:
         raise SourceError(
             f"is {width}x{height}; probe.max_width and probe.max_height allow"
@@ -132,7 +137,7 @@ def check_size(width: int, height: int, config: ProbeConfig) -> None:
 
 
 def check_frame(frame: VideoFrame, config: ProbeConfig) -> None:
-    """Raises `SourceError` for a decoded frame that is not accepted, whatever the header said."""
+    """Raise `SourceError` for a decoded frame that breaks a limit, whatever the header said."""
     check_size(frame.width, frame.height, config)
     if config.hdr == "reject" and frame.color_trc in (hdr.PQ, hdr.HLG):
         raise SourceError("is HDR (PQ or HLG); probe.hdr is set to reject it")

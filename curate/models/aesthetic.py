@@ -23,13 +23,13 @@ Floats = NDArray[np.float32]
 
 
 class AestheticConfig(BaseModel, frozen=True, extra="forbid"):
-    """The score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the head's own CLIP model."""
+    """Score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the CLIP model of the head."""
 
     weights: str | None = Field(
-        None, description="file of the head, .safetensors or .pth; empty: no aesthetic score"
+        None, description="weights of the aesthetic head, .safetensors or .pth; empty: no aesthetic score"
     )
     reduce: Literal["mean", "min"] = Field(
-        "mean", description="of the pictures' scores: their mean, or the worst picture"
+        "mean", description="pooling of the picture scores of a clip: their mean or their minimum"
     )
 
 

@@ -19,25 +19,28 @@ Floats = NDArray[np.float32]
 
 
 class EmbedConfig(BaseModel, frozen=True, extra="forbid"):
-    """Which embedding of the clip lies beside it as KEY.video.npy."""
+    """Video embedding of each clip, stored beside it as KEY.video.npy."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})
 
     backend: Literal["none", "perceptual", "open_clip"] = Field(
         "perceptual",
-        description="perceptual: how clips look, needs no weights; open_clip: what they show, searchable by words",
+        description="embedding; perceptual: the look of clips, without weights; open_clip: their content by a CLIP"
+        " model, searchable by text",
     )
     model: str = Field(
-        "ViT-B-32", description="open_clip: a name it knows, a folder with its weights, or hf-hub:OWNER/NAME"
+        "ViT-B-32",
+        description="open_clip model: a name in its list, a folder with weights, or hf-hub:OWNER/NAME",
     )
     pretrained: str = Field(
-        "", description="open_clip: file of weights, or tag of a training run; empty when model is a folder"
+        "",
+        description="open_clip weights: a file, or the tag of a training run; empty when model is a folder",
     )
-    frames: int = Field(8, ge=1, le=256, description="pictures per clip, evenly spaced, pooled by mean")
-    batch_clips: int = Field(8, ge=1, le=1024, description="clips that go through the model at once on a GPU")
-    dtype: Literal["float16", "float32"] = Field("float16", description="of the stored vector")
-    device: Device = Field("auto", description="auto: the GPU where there is one")
-    threads: int = Field(1, ge=1, le=256, description="processor threads of the model, when on the CPU")
+    frames: int = Field(8, ge=1, le=256, description="pictures per clip, evenly spaced and mean-pooled")
+    batch_clips: int = Field(8, ge=1, le=1024, description="clips per forward pass on a GPU")
+    dtype: Literal["float16", "float32"] = Field("float16", description="dtype of the stored vector")
+    device: Device = Field("auto", description="device of the model; auto: the GPU, if there is one")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of the model, on the CPU")
 
 
 @dataclass(frozen=True)

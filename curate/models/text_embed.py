@@ -20,21 +20,25 @@ Array = NDArray[Any]
 
 
 class TextEmbedConfig(BaseModel, frozen=True, extra="forbid"):
-    """Which text encoder's output lies beside the clip as KEY.text.npy."""
+    """Text embedding of each caption, stored beside the clip as KEY.text.npy."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch"})
 
     model: str | None = Field(
         None,
-        description="folder of a transformers text encoder (T5, umT5, CLIP, BERT ...), or OWNER/NAME; empty: none",
+        description="folder of a transformers text encoder (T5, umT5, CLIP, BERT ...), or OWNER/NAME on the hub; empty:"
+        " no text embedding",
     )
     max_tokens: int = Field(
-        256, ge=1, le=4096, description="longer captions are cut; the model's own limit holds too"
+        256,
+        ge=1,
+        le=4096,
+        description="maximum caption length, tokens, within the limit of the model; longer captions are truncated",
     )
-    dtype: Literal["float16", "float32"] = Field("float16", description="of the stored array")
-    batch: int = Field(16, ge=1, le=1024, description="captions that go through the encoder at once on a GPU")
-    device: Device = Field("auto", description="auto: the GPU where there is one")
-    threads: int = Field(1, ge=1, le=256, description="processor threads of the encoder, when on the CPU")
+    dtype: Literal["float16", "float32"] = Field("float16", description="dtype of the stored array")
+    batch: int = Field(16, ge=1, le=1024, description="captions per forward pass on a GPU")
+    device: Device = Field("auto", description="device of the encoder; auto: the GPU, if there is one")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of the encoder, on the CPU")
 
 
 class TextEmbedder:

@@ -34,16 +34,17 @@ _BYTES_OF_PIXELS = 0.75  # clips of twice the pixels have 2**0.75 times the byte
 class ForecastConfig(BaseModel, frozen=True, extra="forbid"):
     """How large the sample is, and what things cost."""
 
-    sample: int = Field(20, ge=2, description="sources worked on; what comes of them is kept for the run")
+    sample: int = Field(20, ge=2, description="sources processed in full; their results are kept for the run")
     headers: int = Field(
         2000,
         ge=2,
-        description="sources whose headers are read for duration, size and codec; others go by bytes",
+        description="maximum number of sources whose headers are read for duration, size and codec; others are"
+        " estimated by bytes",
     )
-    core_hour_price: float = Field(0.04, ge=0, description="price of one CPU core for an hour")
-    gpu_hour_price: float = Field(2.5, ge=0, description="price of one GPU for an hour")
+    core_hour_price: float = Field(0.04, ge=0, description="price of one CPU core-hour")
+    gpu_hour_price: float = Field(2.5, ge=0, description="price of one GPU-hour")
     gb_month_price: float = Field(0.023, ge=0, description="price of keeping 10^9 bytes for a month")
-    currency: str = Field("USD", max_length=8, description="that the prices are in")
+    currency: str = Field("USD", max_length=8, description="currency of the prices")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which detector finds the shots of a source."""
+"""Choice of the shot detector."""
 
 from typing import ClassVar, Literal
 
@@ -16,51 +16,52 @@ _NETWORKS = ("transnetv2", "hybrid")
 
 
 class ShotConfig(BaseModel, frozen=True, extra="forbid"):
-    """How sources are split into shots; the detectors are compared in docs/benchmarks/shots.md."""
+    """Splitting of sources into shots; docs/benchmarks/shots.md compares the detectors."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})
 
     detector: Literal["colour", "hybrid", "transnetv2", "fixed"] = Field(
         "colour",
-        description="colour: fast, on a CPU; transnetv2: a network, twenty times as slow; hybrid: colour, and the "
-        "network where colour doubts; fixed: cuts at equal distances without looking",
+        description="shot detector; colour: fast, on the CPU; transnetv2: a neural network, twenty times as slow;"
+        " hybrid: colour, with the network for doubtful transitions; fixed: cuts at a fixed stride",
     )
     device: Device = Field(
         "cpu",
-        description="where transnetv2 and hybrid run the network; on a GPU each worker takes run.shots_gpus of it",
+        description="device of the network of transnetv2 and hybrid; on a GPU each worker reserves run.shots_gpus of"
+        " one",
     )
     colour: ColourDetectorConfig = Field(
         ColourDetectorConfig(), description="thresholds of colour, and of hybrid"
     )
-    hybrid: HybridConfig = Field(HybridConfig(), description="when hybrid asks and believes the network")
+    hybrid: HybridConfig = Field(HybridConfig(), description="thresholds of hybrid")
     transnetv2: TransNetConfig = Field(TransNetConfig(), description="thresholds of transnetv2")
-    fixed: FixedStrideConfig = Field(FixedStrideConfig(), description="the stride of fixed")
+    fixed: FixedStrideConfig = Field(FixedStrideConfig(), description="stride of fixed")
 
     @property
     def may_use_gpu(self) -> bool:
-        """Whether a network runs on the GPU, if there is one."""
+        """True when a network runs on the GPU, if there is one."""
         return self.detector in _NETWORKS and self.device != "cpu"
 
 
 def check_detector(config: ShotConfig) -> None:
-    """Find out before any work whether the detector can be had.
+    """Check before any work that the packages and the device of the detector are there.
 
     Raises:
-        UsageError: Its package is not installed, or it shall run on a GPU and there is none.
+        UsageError: The package is not installed, or a GPU is configured and there is none.
     """
     if config.detector in _NETWORKS:
         network(config.device)
 
 
 def make_detector(config: ShotConfig, fps: float) -> ShotDetector:
-    """A fresh detector for one source.
+    """Return a new detector for one source.
 
     Args:
-        config: Which detector, and its thresholds.
-        fps: Frames per second of the source, on average, above 0.
+        config: Choice and thresholds of the detector.
+        fps: Mean frames per second of the source, above 0.
 
     Raises:
-        UsageError: The detector needs a package that is not installed.
+        UsageError: The package of the detector is not installed.
     """
     if config.detector == "fixed":
         return FixedStrideDetector(config.fixed, fps)

@@ -10,9 +10,9 @@ _SIZE = (64, 36)  # what the other readers of the same frames expect; this detec
 
 
 class FixedStrideConfig(BaseModel, frozen=True, extra="forbid"):
-    """Where to cut without looking."""
+    """Shots of equal length."""
 
-    stride_s: float = Field(10.0, gt=0, description="length of a shot; the last one may be shorter")
+    stride_s: float = Field(10.0, gt=0, description="length of each shot but the last, seconds")
 
 
 class FixedStrideDetector:

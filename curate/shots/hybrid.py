@@ -34,16 +34,16 @@ _AROUND = 8  # frames beside a nomination that a window judged before must have
 
 
 class HybridConfig(BaseModel, frozen=True, extra="forbid"):
-    """What the colour detector nominates below its own thresholds, and when the network agrees."""
+    """Nominations by the colour detector below its own thresholds, and their confirmation by the network."""
 
     nominations: Nominations = Field(
-        Nominations(), description="thresholds above which, up to those of colour, the network is asked"
+        Nominations(), description="thresholds above which, and up to those of colour, the network decides"
     )
     threshold: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="probability above which the network sees a transition begin where one is nominated",
+        description="probability above which the network confirms a nominated transition",
     )
 
 

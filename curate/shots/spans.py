@@ -1,4 +1,4 @@
-"""From shots to spans: every second of a source belongs to exactly one span."""
+"""Spans of a source, made from its shots: every second of a source belongs to exactly one span."""
 
 import bisect
 import math
@@ -25,25 +25,31 @@ _OVER_S = 0.1
 
 
 class SpanConfig(BaseModel, frozen=True, extra="forbid"):
-    """How shots become clip spans."""
+    """Splitting of shots into clip spans."""
 
-    min_clip_s: float = Field(2.0, ge=0, description="shorter shots are filtered")
+    min_clip_s: float = Field(
+        2.0, ge=0, description="minimum clip length, seconds; shorter shots are filtered"
+    )
     max_clip_s: float = Field(
-        10.0, gt=0, description="longer shots are cut into parts of at most about this length"
+        10.0, gt=0, description="approximate maximum clip length, seconds; longer shots are split"
     )
     crop_s: float = Field(
-        0.0, ge=0, description="left out at both ends of every shot, where a detector's edge may be off"
+        0.0,
+        ge=0,
+        description="time cropped from both ends of every shot, seconds, against imprecise shot boundaries",
     )
     max_gap_s: float = Field(
         5.0,
         gt=0,
-        description="a picture held for longer is a gap between shots: filtered, and in no clip; a slow film may hold"
-        " its pictures for three usual frames, and none is held for longer than max_clip_s",
+        description="maximum duration of a frame within a clip, seconds; a longer one is filtered as a gap between"
+        " shots. At least three times the source's usual frame duration is allowed, and never more than"
+        " max_clip_s",
     )
     long_shots: Literal["full", "equal", "stride"] = Field(
         "full",
-        description="full: parts of max_clip_s, of which the last but one gives way where the last would be too"
-        " short; equal: equal parts, which are cut in a second pass; stride: parts of max_clip_s and what remains",
+        description="splitting of long shots; full: parts of max_clip_s, the last but one shortened where the last"
+        " would be too short; equal: equal parts, cut in a second pass; stride: parts of max_clip_s and the"
+        " rest",
     )
 
     @model_validator(mode="after")

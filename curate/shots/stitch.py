@@ -27,24 +27,28 @@ Floats = NDArray[np.float32]
 
 
 class StitchConfig(BaseModel, frozen=True, extra="forbid"):
-    """When two neighbouring shots are one. Defaults and what they cost: docs/benchmarks/stitch.md."""
+    """Merging of over-split shots. docs/benchmarks/stitch.md has the measurements behind the defaults."""
 
-    enabled: bool = Field(True, description="take back cuts between pictures of one scene")
-    samples_per_s: float = Field(6.25, gt=0, le=60, description="pictures embedded per second of the source")
+    enabled: bool = Field(True, description="merge neighbouring shots that show one scene")
+    samples_per_s: float = Field(6.25, gt=0, le=60, description="embedded pictures per second of the source")
     min_similarity: float = Field(
         0.7,
         ge=-1,
         le=1,
-        description="similarity over a cut, motion allowed for, from which two shots are one",
+        description="minimum cosine similarity across a cut, with the allowance for motion, at which two shots are"
+        " merged",
     )
     motion_weight: float = Field(
-        0.5, ge=0, le=2, description="share of the motion around a cut that is forgiven"
+        0.5,
+        ge=0,
+        le=2,
+        description="allowance for motion, as a share of the embedding distance between samples near the cut",
     )
     min_inner_similarity: float = Field(
         0.2,
         ge=-1,
         le=1,
-        description="a shot whose own start and end are less alike drifts and is not stitched on",
+        description="minimum cosine similarity of the start and the end of a shot; a less similar shot is not merged",
     )
 
 

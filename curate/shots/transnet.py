@@ -25,16 +25,19 @@ Chances = NDArray[np.float32]  # [n, 2]: of a transition at the frame, of the fr
 
 
 class TransNetConfig(BaseModel, frozen=True, extra="forbid"):
-    """When the network is believed."""
+    """Thresholds of TransNetV2."""
 
     threshold: float = Field(
-        0.5, gt=0, lt=1, description="probability above which a frame begins a transition; its authors' value"
+        0.5,
+        gt=0,
+        lt=1,
+        description="probability above which a frame begins a transition; 0.5 is the authors' value",
     )
     span_threshold: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="probability above which a frame beside a transition counts as mixed, by the second head",
+        description="probability in the second head above which a frame next to a transition is part of it",
     )
 
 

@@ -47,36 +47,40 @@ class _Cut(NamedTuple):
 
 
 class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
-    """Thresholds of the shot detector; the defaults and their margins are in docs/benchmarks/shots.md."""
+    """Thresholds of the colour detector; docs/benchmarks/shots.md has the measurements behind the defaults."""
 
     cut_threshold: float = Field(
-        0.4, gt=0, description="a hard cut is reported above this chance; lower finds more and errs more"
+        0.4,
+        gt=0,
+        description="probability above which a hard cut is reported; a lower threshold finds more cuts and more false"
+        " ones",
     )
     gradual_threshold: float = Field(
         0.95,
         gt=0,
-        description="a dissolve, wipe or the like is reported where the chance of a frame exceeds this; "
-        "lower finds more and errs more",
+        description="probability above which a frame makes a dissolve, wipe or similar transition; a lower threshold"
+        " finds more transitions and more false ones",
     )
     blank_contrast: float = Field(
         4.0,
         ge=0,
-        description="standard deviation of luminance, 0..255, below which a frame is black, white or empty",
+        description="contrast below which a frame is blank (black, white or one tone): standard deviation of the"
+        " luminance, 0 to 255",
     )
     difference_threshold: float = Field(
         0.65,
         gt=0,
-        description="a fade or another gradual transition is reported when the pictures before and after it "
-        "differ by more than this",
+        description="minimum difference of the pictures before and after a fade or another gradual transition, 0 to"
+        " about 1.2",
     )
 
 
 class Nominations(BaseModel, frozen=True, extra="forbid"):
-    """What is not reported, but is worth a second look; below the thresholds of the detector."""
+    """Thresholds of doubtful transitions, below those of the detector, that the network decides."""
 
-    cut_threshold: float = Field(0.2, gt=0, description="chance above which a hard cut is nominated")
+    cut_threshold: float = Field(0.2, gt=0, description="probability above which a hard cut is nominated")
     gradual_threshold: float = Field(
-        0.4, gt=0, description="chance above which a gradual transition is nominated"
+        0.4, gt=0, description="probability above which a gradual transition is nominated"
     )
 
 
