@@ -1,4 +1,4 @@
-"""What a blend file may say: Megatron-Energon's MetadatasetV2, and a few keys of our own."""
+"""Keys of a blend file: Megatron-Energon's MetadatasetV2, and a few keys of our own."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -12,10 +12,10 @@ Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)]
 
 
 class Subset(BaseModel, frozen=True, extra="forbid"):
-    """A range of samples, in the order they have in the shards."""
+    """Range of samples, in the order of the shards."""
 
     range: tuple[Any, Any] = Field(
-        description="[0%, 80%], or numbers of samples as [100, 200] or [100, end]; the end is not included"
+        description="[0%, 80%], or numbers of samples as [100, 200] or [100, end]; the end is exclusive"
     )
 
     @model_validator(mode="after")
@@ -25,44 +25,42 @@ class Subset(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def span(self) -> Span:
-        """The range in numbers."""
+        """Parsed range."""
         return span_of(*self.range)
 
 
 class Node(BaseModel, frozen=True, extra="forbid"):
-    """A dataset, another blend file, or a blend of nodes; exactly one of path, blend and blend_epochized."""
+    """Dataset, other blend file, or blend of nodes; exactly one of path, blend and blend_epochized."""
 
     path: str | None = Field(
         default=None,
-        description="folder or s3:// URI of a dataset, or another blend file (.yaml); relative to this file",
+        description="folder or s3:// URI of a dataset, or of another blend file (.yaml), relative to this file",
     )
-    blend: tuple["WeightedNode", ...] | None = Field(
-        default=None, description="nodes that are mixed by weight"
-    )
+    blend: tuple["WeightedNode", ...] | None = Field(default=None, description="nodes mixed by weight")
     blend_epochized: tuple["RepeatedNode", ...] | None = Field(
-        default=None, description="nodes of which each sample comes so and so often in an epoch"
+        default=None, description="nodes mixed by repetitions per epoch"
     )
     split_part: str | None = Field(
         default=None,
-        description="which part of the dataset, train or val; null is the split that was asked for",
+        description="split of the dataset, train or val; null: the requested split",
     )
-    subset: Subset | None = Field(default=None, description="only a range of the samples")
+    subset: Subset | None = Field(default=None, description="range of the node's samples; null: all")
     subflavors: dict[str, Any] = Field(
-        default_factory=dict, description="facts about the samples, to read; outer ones replace inner ones"
+        default_factory=dict, description="metadata attached to the samples; outer nodes override inner ones"
     )
     name: Annotated[str, Field(pattern=r"^[^/]+$")] | None = Field(
         default=None,
-        description="for reports and curricula; null is the last part of the path (not in Energon)",
+        description="name in reports and curricula; null: last part of the path (not in Energon)",
     )
     weight_by: Literal["samples", "tokens"] | None = Field(
-        default=None, description="what the weights of a blend count; null is samples (not in Energon)"
+        default=None, description="unit of a blend's weights; null: samples (not in Energon)"
     )
     epoch_samples: Annotated[int, Field(gt=0, le=MAX_EPOCH_SAMPLES)] | None = Field(
         default=None,
-        description="samples of an epoch of a blend; null is as many as its nodes hold together (not in Energon)",
+        description="samples drawn from a blend per epoch; null: the number its nodes hold (not in Energon)",
     )
     shuffle_over_epochs_multiplier: Literal[1] = Field(
-        default=1, description="of Energon; an epoch here never leaves a sample out in favour of another"
+        default=1, description="accepted for Energon; an epoch never trades one sample for another"
     )
 
     @model_validator(mode="after")
@@ -85,18 +83,20 @@ class Node(BaseModel, frozen=True, extra="forbid"):
 
 
 class WeightedNode(Node, frozen=True, extra="forbid"):
-    """A node of a blend."""
+    """Node of a blend."""
 
-    weight: Factor = Field(default=1.0, description="share of the blend, over the sum of its weights")
+    weight: Factor = Field(default=1.0, description="share of the blend, relative to the sum of its weights")
 
 
 class RepeatedNode(Node, frozen=True, extra="forbid"):
-    """A node of a blend_epochized."""
+    """Node of a blend_epochized."""
 
-    repetitions: Factor = Field(default=1.0, description="how often a sample comes in an epoch; also 0.5")
+    repetitions: Factor = Field(
+        default=1.0, description="times each sample comes per epoch; fractions allowed"
+    )
 
 
 class BlendFile(BaseModel, frozen=True, extra="forbid"):
-    """A whole file."""
+    """Content of a blend file."""
 
-    splits: dict[str, Node] = Field(min_length=1, description="a node for train, val, ...")
+    splits: dict[str, Node] = Field(min_length=1, description="root node of each split: train, val, ...")

@@ -1,4 +1,4 @@
-"""What training looks like from step to step: images before videos, small before large."""
+"""Curriculum: blend weights and bucket shapes by optimizer step, such as images before videos."""
 
 from itertools import pairwise
 from typing import Annotated, Self
@@ -10,27 +10,27 @@ from loader.buckets.buckets import BucketConfig
 
 
 class Stage(BaseModel, frozen=True, extra="forbid"):
-    """What a stretch of steps changes of the configuration beside it; what it leaves out stays."""
+    """Overrides of the configuration during a range of steps; unset keys keep their values."""
 
     until_step: PositiveInt | None = Field(
-        default=None, description="the first step of the next stage; null, for the last stage, is for ever"
+        default=None, description="first step of the next stage; null, in the last stage: no end"
     )
     weights: dict[str, Factor] | tuple[Factor, ...] | None = Field(
         default=None,
-        description="of the blend's nodes, by name (images, web/images), or of all nodes of the outermost blend",
+        description="weights of blend nodes by name (images, web/images), or of all nodes of the outermost blend",
     )
     frames: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = Field(
-        default=None, description="allowed frame counts, in place of the buckets' own"
+        default=None, description="allowed numbers of frames; null: those of the buckets"
     )
     sizes: Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], Field(min_length=1)] | None = Field(
-        default=None, description="allowed [height, width] in pixels, in place of the buckets' own"
+        default=None, description="allowed [height, width] in pixels; null: those of the buckets"
     )
 
     def buckets(self, config: BucketConfig) -> BucketConfig:
-        """The bucket configuration of this stage.
+        """Return the bucket configuration of this stage.
 
         Raises:
-            pydantic.ValidationError: the frames or sizes are no bucket configuration, for one because one comes twice.
+            pydantic.ValidationError: frames or sizes make no valid bucket configuration, such as a repeated value.
         """
         changed = {"frames": self.frames, "sizes": self.sizes}
         given = {name: value for name, value in changed.items() if value is not None}
@@ -38,7 +38,7 @@ class Stage(BaseModel, frozen=True, extra="forbid"):
 
 
 class Curriculum(RootModel[tuple[Stage, ...]], frozen=True):
-    """The stages of a run, in order; the last has no end."""
+    """Stages of a run, in order; the last stage has no end."""
 
     root: tuple[Stage, ...] = Field(min_length=1)
 
@@ -52,9 +52,9 @@ class Curriculum(RootModel[tuple[Stage, ...]], frozen=True):
         return self
 
     def place_at(self, step: int) -> int:
-        """The place of the stage of an optimizer step, counted from 0 over the whole run."""
+        """Return the number of the stage of an optimizer step; steps count from 0 over the whole run."""
         return sum(stage.until_step is not None and stage.until_step <= step for stage in self.root)
 
     def stage_at(self, step: int) -> Stage:
-        """The stage of an optimizer step."""
+        """Return the stage of an optimizer step."""
         return self.root[self.place_at(step)]

@@ -1,4 +1,4 @@
-"""Dual-constraint buckets: which shape a sample trains at, and how many make a microbatch."""
+"""Dual-constraint buckets: the training shape of each sample and the batch size B of each shape."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from loader.buckets.unassigned import Unassigned, unassigned
 from loader.dataset.plan_index import PlanIndex
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
-"""What decides B: a budget of equation 2, the configured limit, or that one sample must always run."""
+"""Constraint that decides B: a budget of equation 2, `max_batch`, or the minimum of one sample."""
 
 _SAME_ASPECT = 0.05  # log ratio; 480x832 and 720x1280 are both "16:9" and 0.026 apart
 
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """A class of samples trained at one shape, in frames and pixels."""
+    """Class of samples trained at one shape, in frames and pixels."""
 
     frames: int
     height: int
@@ -35,20 +35,22 @@ class Bucket:
 
 
 class Budgets(BaseModel, frozen=True, extra="forbid"):
-    """What one microbatch may hold."""
+    """Budgets of one microbatch."""
 
-    memory_tokens: PositiveInt = Field(description="M_mem: tokens of one microbatch at most")
+    memory_tokens: PositiveInt = Field(description="M_mem: maximum tokens of a microbatch, B * S")
     compute_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="M_comp: B * S^p of one microbatch at most; null is no bound"
+        default=None, description="M_comp: maximum B * S^p of a microbatch; null: no limit"
     )
-    exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p, the exponent of a sample's cost S^p")
+    exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p: exponent of a sample's cost S^p")
     cost: Cost | None = Field(
-        default=None, description="seconds of a microbatch, fitted to measured steps; null counts B * S^p"
+        default=None, description="seconds of a microbatch, fitted to measured steps; null: B * S^p"
     )
     target_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="seconds of one microbatch at most, by its cost; null is no bound"
+        default=None, description="maximum seconds of a microbatch, by its cost; null: no limit"
     )
-    max_batch: PositiveInt | None = Field(default=None, description="samples of one microbatch at most")
+    max_batch: PositiveInt | None = Field(
+        default=None, description="maximum samples of a microbatch; null: no limit"
+    )
 
     @model_validator(mode="after")
     def _one_compute_bound(self) -> Self:
@@ -62,34 +64,36 @@ class Budgets(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def counted_cost(self) -> Cost:
-        """What a microbatch costs: ``cost``, or B * S^p."""
+        """Cost model of a microbatch: ``cost``, or B * S^p."""
         return self.cost or PowerCost(exponent=self.exponent)
 
     @property
     def cost_limit(self) -> float | None:
-        """The most a microbatch may cost, in the unit of ``counted_cost``; None is no bound."""
+        """Maximum cost of a microbatch, in the unit of ``counted_cost``; None for no limit."""
         return self.compute_budget if self.cost is None else self.target_step_s
 
 
 class BucketConfig(Budgets, frozen=True, extra="forbid"):
-    """The allowed shapes and the budgets that fix a microbatch's size at each."""
+    """Allowed shapes, and budgets that fix the batch size of each shape."""
 
-    frames: tuple[PositiveInt, ...] = Field(min_length=1, description="allowed frame counts")
+    frames: tuple[PositiveInt, ...] = Field(min_length=1, description="allowed numbers of frames")
     sizes: tuple[tuple[PositiveInt, PositiveInt], ...] = Field(
         min_length=1, description="allowed [height, width] in pixels"
     )
-    compression: Compression = Field(description="pixels per token along each axis")
+    compression: Compression = Field(
+        description="pixels per token along each axis, or the name of a model, such as wan"
+    )
     max_text_tokens: int = Field(
-        ge=0, description="text tokens counted for every sample; longer captions are cut"
+        ge=0, description="text tokens counted in S for every sample; longer captions are truncated"
     )
     max_upscale: float = Field(
-        default=1.25, ge=1.0, description="how far a sample may be enlarged to fill a size"
+        default=1.25, ge=1.0, description="maximum factor by which a sample is enlarged to fill a size"
     )
     max_crop: float = Field(
-        default=0.5, ge=0.0, lt=1.0, description="share of a frame that cropping may remove"
+        default=0.5, ge=0.0, lt=1.0, description="maximum share of a frame that is cropped away"
     )
     sampling: FrameSampling = Field(
-        default=FrameSampling(), description="which frames of a longer clip are trained on"
+        default=FrameSampling(), description="choice of a bucket's frames from a longer clip"
     )
 
     @model_validator(mode="after")
@@ -102,7 +106,7 @@ class BucketConfig(Budgets, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How many samples of one length make a microbatch, and what decides it."""
+    """Batch size B of one sequence length, and the constraint that decides it."""
 
     batch: int
     bound: Bound
@@ -110,18 +114,18 @@ class BatchSize:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The bucket of every sample of an index.
+    """Bucket of every sample of an index.
 
     Attributes:
         buckets: all allowed shapes, sorted.
         lengths: S of each bucket, in tokens.
         batch_sizes: B of each bucket.
-        budgets: what B was counted with.
-        cost: what a microbatch costs.
-        text_tokens: int32 [N], of each index row.
-        max_text_tokens: longer captions are cut.
-        bucket_of: int16 [N], int32 where there are so many buckets: for each index row a place in ``buckets``, or -1.
-        unassigned: rows that have -1, and why.
+        budgets: budgets that B follows from.
+        cost: cost model of a microbatch.
+        text_tokens: int32 [N], text tokens of each index row.
+        max_text_tokens: length in tokens that captions are truncated to.
+        bucket_of: int16 [N] (int32 for 2^15 buckets or more), place of each row's bucket in ``buckets``, or -1.
+        unassigned: rows with -1, and their reasons.
     """
 
     buckets: tuple[Bucket, ...]
@@ -135,25 +139,25 @@ class Assignment:
     unassigned: Unassigned
 
     def drawn_lengths(self) -> Places:
-        """S of every row of the index, 0 where it has no bucket; int64 [N]."""
-        # The last entry is that of -1.
+        """Return S of every index row, 0 for rows without a bucket; int64 [N]."""
+        # The appended 0 is the entry that -1 selects.
         return np.asarray(np.array([*self.lengths, 0])[self.bucket_of])
 
     def padded_lengths(self, rows_n: Numbers) -> Places:
-        """S of samples as their buckets have it; int64 [n]."""
+        """Return S of samples padded to their bucket's length; int64 [n]."""
         return np.asarray(np.array(self.lengths)[self.bucket_of[rows_n]])
 
     def own_lengths(self, rows_n: Numbers) -> Places:
-        """S of samples without padding, text as long as it is; int64 [n]."""
+        """Return S of samples with unpadded text; int64 [n]."""
         text_n = np.minimum(self.text_tokens[rows_n], self.max_text_tokens)
         return np.asarray(self.padded_lengths(rows_n) - self.max_text_tokens + text_n)
 
 
 def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
-    """S of every sample of the bucket.
+    """Return S of every sample of the bucket.
 
-    S_text counts as ``max_text_tokens``, not as the longest caption present: B is then safe for every
-    sample and depends on the configuration alone, so that it does not move when the dataset grows.
+    S_text counts as ``max_text_tokens``, not as the longest caption present. B is then safe for every sample and
+    depends on the configuration alone, so it does not change when the dataset grows.
     """
     return int(
         sequence_length(
@@ -163,13 +167,13 @@ def bucket_length(bucket: Bucket, config: BucketConfig) -> int:
 
 
 def batch_size(length: int, budgets: Budgets) -> BatchSize:
-    """B = max(1, min(floor(M_mem / S), floor(M_comp / S^p))), AdaptiveLoad equation 2, and ``max_batch``.
+    """Return B = max(1, min(floor(M_mem / S), floor(M_comp / S^p), max_batch)), AdaptiveLoad equation 2.
 
-    With a fitted cost the second bound is the samples that fit into ``target_step_s``.
+    With a fitted cost the second bound is the number of samples that fit into ``target_step_s``.
 
     Args:
         length: S, tokens of one sample.
-        budgets: of a microbatch.
+        budgets: budgets of a microbatch.
     """
     bounds: list[tuple[int, Bound]] = [(budgets.memory_tokens // length, "memory")]
     if budgets.cost_limit is not None:
@@ -181,9 +185,9 @@ def batch_size(length: int, budgets: Budgets) -> BatchSize:
 
 
 def with_cost(assignment: Assignment, cost: Cost) -> Assignment:
-    """The same samples in the same buckets, planned with another cost.
+    """Return the same samples in the same buckets, with another cost model.
 
-    B follows where the budgets count seconds too; where they count B * S^p, only the balance follows.
+    B changes where the budgets count seconds; where they count B * S^p, only the balance changes.
     """
     if assignment.budgets.cost is not None:
         budgets = assignment.budgets.model_copy(update={"cost": cost})
@@ -193,12 +197,12 @@ def with_cost(assignment: Assignment, cost: Cost) -> Assignment:
 
 
 def buckets_of(config: BucketConfig) -> tuple[Bucket, ...]:
-    """All allowed shapes, sorted."""
+    """Return all allowed shapes, sorted."""
     return tuple(Bucket(frames, *size) for frames in sorted(config.frames) for size in sorted(config.sizes))
 
 
 def shapes_of(config: BucketConfig) -> dict[str, Any]:
-    """What of a configuration decides each sample's bucket and frames, as JSON values."""
+    """Return the keys that decide each sample's bucket and frames, as JSON values."""
     values = config.model_dump(
         mode="json", include={"frames", "sizes", "max_upscale", "max_crop", "sampling"}
     )
@@ -210,17 +214,16 @@ def assign(
     config: BucketConfig,
     keep: Callable[[Callable[[], Numbers]], Numbers] = lambda make: make(),
 ) -> Assignment:
-    """Gives every sample the bucket that keeps most of it.
+    """Assign every sample to the bucket that keeps most of it.
 
-    The frame count is the largest allowed one not above what frame sampling finds in the sample. Of the
-    sizes it can fill without more than ``max_upscale`` and ``max_crop``, it gets the one of nearest aspect
-    ratio (by log ratio; within 5 % counts as equal), then of nearest area. A sample without such a bucket is
-    listed with its reason.
+    The frame count is the largest allowed one that frame sampling finds in the sample. Only sizes that the sample fills
+    within ``max_upscale`` and ``max_crop`` count. Among them the nearest aspect ratio wins (by log ratio; within 5 %
+    counts as equal), then the nearest area. Samples without such a bucket are listed with a reason.
 
     Args:
-        index: of the samples.
-        config: the allowed shapes.
-        keep: takes what finds each sample's bucket, and returns what it found, perhaps in another process.
+        index: plan index of the samples.
+        config: allowed shapes and budgets.
+        keep: function that runs or caches the computation of bucket numbers, such as once per machine.
     """
     frame_counts = sorted(config.frames)
     sizes = sorted(config.sizes)
@@ -265,7 +268,7 @@ def _nearest_sizes(
     sizes: list[tuple[int, int]],
     config: BucketConfig,
 ) -> NDArray[np.int64]:
-    """For each sample a place in ``sizes``, or -1; resolutions are few, so each is decided once."""
+    """Return each sample's place in ``sizes``, or -1; each distinct resolution is decided once."""
     shape_U, place_N = distinct(height_N.astype(np.int64) << 32 | width_N)
     height_U1, width_U1 = (shape_U >> 32)[:, None], (shape_U & 0xFFFFFFFF)[:, None]
     height_K, width_K = np.asarray(sizes, dtype=np.float64).T
@@ -273,7 +276,7 @@ def _nearest_sizes(
     upscale_UK = np.maximum(height_K / height_U1, width_K / width_U1)
     aspect_UK = np.abs(np.log(width_K / height_K) - np.log(width_U1 / height_U1))
     area_UK = np.abs(np.log(height_K * width_K) - np.log(height_U1 * width_U1))
-    # Cover and crop keeps the smaller ratio over the larger one of a frame: exp(-|log ratio|).
+    # Cover and crop keeps min(ratio) / max(ratio) of a frame: exp(-|log ratio|).
     fits_UK = (upscale_UK <= config.max_upscale) & (1 - np.exp(-aspect_UK) <= config.max_crop)
 
     aspect_UK = np.where(fits_UK, aspect_UK, np.inf)

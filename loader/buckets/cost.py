@@ -1,4 +1,4 @@
-"""What a microbatch costs: seconds on one rank, from its batch size B and its sequence length S."""
+"""Cost models: seconds of a microbatch on one rank, from its batch size B and sequence length S."""
 
 from typing import Annotated, Literal
 
@@ -12,50 +12,49 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LinearQuadraticCost(BaseModel, frozen=True, extra="forbid"):
-    """a + b*B*S + c*B*S^2: projections and MLPs grow with the tokens, attention with their square.
+    """Cost a + b*B*S + c*B*S^2: projections and MLPs grow linearly with the tokens, attention quadratically.
 
-    A DiT layer of width d takes about 24*S*d^2 + 4*S^2*d operations per sample, so that attention outweighs the
-    rest from S = 6*d on.
+    A DiT layer of width d takes about 24*S*d^2 + 4*S^2*d FLOPs per sample, so attention dominates above S = 6*d.
     """
 
     kind: Literal["linear_quadratic"] = "linear_quadratic"
-    fixed_s: NonNegative = Field(0.0, description="a: seconds of every microbatch, whatever it holds")
+    fixed_s: NonNegative = Field(0.0, description="a: fixed seconds per microbatch")
     token_s: NonNegative = Field(description="b: seconds per token")
     square_s: NonNegative = Field(description="c: seconds per token squared")
 
     def sample_s(self, length: ArrayLike) -> Floats:
-        """Seconds that each further sample of S tokens adds."""
+        """Return the seconds that each sample of S tokens adds to a microbatch."""
         tokens = np.asarray(length, np.float64)
         return np.asarray(self.token_s * tokens + self.square_s * tokens**2)
 
 
 class PowerCost(BaseModel, frozen=True, extra="forbid"):
-    """a + b*B*S^p (AdaptiveLoad, section 3.2). With a = 0, b = 1 and p = 2 it counts B*S^2 instead of seconds."""
+    """Cost a + b*B*S^p (AdaptiveLoad, section 3.2); with a = 0, b = 1 and p = 2 it counts B*S^2, not seconds."""
 
     kind: Literal["power"] = "power"
-    fixed_s: NonNegative = Field(0.0, description="a: seconds of every microbatch, whatever it holds")
-    scale_s: NonNegative = Field(1.0, description="b: seconds per token to the power of p")
-    exponent: float = Field(2.0, ge=1, le=3, description="p")
+    fixed_s: NonNegative = Field(0.0, description="a: fixed seconds per microbatch")
+    scale_s: NonNegative = Field(1.0, description="b: seconds per token to the power p")
+    exponent: float = Field(2.0, ge=1, le=3, description="p: exponent of the sequence length")
 
     def sample_s(self, length: ArrayLike) -> Floats:
-        """Seconds that each further sample of S tokens adds."""
+        """Return the seconds that each sample of S tokens adds to a microbatch."""
         return np.asarray(self.scale_s * np.asarray(length, np.float64) ** self.exponent)
 
 
 Cost = LinearQuadraticCost | PowerCost
-"""A cost model; ``kind`` tells which."""
+"""Cost model, discriminated by ``kind``."""
 
 
 def seconds(cost: Cost, batch: ArrayLike, length: ArrayLike) -> Floats:
-    """Seconds of microbatches of B samples of S tokens; the arguments broadcast against each other."""
+    """Return the cost of microbatches of B samples of S tokens; the arguments broadcast against each other."""
     return np.asarray(cost.fixed_s + np.asarray(batch, np.float64) * cost.sample_s(length))
 
 
 def largest_batch(cost: Cost, length: ArrayLike, target_s: float) -> Places:
-    """floor((target - a) / cost of a sample): the samples that fit into a step time; 0 where not even one does.
+    """Return floor((target - a) / cost of a sample), the samples that fit into a step time; 0 if none fits.
 
     For `PowerCost` this is floor(M_comp / S^p) with M_comp = (target - a) / b (AdaptiveLoad, equation 2).
     """
-    # A target of exactly k samples means k, whichever way the platform rounds.
+    # The margin makes a target of exactly k samples mean k on every platform.
     fits = (target_s - cost.fixed_s) / cost.sample_s(length) + 1e-9
     return np.maximum(0, np.floor(fits)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Which frames of a clip are trained on."""
+"""Frame sampling: the choice of a bucket's frames from a longer clip."""
 
 import hashlib
 from typing import Literal, Self
@@ -11,18 +11,23 @@ from loader.base.arrays import Floats, Places
 
 
 class FrameSampling(BaseModel, frozen=True, extra="forbid"):
-    """How a bucket's frames are chosen from a clip that has more.
+    """Choice of a bucket's frames from a clip that has more.
 
-    window: as many frames in a row, from a random one on. all: from the first one on. stride: every ``stride``-th from
-    a random one on. fps: as a video of ``fps`` frames per second would show them, from a random one on; where the clip
-    has fewer per second, frames repeat.
+    window: consecutive frames from a random one on. all: consecutive frames from the first one on. stride: every
+    ``stride``-th frame from a random one on. fps: resampled to ``fps`` frames per second, from a random frame on;
+    frames
+    repeat where the clip has fewer per second.
     """
 
     mode: Literal["window", "all", "stride", "fps"] = Field(
-        "window", description="window, all, stride or fps"
+        "window", description="choice of frames from a longer clip; all: the first frames"
     )
-    stride: PositiveInt | None = Field(None, description="with mode stride: frames from one to the next")
-    fps: float | None = Field(None, gt=0, le=1000, description="with mode fps: frames per second")
+    stride: PositiveInt | None = Field(
+        None, description="`mode: stride`: frames from one chosen frame to the next"
+    )
+    fps: float | None = Field(
+        None, gt=0, le=1000, description="`mode: fps`: frames per second after resampling"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -33,29 +38,29 @@ class FrameSampling(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def step(self, clip_fps: ArrayLike) -> Floats:
-        """Frames of the clip from one chosen frame to the next."""
+        """Return the distance between chosen frames, in frames of the clip."""
         if self.fps is None:
             return np.full(np.shape(clip_fps), float(self.stride or 1))
         return np.asarray(np.asarray(clip_fps, np.float64) / self.fps)
 
     def available(self, frames: ArrayLike, clip_fps: ArrayLike) -> Places:
-        """How many frames clips offer; the arguments broadcast against each other.
+        """Return the number of frames that clips offer; the arguments broadcast against each other.
 
         Args:
-            frames: of the clips.
-            clip_fps: their frames per second.
+            frames: number of frames of each clip.
+            clip_fps: frames per second of each clip.
         """
-        # A frame at exactly the end counts, whichever way the platform rounds.
+        # The margin counts a frame at exactly the end on every platform.
         reach = (np.asarray(frames) - 1) / self.step(clip_fps) + 1e-6
         return np.floor(reach).astype(np.int64) + 1
 
     def starts(self, clip_frames: ArrayLike, clip_fps: ArrayLike, count: ArrayLike) -> Places:
-        """From how many frames on a choice may begin, at least 1; the arguments broadcast against each other.
+        """Return the number of possible first frames, at least 1; the arguments broadcast against each other.
 
         Args:
-            clip_frames: of the clips.
-            clip_fps: their frames per second.
-            count: frames wanted.
+            clip_frames: number of frames of each clip.
+            clip_fps: frames per second of each clip.
+            count: number of frames to choose.
         """
         if self.mode == "all":
             return np.ones(np.broadcast_shapes(np.shape(clip_frames), np.shape(count)), np.int64)
@@ -63,13 +68,13 @@ class FrameSampling(BaseModel, frozen=True, extra="forbid"):
         return np.maximum(1, np.asarray(clip_frames) - last)
 
     def frames(self, words: str, clip_frames: int, clip_fps: float, count: int) -> Places:
-        """The numbers of ``count`` frames, int64, rising; a pure function.
+        """Return the numbers of ``count`` frames, int64, rising; a pure function.
 
         Args:
-            words: what fixes the random choice; the same words choose the same frames.
-            clip_frames: of the clip; `available` says whether they are enough.
+            words: seed of the random choice; equal words choose equal frames.
+            clip_frames: number of frames of the clip, enough by `available`.
             clip_fps: frames per second of the clip.
-            count: wanted.
+            count: number of frames to choose.
         """
         step = float(self.step(clip_fps))
         digest = hashlib.blake2b(words.encode(), digest_size=8).digest()

@@ -1,10 +1,9 @@
-"""The closed loop: step times measured in training correct the cost they were planned with.
+"""Closed loop: refit the cost model to step times measured in training.
 
-AdaptiveLoad (section 3.2) names such a loop and gives no rule. Ours: at a set point the cost is fitted again to what
-was measured since the last one, without the steps that something else slowed down, and the new cost is taken only
-when it explains clearly more. Noise alone therefore changes nothing, and a plan never changes between set points.
-Ranks that are slow at everything are named, and their times count as if they were not: else their number of samples,
-which says nothing of shapes, would decide what shapes cost.
+AdaptiveLoad (section 3.2) names such a loop and gives no rule. Here, at each set point the cost is fitted to the
+timings since the last one, without outliers. The new cost replaces the old one only if it explains the timings clearly
+better, so noise alone changes nothing. Plans never change between set points. Ranks that are slow for every shape are
+reported and their times rescaled; otherwise their number of samples would distort the fitted cost of shapes.
 """
 
 from collections.abc import Mapping
@@ -19,45 +18,45 @@ from loader.buckets.cost_fit import Timings, fit_linear_quadratic, linear_quadra
 from loader.buckets.rank_speed import odd_ranks
 
 _TRIMS = 3
-_NAMED = 8  # odd ranks, in the log
+_NAMED = 8  # slow ranks listed in the log
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 
 
 class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
-    """When a cost is replaced."""
+    """Set points at which measured step times may replace the cost model."""
 
-    every_steps: int = Field(200, ge=1, description="optimizer steps from one set point to the next")
-    min_timings: int = Field(100, ge=10, description="fewer measured microbatches change nothing")
+    every_steps: int = Field(200, ge=1, description="optimizer steps between set points")
+    min_timings: int = Field(100, ge=10, description="measured microbatches needed to change the cost")
     keep_error: float = Field(
-        0.02, ge=0, description="a cost whose median error is at most this is kept, whatever else would fit"
+        0.02, ge=0, description="median relative error up to which the current cost is kept without a new fit"
     )
     improvement: float = Field(
         0.7,
         gt=0,
         lt=1,
-        description="a new cost must bring the median error below this share of the old one's",
+        description="a new cost must have a median error below this share of the old one's",
     )
     outliers: float = Field(
-        3.0, gt=1, description="standard deviations beyond which a time is left out of the fit"
+        3.0, gt=1, description="standard deviations beyond which a timing is left out of the fit"
     )
     odd_rank: float = Field(
         1.15,
         gt=1,
-        description="a rank that takes this many times as long as the median one for the same shapes, or the inverse,"
-        " is named, and its times are scaled to that one's",
+        description="ratio of a rank's time to the median rank's, for the same shapes, from which the rank (or its"
+        " inverse) is reported and its timings are rescaled",
     )
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """What came of a set point.
+    """Outcome of a set point.
 
     Attributes:
-        cost: to plan with from here on.
-        changed: whether it is a new one.
-        reason: in words, for the log.
+        cost: cost model for the following steps.
+        changed: True if `cost` is new.
+        reason: explanation for the log.
         error: median of |predicted / measured - 1| with ``cost``.
-        odd_ranks: how many times as long as the median rank others took for the same shapes, where they differ.
+        odd_ranks: ratio of a rank's time to the median rank's for the same shapes, for ranks that deviate.
     """
 
     cost: Cost
@@ -68,12 +67,12 @@ class Recalibration:
 
 
 def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
-    """Keeps or replaces a cost; a pure function, so that every rank with the same timings decides the same.
+    """Keep or replace a cost; a pure function, so every rank with the same timings decides the same.
 
     Args:
-        current: that the measured steps were planned with.
+        current: cost that the measured steps were planned with.
         timings: microbatches measured since the last set point, on all ranks.
-        config: when to replace.
+        config: thresholds for replacing the cost.
     """
     count = len(timings.step_s)
     if count < config.min_timings:
@@ -86,13 +85,13 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
 
 
 def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
-    """See `recalibrated`; of ranks that are equally fast."""
+    """Decide as `recalibrated` does, for timings of equally fast ranks."""
     before = _median_error(current, timings)
     if before <= config.keep_error:
         return Recalibration(current, False, f"the cost is {before:.1%} off", before)
     usual = _usual(timings, config.outliers)
     fit = fit_linear_quadratic(usual)
-    if fit.misfits:  # noise is no reason to keep a cost that is worse
+    if fit.misfits:  # a fit that cannot be trusted never replaces a cost
         return Recalibration(current, False, f"no better cost: {'; '.join(fit.misfits)}", before)
     after = _median_error(fit.cost, timings)
     if after > config.improvement * before:
@@ -107,14 +106,14 @@ def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Reca
 
 
 def _in_words(odd: Mapping[int, float]) -> list[str]:
-    """The slowest ones by their numbers."""
+    """Describe the slowest ranks, at most `_NAMED` of them."""
     named = sorted(odd, key=lambda rank: -odd[rank])[:_NAMED]
     told = [f"rank {rank} takes {odd[rank]:.2f} times as long as others" for rank in named]
     return [*told, f"{len(odd) - _NAMED} more ranks are odd"] if len(odd) > _NAMED else told
 
 
 def _at_one_speed(timings: Timings, factors: Mapping[int, float]) -> Timings:
-    """As if all ranks were as fast as those that are not named."""
+    """Rescale the timings of slow or fast ranks to the speed of the median rank."""
     step_s = timings.step_s.copy()
     for rank, factor in factors.items():
         step_s[timings.rank == rank] /= factor
@@ -122,7 +121,7 @@ def _at_one_speed(timings: Timings, factors: Mapping[int, float]) -> Timings:
 
 
 def _usual(timings: Timings, outliers: float) -> Timings:
-    """Without the times that lie far from what the others say of their shape."""
+    """Drop timings far from the linear-quadratic fit, in up to `_TRIMS` rounds."""
     for _ in range(_TRIMS):
         ratio = np.log(timings.step_s / seconds(linear_quadratic(timings), timings.batch, timings.length))
         off = np.abs(ratio - np.median(ratio))

@@ -1,4 +1,4 @@
-"""Token lengths from shapes alone: S = S_text + S_visual (AdaptiveLoad, section 3.2)."""
+"""Token lengths computed from shapes alone: S = S_text + S_visual (AdaptiveLoad, section 3.2)."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from pydantic import BaseModel, Field, model_validator
 
 
 class Compression(BaseModel, frozen=True, extra="forbid"):
-    """Pixels that become one token along each axis: the VAE's downsampling times the DiT's patch.
+    """Pixels per token along each axis: the VAE's downsampling times the DiT's patch size.
 
-    AdaptiveLoad counts with 8 x 16 x 16, causal.
+    AdaptiveLoad uses 8 x 16 x 16, causal.
     """
 
-    frames: int = Field(ge=1, description="frames per token")
+    frames: int = Field(ge=1, description="video frames per token")
     height: int = Field(ge=1, description="pixel rows per token")
     width: int = Field(ge=1, description="pixel columns per token")
-    causal: bool = Field(description="the first frame is a latent frame of its own, as in causal video VAEs")
+    causal: bool = Field(description="the first frame has a latent frame of its own, as in causal video VAEs")
 
     @model_validator(mode="before")
     @classmethod
@@ -40,22 +40,22 @@ COMPRESSIONS: dict[str, Compression] = {
     "wan": _causal(4, 16),
     "wan2.2-5b": _causal(4, 32),
 }
-"""Of known models, by name: the VAE's compression times the DiT's patch of 1 x 2 x 2; Cosmos is Predict1."""
+"""Compressions of known models by name: VAE compression times a DiT patch of 1 x 2 x 2; cosmos means Predict1."""
 
 
 def visual_tokens(
     frames: ArrayLike, height: ArrayLike, width: ArrayLike, compression: Compression
 ) -> NDArray[np.int64]:
-    """S_visual of videos of the given shapes; the arguments broadcast against each other.
+    """Return S_visual of videos of the given shapes; the arguments broadcast against each other.
 
-    Sizes that do not divide: height and width count a token for every part begun, since models pad
-    them; so do frames, but a causal VAE encodes whole groups after the first frame and drops the
-    rest, (frames - 1) // compression.frames + 1 latent frames.
+    Heights and widths that do not divide are rounded up, since models pad them; so are frames without `causal`.
+    A causal VAE encodes whole groups after the first frame and drops the rest:
+    (frames - 1) // compression.frames + 1 latent frames.
 
     Args:
-        frames: at least 1.
-        height: pixels.
-        width: pixels.
+        frames: number of frames, at least 1.
+        height: height in pixels.
+        width: width in pixels.
         compression: pixels per token along each axis.
     """
     frames = np.asarray(frames, dtype=np.int64)
@@ -72,7 +72,7 @@ def visual_tokens(
 def sequence_length(
     text_tokens: ArrayLike, frames: ArrayLike, height: ArrayLike, width: ArrayLike, compression: Compression
 ) -> NDArray[np.int64]:
-    """S = S_text + S_visual; the arguments broadcast against each other."""
+    """Return S = S_text + S_visual; the arguments broadcast against each other."""
     return np.asarray(text_tokens, dtype=np.int64) + visual_tokens(frames, height, width, compression)
 
 

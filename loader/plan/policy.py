@@ -1,4 +1,4 @@
-"""Policies: from a stream of microbatches to steps in which every rank has its share."""
+"""Policies: the assignment of microbatches to steps, ranks and slots."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
@@ -11,31 +11,31 @@ from loader.plan.balance import balanced
 from loader.plan.slots import slotted
 
 Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
-"""equal_token: as many tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and
-compute (AdaptiveLoad, equation 2), dealt in order. same_bucket: the same B, and in a slot one bucket for all ranks.
-balanced: the same B, and the microbatches of a step placed so that the ranks have equal work."""
+"""equal_token: equal tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and
+compute (AdaptiveLoad, equation 2), dealt in order. same_bucket: the same B, and one bucket per slot for all ranks.
+balanced: the same B, and the microbatches of a step assigned so that ranks have equal predicted cost."""
 
 Regime = Literal["step", "slot", "pack"]
-"""When ranks wait for each other: step: once a step (DDP, ZeRO-1/2); slot: after every microbatch (FSDP, pipelines).
-pack: samples of any shapes make sequences of equal cost, so that ranks may wait either way."""
+"""When ranks synchronize. step: once per optimizer step (DDP, ZeRO-1/2). slot: after every microbatch (FSDP,
+pipelines). pack: samples of mixed shapes packed into sequences of equal cost, which suit both."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-_WINDOW, _WINDOW_SIZE = 256, 2**21  # at most, in steps and in microbatches
+_WINDOW, _WINDOW_SIZE = 256, 2**21  # maximum size of a window, in steps and in microbatches
 
 BudgetsT = TypeVar("BudgetsT", bound=Budgets)
 
 
 @dataclass(frozen=True)
 class Division:
-    """How a step is divided.
+    """Layout of an optimizer step over the ranks.
 
     Attributes:
-        ranks: data-parallel.
-        microbatches: of a rank in a step, on average; or its packs.
-        policy: who runs what.
-        regime: when ranks wait for each other.
-        lookahead: in the slot regime, `balanced` may move a microbatch by fewer than this many steps.
+        ranks: number of data-parallel ranks.
+        microbatches: mean number of microbatches (or packs) per rank and step.
+        policy: assignment of microbatches to ranks.
+        regime: when ranks synchronize.
+        lookahead: window in steps within which `balanced` may move a microbatch, in the slot regime.
     """
 
     ranks: int
@@ -46,23 +46,23 @@ class Division:
 
     @property
     def per_step(self) -> int:
-        """Microbatches of a step, on all ranks."""
+        """Number of microbatches of a step, over all ranks."""
         return self.ranks * self.microbatches
 
     @property
     def window(self) -> int:
-        """Steps that are planned together: with lookahead many, since near both ends planning is worse."""
+        """Number of steps planned together; large with lookahead, since plans are worse near both ends."""
         if self.regime != "slot" or self.policy != "balanced" or self.lookahead == 1:
             return 1
         return max(self.lookahead, min(_WINDOW, _WINDOW_SIZE // self.per_step))
 
     @property
     def run(self) -> int:
-        """Microbatches in a row that have one bucket."""
+        """Number of consecutive microbatches from one bucket."""
         return self.ranks if self.policy == "same_bucket" else 1
 
     def same_steps(self, other: "Division") -> bool:
-        """Whether every step holds the same samples under both, whoever runs them."""
+        """Return whether every step holds the same samples under both, on whichever ranks."""
         return self._steps() == other._steps()
 
     def _steps(self) -> tuple[object, ...]:
@@ -74,13 +74,13 @@ class Division:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where the microbatches of one step run.
+    """Assignment of one step's microbatches to ranks and slots.
 
     Attributes:
-        rank: int64 [M].
-        slot: int64 [M], its place in the order of the rank's microbatches.
-        ranks: of the step.
-        regime: when ranks wait for each other.
+        rank: int64 [M], rank of each microbatch.
+        slot: int64 [M], place of each microbatch in its rank's order.
+        ranks: number of ranks of the step.
+        regime: when ranks synchronize.
     """
 
     rank: Places
@@ -90,7 +90,7 @@ class Placement:
 
 
 def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
-    """The budgets, or a bucket configuration, with what decides B under a policy."""
+    """Return budgets, or a bucket configuration, reduced to the constraints that a policy uses for B."""
     if policy != "equal_token":
         return budgets
     return budgets.model_copy(update={"compute_budget": None, "target_step_s": None})
@@ -99,16 +99,16 @@ def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
 def place(
     division: Division, costs: Floats, samples: Places, images: Flags
 ) -> list[tuple[Places, Placement]]:
-    """Divides the microbatches of a window into its steps, and places them.
+    """Divide the microbatches of a window into steps, and assign them to ranks and slots.
 
     Args:
-        division: of each step.
-        costs: float64 [M], in the order of the stream; M is whole steps, at most ``division.window`` of them.
-        samples: int64 [M], B of each.
-        images: bool [M], whether it holds images.
+        division: layout of each step.
+        costs: float64 [M], in stream order; M is a whole number of steps, at most ``division.window``.
+        samples: int64 [M], B of each microbatch.
+        images: bool [M], True for microbatches of images.
 
     Returns:
-        For each step the numbers of its microbatches, int64 [ranks x m], and where each of them runs.
+        For each step the numbers of its microbatches, int64 [ranks x m], and their placement.
     """
     ranks, steps = division.ranks, len(costs) // division.per_step
     if division.regime == "slot" and division.policy == "balanced":
@@ -121,7 +121,7 @@ def place(
 
 def _placed(division: Division, costs: Floats) -> Placement:
     ranks, number = division.ranks, np.arange(len(costs))
-    # One for each rank is balanced already, or cannot be; packs are balanced where they are made.
+    # One microbatch per rank leaves nothing to balance; packs are balanced when they are made.
     if division.policy != "balanced" or len(costs) == ranks or division.regime == "pack":
         return Placement(number % ranks, number // ranks, ranks, division.regime)
     rank = balanced(costs, ranks)

@@ -1,4 +1,4 @@
-"""Orders that are computed where they are asked for: a permutation by a Feistel network, of samples or of runs of them.
+"""Random access shuffling: a Feistel permutation of samples, or of runs of samples.
 
 A network over two coordinates l < a and r < b, with a b >= n, adds a keyed hash of one to the other, round by round.
 That permutes the a b pairs whatever the hash is; pairs beyond n are passed through again until they fall below it
@@ -18,24 +18,24 @@ from loader.base.columns import parts
 from loader.base.philox import words
 
 _ROUNDS = 16  # with 8, groups of five or six samples do not see all orders equally often
-_KEYS = _ROUNDS + 2  # of a group: those of the rounds, where its short run stands, where its first run begins
+_KEYS = _ROUNDS + 2  # per group: round keys, place of the short run, offset of the first run
 
 Words = NDArray[np.uint64]
 
 
 class Shuffle(BaseModel, frozen=True, extra="forbid"):
-    """How the samples of an epoch are shuffled within their buckets."""
+    """Shuffle of an epoch's samples within their buckets."""
 
     order: Literal["sorted", "permuted"] = Field(
         default="sorted",
-        description="sorted: random words are sorted in every epoch; permuted: a Feistel permutation, computed where"
-        " it is asked for, takes no time and no memory",
+        description="sorted: sort random words anew in every epoch; permuted: a Feistel permutation, computed on"
+        " access, without time or memory at the start of an epoch",
     )
     run: PositiveInt = Field(
         default=1,
         le=4096,
-        description="samples of a bucket that follow each other in their shard and in the order, so that one request"
-        " reads them; 1 shuffles single samples; more needs order: permuted",
+        description="samples of a bucket that stay adjacent in their shard and in the order, so that one request reads"
+        " them; 1 shuffles single samples; above 1 needs order: permuted",
     )
 
     @model_validator(mode="after")
@@ -49,11 +49,11 @@ SORTED = Shuffle()
 
 
 class Grouped(NamedTuple):
-    """Numbers of draws by group, the same in every epoch.
+    """Draws of an epoch, sorted by group; the same in every epoch.
 
     Attributes:
-        numbers: uint32 or int64 [N], those of a group in the order of their shards where that matters.
-        starts: int64 [G + 1], where each group begins, and the end.
+        numbers: uint32 or int64 [N], draws by group; within a group by place in the shards where `near_D` is given.
+        starts: int64 [G + 1], offset of each group in `numbers`, and the end.
     """
 
     numbers: Numbers
@@ -61,12 +61,12 @@ class Grouped(NamedTuple):
 
 
 def grouped(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Grouped:
-    """Group the draws that have a group from 1 on.
+    """Sort the draws by group, without group 0.
 
     Args:
-        group_D: integers [D]; 0 is not drawn.
-        groups: how many there are, some perhaps empty.
-        near_D: place of each draw in the order of the shards; None keeps the order of the numbers.
+        group_D: integers [D], group of each draw; 0 marks draws to leave out.
+        groups: number of groups; some may be empty.
+        near_D: place of each draw in the order of the shards; None keeps the order of the draws.
     """
     order = np.argsort(group_D, kind="stable") if near_D is None else np.lexsort((near_D, group_D))
     count_G = np.zeros(groups + 1, np.int64)
@@ -77,17 +77,17 @@ def grouped(group_D: Numbers, groups: int, near_D: Numbers | None = None) -> Gro
 
 @dataclass(frozen=True, eq=False)
 class Permuted:
-    """A random order of numbers within their groups, read like an array [N].
+    """Lazy random permutation within groups, indexed like an array [N].
 
     Attributes:
-        seed: as of `loader.base.philox.words`.
-        number: as of `loader.base.philox.words`.
-        purpose: as of `loader.base.philox.words`.
-        starts: int64 [G + 1], where each group begins, and the end.
-        members: what is ordered, by group; None: the places themselves.
-        run: so many members of a group stay together.
-        fillers: places at the end that repeat the ``last`` ones before them.
-        last: how many these are.
+        seed: Philox seed, see `loader.base.philox.words`.
+        number: Philox counter, see `loader.base.philox.words`.
+        purpose: Philox stream, see `loader.base.philox.words`.
+        starts: int64 [G + 1], offset of each group, and the end.
+        members: values to permute, by group; None permutes the places themselves.
+        run: length of the runs of members that stay adjacent.
+        fillers: places appended at the end, which repeat the ``last`` places before them.
+        last: number of places that fillers repeat.
     """
 
     seed: int
@@ -103,7 +103,7 @@ class Permuted:
         return int(self.starts[-1]) + self.fillers
 
     def __getitem__(self, places: "slice | Numbers") -> Numbers:
-        """The numbers at some places."""
+        """Return the values at some places."""
         if isinstance(places, slice):
             places = np.arange(*places.indices(len(self)))
         held = int(self.starts[-1])
@@ -115,9 +115,9 @@ class Permuted:
         return found_n if self.members is None else self.members[found_n]
 
     def _within(self, place_n: Places, group_n: Places) -> Places:
-        """What stands at places of their groups."""
+        """Map places to members, both counted within their groups."""
         keys_GK, size_G = self._keys, np.diff(self.starts)
-        full_G, short_G = np.divmod(size_G, self.run)  # whole runs, and samples of the one that is short
+        full_G, short_G = np.divmod(size_G, self.run)  # whole runs, and samples of the shorter last run
         if self.run == 1:
             return permuted(place_n, size_G[group_n], keys_GK[group_n, :_ROUNDS])
         size_n, full_n, short_n = size_G[group_n], full_G[group_n], short_G[group_n]
@@ -127,7 +127,7 @@ class Permuted:
         unit_n, inner_n = np.divmod(before_n, self.run)
         unit_n = permuted(unit_n, np.maximum(full_n, 1), keys_GK[group_n, :_ROUNDS])
         member_n = np.where(in_short, full_n * self.run + place_n - where_n, unit_n * self.run + inner_n)
-        # Each epoch cuts the runs at other samples.
+        # The offset differs by epoch, so that runs begin at other samples.
         return np.asarray((member_n + _below(keys_GK[group_n, -1], size_n)) % size_n)
 
     @cached_property
@@ -137,12 +137,12 @@ class Permuted:
 
 
 def permuted(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
-    """Return where a random permutation of 0 to size - 1 takes each place.
+    """Map each place by a random permutation of 0 to size - 1.
 
     Args:
         place_n: int64 [n], each below its size.
-        size_n: int64 [n].
-        keys_nR: uint64 [n, R], those of one permutation equal.
+        size_n: int64 [n], size of each place's permutation.
+        keys_nR: uint64 [n, R], round keys, equal for places of one permutation.
     """
     high_n = np.ceil(np.sqrt(size_n)).astype(np.uint64)
     low_n = -(-size_n // high_n.astype(np.int64)).astype(np.uint64)

@@ -1,6 +1,6 @@
-"""A disk cache of bytes that are slow to get, shared by all processes of a machine.
+"""Disk cache for slow reads, shared by all processes of a machine.
 
-Whatever the disk does, a run goes on: what cannot be kept, or is damaged, is loaded again.
+Faults of the disk never stop a run: entries that are damaged or could not be stored are loaded again.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 
 class CacheConfig(BaseModel, frozen=True, extra="forbid"):
-    """A disk cache of what was read from S3."""
+    """Disk cache of samples read from S3."""
 
-    folder: Path = Field(description="on a disk of this machine; all its ranks may use the same one")
-    max_gib: float = Field(gt=0, allow_inf_nan=False, description="most disk space the cache takes, in GiB")
+    folder: Path = Field(description="folder on a local disk; all ranks of the machine may share it")
+    max_gib: float = Field(gt=0, allow_inf_nan=False, description="maximum size of the cache in GiB")
 
     @property
     def max_bytes(self) -> int:
-        """The same in bytes."""
+        """Maximum size in bytes."""
         return int(self.max_gib * 2**30)
 
     @field_validator("folder", mode="before")
@@ -45,15 +45,14 @@ class CacheConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class DiskCache:
-    """Bytes by name, the least recently used of which leave when space runs out.
+    """LRU cache of bytes by name.
 
-    Threads and processes may share a folder, each through an object of its own or a copy of one; a use counts for
-    all of them and survives restarts. Two that miss the same name at the same time both load it. Nothing is done
-    before the first use.
+    Threads and processes may share a folder, each through its own object or a copy. Uses count for all of them and
+    survive restarts. Two concurrent misses of one name both load it. The folder is created on first use.
 
     Args:
-        folder: made when it is not there; the cache lies in a sub-folder and touches nothing beside it.
-        max_bytes: most disk space all entries together take, at any moment.
+        folder: parent folder, created if missing; the cache uses one subfolder of it.
+        max_bytes: maximum disk space of all entries together, at any moment.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
@@ -62,7 +61,11 @@ class DiskCache:
         self._warned = False
 
     def get(self, name: str, load: Callable[[], bytes]) -> bytes:
-        """The entry, or what ``load`` returns, which is kept. Raises what ``load`` raises."""
+        """Return the entry; on a miss call ``load``, store its result and return it.
+
+        Raises:
+            Exception: any error of ``load``.
+        """
         data = self.find(name)
         if data is None:
             data = load()
@@ -70,7 +73,7 @@ class DiskCache:
         return data
 
     def find(self, name: str) -> bytes | None:
-        """The entry; None when there is none or it is damaged."""
+        """Return the entry; None if it is missing or damaged."""
         try:
             with io.FileIO(self._path(name), opener=not_a_link) as file:
                 head, data = file.read(_HEAD.size), file.read()
@@ -83,7 +86,7 @@ class DiskCache:
             return None
 
     def keep(self, name: str, data: bytes) -> None:
-        """Makes it an entry, if the disk and the limit allow."""
+        """Store an entry, if the disk and the limit allow."""
         size = _HEAD.size + len(data)
         if on_disk(size) > self._space.max_bytes or time.monotonic() < self._paused_until:
             return
@@ -100,7 +103,7 @@ class DiskCache:
             self._pause(error)
 
     def drop(self, name: str) -> None:
-        """Forgets the entry, if there is one and the disk allows."""
+        """Remove the entry, if it exists and the disk allows."""
         with suppress(OSError):
             self._space.remove(self._path(name))
 
@@ -127,6 +130,6 @@ def _head(name: str, data: bytes) -> bytes:
 
 
 def _use(handle: int) -> None:
-    # The time that the system itself would set moves in steps of milliseconds.
+    # An explicit time, because the kernel's own timestamps advance in milliseconds.
     now = time.time_ns()
     os.utime(handle, ns=(now, now))

@@ -1,4 +1,4 @@
-"""What is streamed, in which order, and how far ahead."""
+"""Configuration of a video stream."""
 
 from pathlib import Path
 from typing import Self
@@ -14,59 +14,62 @@ from loader.read.decode import DecoderName
 
 
 class StreamConfig(BaseModel, frozen=True, extra="forbid"):
-    """What is streamed, and how far ahead."""
+    """Samples to stream, their order, and the depth of prefetching."""
 
     buckets: BucketConfig = Field(description="allowed shapes and budgets")
-    seed: int = Field(default=0, ge=0, lt=2**64, description="fixes the order and the frames of every epoch")
-    readers: PositiveInt = Field(default=16, description="requests in flight")
-    read_ahead_mib: PositiveInt = Field(
-        default=256, description="encoded bytes read ahead of decoding, at most"
-    )
+    seed: int = Field(default=0, ge=0, lt=2**64, description="seed of sample order and frame choice")
+    readers: PositiveInt = Field(default=16, description="concurrent read requests")
+    read_ahead_mib: PositiveInt = Field(default=256, description="maximum encoded MiB read ahead of decoding")
     cache: CacheConfig | None = Field(
         default=None,
-        description="local disk that keeps samples read from S3; shared by the ranks of a machine",
+        description="disk cache for samples read from S3, shared by the ranks of a machine; null: no cache",
     )
     workers: PositiveInt = Field(default=4, description="decoding threads")
     latents: bool = Field(
         default=True,
-        description="read latents and contexts where they are stored; false: clips, if they are there",
+        description="read stored latents and contexts where they exist; false: read clips",
     )
-    decode: bool = Field(default=True, description="false: microbatches hold encoded clips and no pixels")
+    decode: bool = Field(
+        default=True, description="decode clips to pixels; false: microbatches hold encoded clips"
+    )
     decoder: DecoderName = Field(
-        default="pyav", description="pyav; decord decodes upright MP4 where it is installed"
+        default="pyav", description="video decoder; decord, if installed, decodes upright MP4 only"
     )
-    prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the one in use")
-    pin_memory: bool = Field(default=False, description="pixels in page-locked memory, for copies to a GPU")
+    prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the current one")
+    pin_memory: bool = Field(default=False, description="page-locked memory for pixels, for copies to a GPU")
     microbatches: PositiveInt = Field(
         default=1,
-        description="of a rank in an optimizer step, on average; 1 leaves nothing to balance, 4 and more balance wide"
+        description="mean microbatches per rank and optimizer step; 1 leaves nothing to balance, 4 or more balance wide"
         " mixtures",
     )
     policy: Policy = Field(
         default="balanced",
-        description="balanced: equal work for all ranks; dual_constraint, equal_token, same_bucket: its rivals",
+        description="assignment of microbatches to ranks: balanced equalizes predicted cost; the others are baselines",
     )
     regime: Regime = Field(
         default="step",
-        description="when ranks wait for each other: once a step (DDP), or in every slot (FSDP, pipelines); pack:"
-        " samples of any shapes in sequences of equal cost",
+        description="when ranks synchronize: step: once per optimizer step (DDP); slot: after every microbatch (FSDP,"
+        " pipelines); pack: mixed shapes packed into sequences of equal cost",
     )
-    shuffle: Shuffle = Field(default=SORTED, description="how samples are shuffled within their buckets")
+    shuffle: Shuffle = Field(default=SORTED, description="shuffle of samples within their buckets")
     node_folder: Path | None = Field(
         default=None,
-        description="folder on a disk or in the memory of this machine, as /dev/shm, where its ranks share plans that"
-        " one of them makes; null: each makes its own",
+        description="folder on a local disk or in memory, such as /dev/shm, where one rank of a machine stores plans"
+        " for all; null: each rank plans for itself",
     )
     lookahead: PositiveInt = Field(
-        default=4, le=1024, description="the slot regime moves a microbatch by fewer than this many steps"
+        default=4, le=1024, description="`regime: slot`: window in steps within which microbatches may move"
     )
     curriculum: Curriculum | None = Field(
-        default=None, description="stages by step: other weights of the blend, other frames or sizes"
+        default=None, description="stages by step: other blend weights, frames or sizes; null: none"
     )
-    epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null is for ever")
-    max_bad: NonNegativeInt = Field(default=8, description="bad samples that never stop the run")
+    epochs: PositiveInt | None = Field(default=None, description="passes over the dataset; null: no end")
+    max_bad: NonNegativeInt = Field(default=8, description="bad samples that are always tolerated")
     max_bad_share: float = Field(
-        default=0.01, ge=0, le=1, description="share of the samples beyond max_bad that may be bad"
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of samples, beyond max_bad, that may be bad before the run stops",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""How to reach a storage and how long to be patient with it."""
+"""Configuration of storage: endpoints, timeouts, retries, caches and permissions."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,61 +9,65 @@ from loader.storage.reach import check_prefix_uri
 
 
 class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """Settings of S3 and the web; a local folder needs none.
+    """Access to S3 and to web servers; local folders need no configuration.
 
-    Credentials are no part of it: boto3 finds them (environment, profile, role) in each process.
+    Credentials are not included: boto3 finds them (environment, profile, role) in each process.
     """
 
-    endpoint_url: str | None = Field(None, description="S3 endpoint, http(s)://host[:port]; AWS when unset")
-    region: str | None = Field(None, description="region of the bucket; boto3's own choice when unset")
-    max_attempts: int = Field(8, ge=1, le=100, description="tries in a row without progress before giving up")
-    backoff_base_s: float = Field(
-        0.2, ge=0, description="longest pause after the first failed try; then doubled"
+    endpoint_url: str | None = Field(None, description="S3 endpoint, http(s)://host[:port]; null: AWS")
+    region: str | None = Field(None, description="region of the bucket; null: boto3's default")
+    max_attempts: int = Field(
+        8, ge=1, le=100, description="consecutive attempts without progress before giving up"
     )
-    backoff_cap_s: float = Field(20.0, ge=0, description="longest pause after any failed try")
-    connect_timeout_s: float = Field(10.0, gt=0, description="longest wait for a connection")
+    backoff_base_s: float = Field(
+        0.2,
+        ge=0,
+        description="maximum pause in seconds after the first failed attempt; doubled after each further one",
+    )
+    backoff_cap_s: float = Field(20.0, ge=0, description="maximum pause in seconds after any failed attempt")
+    connect_timeout_s: float = Field(10.0, gt=0, description="timeout of a connection attempt, in seconds")
     read_timeout_s: float = Field(
-        60.0, gt=0, description="longest silence of a server, and longest wait for all headers of an answer"
+        60.0, gt=0, description="timeout between bytes of a response, and for all of its headers, in seconds"
     )
     request_timeout_s: float = Field(
         3600.0,
         gt=0,
-        description="longest time for one request and all its tries: a block, a page of a listing, a part that"
-        " is written, the whole file of a server without byte ranges",
+        description="timeout in seconds of one request with all retries: a block, a page of a listing, an uploaded"
+        " part, or the whole file of a server without byte ranges",
     )
     lease_s: float = Field(
         60.0,
         ge=1,
-        description="an S3 output whose writer did not renew its lease for so long may be taken over",
+        description="seconds without renewal after which another writer may take over the lease of an S3 output",
     )
     part_mib: int = Field(
-        32, ge=5, le=5120, description="files above this are uploaded in parts of this size"
+        32, ge=5, le=5120, description="part size in MiB of multipart uploads, which larger files use"
     )
-    block_mib: int = Field(8, ge=1, description="read-ahead of an open object, fetched by one request")
+    block_mib: int = Field(8, ge=1, description="MiB per request when an object is read in blocks")
     cache_mib: int = Field(
         8192,
         ge=0,
-        description="disk space in the temporary folder for each open remote object, so that every block is"
-        " fetched once and servers without byte ranges can be read; 0 for none",
+        description="MiB of temporary disk space per open remote object, which caches its blocks and makes servers"
+        " without byte ranges readable; 0: no cache",
     )
     node_folder: Path | None = Field(
         None,
-        description="folder on a disk of this machine where one process keeps the plan indices of remote datasets"
-        " for all; the temporary folder when unset",
+        description="folder on a local disk where one process stores the plan indices of remote datasets for all; null:"
+        " the temporary folder",
     )
     allowed_prefixes: tuple[str, ...] = Field(
         (),
-        description="what lists on the web and on S3 may name besides what lies where they lie:"
-        " https://host/folder/, s3://bucket/folder/, /folder/; https:// for every public host",
+        description="prefixes that lists on the web and on S3 may refer to besides their own host or bucket:"
+        " https://host/folder/, s3://bucket/folder/, /folder/; https:// allows every public host",
     )
     allow_private: bool = Field(
         False,
-        description="whether names in lists, and redirects, may lead to addresses that are not public: this"
-        " machine, your network",
+        description="allow names in lists, and redirects, to lead to addresses that are not public: this machine,"
+        " private networks",
     )
-    max_redirects: int = Field(5, ge=0, le=20, description="redirects of a web server that are followed")
+    max_redirects: int = Field(5, ge=0, le=20, description="maximum redirects followed per request")
     min_rate_kib_s: float = Field(
-        4.0, ge=0, description="servers of the web and of S3 that send slower count as silent"
+        4.0, ge=0, description="rate in KiB/s below which a web or S3 server counts as stalled"
     )
 
     @field_validator("endpoint_url")

@@ -1,8 +1,8 @@
-"""Which part of a step is shared among ranks as they become free, and who may run it: the dynamic tail.
+"""Dynamic tail: the part of a step that ranks take at run time, as they become free.
 
-Costs are never exact: with 5 % of error in each microbatch, 128 ranks idle 6 % whatever the plan. So a small part of a
-step is cut into pieces that are short for a rank. Every piece has a home, the rank that runs it by the plan, and some
-other ranks read it too; whoever is free first takes it (`loader.stream.claims`). Pure functions; no rank asks another.
+Predicted costs have errors: with 5 % per microbatch, 128 ranks idle 6 % under any static plan. A small part of each
+step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more ranks
+that read it, too; the first free one claims it (`loader.stream.claims`). Pure functions, without communication.
 """
 
 import heapq
@@ -14,35 +14,37 @@ from pydantic import BaseModel, Field
 from loader.base.arrays import Flags, Floats, Places
 from loader.plan.balance import balanced
 
-_COARSEST = 3  # dearest sample that is shared, in pieces
-_MANY = 0.25  # samples cheaper than this, in pieces, are many for their cost, and all are read several times
+_COARSEST = 3  # maximum cost of a sample that is shared, in pieces
+_MANY = 0.25  # cost per sample, in pieces, below which a piece holds many samples, each read by several ranks
 
 
 class TailConfig(BaseModel, frozen=True, extra="forbid"):
-    """How much of a step ranks share as they go."""
+    """Share of a step that ranks claim at run time."""
 
-    share: float = Field(default=0.12, gt=0, le=0.5, description="of a step's cost that is shared, at most")
+    share: float = Field(
+        default=0.12, gt=0, le=0.5, description="maximum share of a step's cost to claim at run time"
+    )
     piece: float = Field(
         default=0.02,
         gt=0,
         le=0.5,
-        description="cost of a piece at most, in mean loads of a rank, if samples allow",
+        description="maximum cost of a piece, as a share of a rank's mean load, if samples allow",
     )
-    readers: int = Field(default=4, ge=2, le=64, description="ranks that read a piece, its home included")
+    readers: int = Field(default=4, ge=2, le=64, description="ranks that read each piece, its home included")
 
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """A step in two parts.
+    """Step divided into fixed microbatches and shared pieces.
 
     Attributes:
-        fixed: int64 [F], numbers of the microbatches that stay whole; every rank has one or more of them.
-        fixed_rank: int64 [F], who runs each.
-        micro: int64 [P], microbatch that each piece is cut from; by home, and for one home in the order they are
-            taken.
-        start: int64 [P], number of its first sample there.
-        size: int64 [P], its samples.
-        home: int64 [P], rank that runs it unless another one is free earlier.
+        fixed: int64 [F], numbers of the microbatches that stay whole; every rank has at least one.
+        fixed_rank: int64 [F], rank of each fixed microbatch.
+        micro: int64 [P], number of the microbatch that each piece is cut from; sorted by home, then in the order of
+            claims.
+        start: int64 [P], number of the piece's first sample in its microbatch.
+        size: int64 [P], number of samples of each piece.
+        home: int64 [P], rank that runs the piece unless another rank claims it first.
     """
 
     fixed: Places
@@ -56,19 +58,19 @@ class Tail:
 def tail_of(
     costs: Floats, sizes: Places, counts: Flags, fixed_s: float, ranks: int, config: TailConfig
 ) -> Tail:
-    """Divide a step into what is placed and what is shared.
+    """Divide a step into fixed microbatches and shared pieces.
 
-    Pieces come from microbatches whose samples are about as dear as a piece may be, from the dearest of these samples
-    on: so they hold as few samples as may be, all of which several ranks read. Where these are too little, from dearer
-    samples, which make larger pieces, the cheapest first; then from those of which a piece takes many.
+    Pieces come first from microbatches whose samples cost about as much as a piece, dearest first: such pieces hold the
+    fewest samples, and all readers of a piece read all of its samples. If these do not suffice, dearer samples follow,
+    cheapest first, which make larger pieces. Samples of which a piece needs many come last.
 
     Args:
-        costs: float64 [M], of each microbatch.
-        sizes: int64 [M], B of each.
-        counts: bool [M], whether its samples count; fillers are never shared.
-        fixed_s: part of a microbatch's cost that does not grow with its samples.
-        ranks: of the step; M is at least as large.
-        config: how much is shared.
+        costs: float64 [M], cost of each microbatch.
+        sizes: int64 [M], B of each microbatch.
+        counts: bool [M], False for fillers, which are never shared.
+        fixed_s: part of a microbatch's cost that does not grow with B.
+        ranks: number of ranks, at most M.
+        config: share and size of the pieces.
     """
     load = costs.sum() / ranks
     sample = (costs - fixed_s) / sizes
@@ -96,9 +98,9 @@ def tail_of(
 
 
 def victims(rank: int, ranks: int, readers: int) -> Places:
-    """Return the homes whose pieces a rank reads too, at distances that spread over all ranks; int64 [readers - 1].
+    """Return the homes whose pieces a rank reads, too, at distances spread over all ranks; int64 [readers - 1].
 
-    Late ranks then meet free ones wherever these are: distances grow by a constant factor, as in a hypercube.
+    Distances grow by a constant factor, as in a hypercube, so free ranks reach late ones anywhere.
     """
     others = min(readers, ranks) - 1
     distances = np.unique(np.round(ranks ** (np.arange(others) / max(others, 1))).astype(np.int64))
@@ -106,7 +108,7 @@ def victims(rank: int, ranks: int, readers: int) -> Places:
 
 
 def _homes(cost: Floats, loads: Floats) -> Places:
-    """Largest first, each to the rank with the least load."""
+    """Assign each piece to the least loaded rank, largest first."""
     heap = [(load, rank) for rank, load in enumerate(loads.tolist())]
     heapq.heapify(heap)
     home, values = np.empty(len(cost), np.int64), cost.tolist()
