@@ -51,7 +51,7 @@ class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
     topology: str | None = Field(
         None,
         description="cluster topology: dgx-h100, dgx-h200, pcie, single, or a JSON file of"
-        " train.cascade.placement.topology.Topology; null: one node with as many GPUs as the plan has",
+        " train.cascade.placement.topology.Topology; null: one node of all ranks",
     )
     handoff_mib: float | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: two would remove each other's checkpoints and mix their numbers."""
+"""Lease on a run's folder, so that only one run at a time writes checkpoints and metrics there."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[list[Storage]]:
-    """Hold the leases of a run's places: rank 0 takes them, the others learn what came of it. A collective.
+    """Hold the leases of a run's places; rank 0 takes them and the others receive the result. A collective.
 
     Args:
-        world: All ranks.
-        places: Folder of the run, and where its checkpoints lie apart from it.
-        command: What runs, for those who come too late.
+        world: all ranks.
+        places: folder of the run, and the separate place of its checkpoints, if any.
+        command: command line, shown to later runs that are refused.
 
     Yields:
-        The places, whose writes make sure on every rank that the lease is still held.
+        The places, whose writes check on every rank that the lease is still held.
 
     Raises:
-        RunError: Another run holds one; on every rank.
+        RunError: another run holds one; on every rank.
     """
     with ExitStack() as stack:
         ids: list[str] = []
@@ -50,7 +50,7 @@ def _taken(stack: ExitStack, place: Storage, command: str) -> str:
     """Take a lease, and return the name of its holder."""
     try:
         held = stack.enter_context(leased(place, command))
-    except NoLocksError as error:  # many a cluster's scratch has none, and training does not depend on it
+    except NoLocksError as error:  # scratch file systems often lack locks, and training does not need them
         _log.warning("%s", error)
         return _NONE
     assert isinstance(held, Fenced)

@@ -1,4 +1,4 @@
-"""Heartbeats of ranks: they name the rank that is gone when a collective breaks or hangs."""
+"""Heartbeats of ranks: they identify the lost rank when a collective breaks or hangs."""
 
 import os
 import sys
@@ -15,19 +15,19 @@ _NAMED = "heartbeat/lost"
 class Heartbeat:
     """Heartbeats in the store of the rendezvous, and the ranks whose heartbeats stop.
 
-    When a process dies, Gloo gives its peers an address at most, and their own end then breaks the collectives
-    of others; NCCL waits. Each rank also watches the next one and ends this process once that is silent for too
-    long: nothing else gets a thread out of NCCL.
+    When a process dies, Gloo reports at most its address to its peers, whose own exit breaks the collectives of
+    others; NCCL hangs. Each rank therefore watches the next one and ends its own process after the timeout:
+    nothing else interrupts a thread inside NCCL.
 
     Args:
         store: shared by all ranks.
-        rank: of this process.
+        rank: rank of this process.
         size: number of processes.
-        lost_after_s: silence after which a rank is given up.
+        lost_after_s: timeout after which a silent rank counts as lost.
     """
 
     def __init__(self, store: Store, rank: int, size: int, lost_after_s: float) -> None:
-        self._store = store.clone()  # a client of its own: one that waits for a key holds up all other calls
+        self._store = store.clone()  # a separate client, since a waiting call blocks all others
         self._rank, self._size, self._lost_after_s = rank, size, lost_after_s
         self._every_s = min(1.0, lost_after_s / 10)
         self._beats = 0
@@ -39,7 +39,7 @@ class Heartbeat:
         self._thread.start()
 
     def lost(self) -> str | None:
-        """Return the silent ranks in words, or None where every rank is alive; takes the time of some heartbeats."""
+        """Return the silent ranks in words, or None if all are alive; takes a few heartbeat intervals."""
         try:
             with self._lock:
                 if self._store.check([_NAMED]):
@@ -48,7 +48,7 @@ class Heartbeat:
             time.sleep(3 * self._every_s)
             with self._lock:
                 after = self._all()
-                # One that has ended in good order does not disturb others.
+                # Ranks that ended in good order are not lost.
                 silent = [
                     rank for rank in range(self._size) if before[rank] == after[rank] != _ENDED.encode()
                 ]
@@ -58,10 +58,10 @@ class Heartbeat:
             return "rank 0 or its torchrun, which held the ranks together,"
 
     def end(self, failed: bool) -> None:
-        """Stop; a rank that failed counts as lost, unless it failed because another one was."""
+        """Stop; a failed rank counts as lost unless another rank's loss made it fail."""
         self._over.set()
         self._thread.join()
-        with self._lock, suppress(RuntimeError):  # the process that held the store may be gone
+        with self._lock, suppress(RuntimeError):  # the process of the store may be gone
             if failed:
                 self._name(_in_words([self._rank]))
             else:
@@ -75,10 +75,10 @@ class Heartbeat:
                 with self._lock:
                     self._beat()
                     beat = self._store.get(neighbour)
-            except RuntimeError:  # `lost` tells, once the step has noticed
+            except RuntimeError:  # `lost` reports it once the step fails
                 return
             now = time.monotonic()
-            # After a pause of this process itself, nobody's silence means anything.
+            # After a pause of this process, silence of others is no evidence.
             paused, began = now - began > self._lost_after_s / 2, now
             if beat != heard or beat == _ENDED.encode() or paused:
                 heard, heard_at = beat, now
@@ -101,7 +101,7 @@ class Heartbeat:
         return list(self._store.multi_get([_key(rank) for rank in range(self._size)]))
 
     def _name(self, ranks: str) -> str:
-        """Record the rank that was lost first: those that end because of it are silent soon, too."""
+        """Record the first lost rank; others that end because of it fall silent soon, too."""
         return str(self._store.compare_set(_NAMED, "", ranks), "utf-8")
 
 
@@ -109,8 +109,8 @@ def lost_message(who: str, sign: str) -> str:
     """Return the error message for a lost rank.
 
     Args:
-        who: was lost.
-        sign: by which it was noticed here.
+        who: lost ranks, in words.
+        sign: evidence at this rank.
     """
     return (
         f"{who} was lost ({sign}); its own output may say why."

@@ -1,4 +1,4 @@
-"""The rendezvous of the ranks of one attempt, apart from those of the attempts before."""
+"""Rendezvous of the ranks of one attempt, separate from earlier attempts."""
 
 import time
 from uuid import uuid4
@@ -12,18 +12,18 @@ def meet(store: Store, rank: int, size: int, patience_s: float = 1800.0) -> Stor
     """Return a part of the store that is new to all ranks, once every rank has joined.
 
     torchrun keeps one store over its restarts, and Gloo looks up its peers' addresses under the same keys each
-    time: a rank that is quick to restart finds the address of a dead one and waits for it for half an hour. The
-    number of restarts is no remedy, for the agents of several nodes count them differently. So each rank shows
-    a token of its own, and rank 0 answers every new token with the name of the attempt.
+    time. A rank that restarts early would find the address of a dead peer and wait for half an hour. The number
+    of restarts cannot separate attempts, since agents of several nodes count it differently. Therefore each
+    rank publishes a token, and rank 0 answers every new token with the name of the attempt.
 
     Args:
         store: shared by all ranks.
-        rank: of this process.
+        rank: rank of this process.
         size: number of processes.
-        patience_s: how long to wait for the others.
+        patience_s: timeout for all ranks to join.
 
     Raises:
-        RunError: a rank does not come; only on rank 0.
+        RunError: a rank does not join in time; only on rank 0.
     """
     if rank > 0:
         token = uuid4().hex

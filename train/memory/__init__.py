@@ -1,1 +1,1 @@
-"""Memory of a step, counted without a GPU or measured with one."""
+"""Memory of a step: predicted by a dry run without a GPU, or measured on one."""

@@ -1,8 +1,8 @@
-"""What a run's steps take of a GPU's memory, known before there is a GPU.
+"""Dry run of a training step that predicts its GPU memory without a GPU.
 
-The run is laid out and makes its steps as rank 0 of any number of ranks, by the same code as in training, on tensors
-without data and over collectives that send nothing; so models, layouts and checkpointing policies are those of the run.
-Fused operators are taken to make their outputs and no more.
+Rank 0 of any number of ranks is laid out and runs steps with the training code, on tensors without data and
+with collectives that send nothing. Models, layouts and checkpointing policies are thus those of the run. Fused
+operators are assumed to allocate only their outputs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,14 +31,14 @@ _FAKE = torch.device("cpu")
 
 
 class Footprint(NamedTuple):
-    """Bytes of the rank that holds most.
+    """Bytes on the rank with the highest peak.
 
     Attributes:
-        state: weights, gradients, optimizer state, averages and frozen encoders: there all the time.
-        kept: what the forward of a microbatch keeps for its backward.
-        passes: most at once in the forward and the backward.
-        step: the same with the sums over ranks.
-        update: most at once when the optimizer makes its step.
+        state: permanent bytes: weights, gradients, optimizer state, EMA and frozen encoders.
+        kept: bytes that the forward of a microbatch saves for its backward.
+        passes: peak of forward and backward.
+        step: peak including the gradient reduction.
+        update: peak of the optimizer's update.
     """
 
     state: int
@@ -49,27 +49,27 @@ class Footprint(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Most at once."""
+        """Peak of the whole step."""
         return max(self.step, self.update)
 
 
 def rehearse(
     config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1, encoded: bool = False
 ) -> list[Footprint]:
-    """The memory of a step of one microbatch of each shape on each data-parallel rank, nothing compiled.
+    """Predict the memory of a step with one microbatch of each shape per data-parallel rank, uncompiled.
 
-    Not counted are what kernels use inside, what CUDA and its libraries reserve, and the forward of a published text
+    Excluded are workspaces of kernels, reserves of CUDA and its libraries, and the forward of a published text
     encoder.
 
     Args:
-        config: of the run.
-        shapes: of its microbatches.
-        ranks: that it will have.
-        encoded: videos come as latents: the VAE is left out, with its weights.
+        config: configuration of the run.
+        shapes: shapes of microbatches.
+        ranks: number of ranks.
+        encoded: True if latents are stored, so that the VAE and its weights are excluded.
 
     Raises:
-        UsageError: the run cannot be laid out, or not be rehearsed: blocks that the compiler checkpoints, stages, or a
-            model that looks at values.
+        UsageError: the layout is invalid, or the dry run does not support it: checkpointing by the
+            compiler, pipeline stages, or a model that depends on values.
     """
     if config.parallel.activation_checkpointing == "memory_budget":
         raise UsageError(
@@ -109,13 +109,13 @@ def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     passes = memory.peak
     layout.sum_gradients()
-    # On a GPU AdamW takes the roots of all second moments at once (foreach).
+    # On a GPU AdamW allocates the roots of all second moments at once (foreach).
     roots = sum(weight.nbytes for weight in layout.weights.values())
     return Footprint(state, kept, passes, memory.peak, state + roots)
 
 
 def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:
-    """As `train.step.losses.losses` makes them, [B]."""
+    """Return squared errors as `train.step.losses.losses` computes them, [B]."""
     bundle, bucket = layout.bundle, shape.bucket
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
     with torch.no_grad():
@@ -129,7 +129,7 @@ def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:
 
 
 def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The longest captions."""
+    """Return the longest captions' context and mask."""
     length = config.text.max_text_tokens
     if isinstance(config.text, HashedTextConfig):
         context, mask = bundle.text([" ".join(f"word{number}" for number in range(length))] * samples)
@@ -140,7 +140,7 @@ def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tens
 
 @contextmanager
 def _world(ranks: int) -> Iterator[World]:
-    """Rank 0 of so many, whose collectives do nothing."""
+    """Enter a world as rank 0 with collectives that do nothing."""
     if ranks == 1:
         yield World(0, 1, _FAKE)
         return
@@ -156,7 +156,7 @@ def _world(ranks: int) -> Iterator[World]:
 
 
 def _meet(grid: Ranks) -> None:
-    """Makes the groups that a layout asks for: they are made of numbers, and tensors are without from here on."""
+    """Create the process groups of a layout before tensors lose their data."""
     if grid.world.size == 1:
         return
     _ = grid.weights["dp_replicate", "dp_shard"]

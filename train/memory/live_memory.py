@@ -1,4 +1,4 @@
-"""The bytes that operators of PyTorch made and that are still in use, and the most there were at once."""
+"""Counter of live tensor bytes and their peak, for any device and for tensors without data."""
 
 import weakref
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Counts, inside of ``with``, the storages of what operators return, each once, until it is freed.
+    """Dispatch mode that counts each storage that operators return, once, until it is freed.
 
-    On any device, and of tensors without data (`torch._subclasses.FakeTensor`). What an operator uses inside is not
-    seen; tensors that were there before are not counted.
+    Works on any device, also for tensors without data (`torch._subclasses.FakeTensor`). Workspaces inside
+    operators and earlier tensors are not counted.
 
     Attributes:
-        peak: the most bytes at once.
+        peak: peak of live bytes.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     @property
     def live(self) -> int:
-        """Bytes in use now."""
+        """Live bytes."""
         storages = (reference() for reference in self._elastic.values())
         self._gathered = sum(storage.nbytes() for storage in storages if storage is not None)
         return self._bytes + self._gathered
@@ -40,12 +40,12 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             return NotImplemented
         out = func(*args, **(kwargs or {}))
         taken = _storages((args, kwargs))
-        # FSDP frees what it gathered by giving its storages no bytes, which no operator tells of.
+        # FSDP frees gathered weights by resizing storages to 0, which no operator reports.
         elastic = func.namespace == "fsdp"
         for key, storage in (_storages(out) | (taken if elastic else {})).items():
             if key in self._seen or key not in taken:
                 self._see(key, storage, elastic)
-        # What was gathered shrinks unseen, and grows for FSDP's operators alone.
+        # Gathered storages shrink unseen, and only FSDP's operators grow them.
         if elastic or self._bytes + self._gathered > self.peak:
             self.peak = max(self.peak, self.live)
         return out
@@ -76,5 +76,5 @@ def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
 
 
 def _wraps_others(kind: type) -> bool:
-    """Whether tensors of a type are made of others (DTensor), whose operators come here as well."""
+    """Return True for wrapper types (DTensor), whose inner operators are dispatched as well."""
     return hasattr(kind, "__tensor_flatten__")

@@ -1,7 +1,7 @@
-"""What microbatches of each shape take within the real step: seconds and memory, for the fits of costs and budgets.
+"""Measured time and memory of real steps for each microbatch shape, the input of cost and budget fits.
 
-AdaptiveLoad, section 3.2, measures (B, S) -> step time on synthetic tensors. Here every rank makes the same step as in
-training, with all its collectives, on clips of noise.
+AdaptiveLoad, section 3.2, measures (B, S) -> step time on synthetic tensors. Here every rank runs the training
+step with all its collectives, on clips of noise.
 """
 
 import math
@@ -28,12 +28,12 @@ WARM_UP = 1
 
 
 class Shape(NamedTuple):
-    """A microbatch's size.
+    """Size of a microbatch.
 
     Attributes:
-        bucket: of its clips.
-        batch: B.
-        length: S, with the longest caption.
+        bucket: frames, height and width of its clips.
+        batch: number of samples, B.
+        length: tokens per sample S, with the longest caption.
     """
 
     bucket: Bucket
@@ -42,17 +42,17 @@ class Shape(NamedTuple):
 
 
 class MeasuredShape(NamedTuple):
-    """What one shape took; the columns of a shape benchmark (`loader.buckets.measured_shapes`).
+    """Measured time and memory of one shape; the columns of a shape benchmark (`loader.buckets.measured_shapes`).
 
     Attributes:
-        batch: B.
-        length: S.
-        frames: of a clip.
-        height: in pixels.
-        width: in pixels.
-        step_s: of a step of one microbatch on each rank, the median; the slowest rank counts.
-        peak_gib: of the largest rank's memory; None on a CPU.
-        predicted_gib: what `train.memory.dry_run` says of it; None where it was not asked.
+        batch: number of samples, B.
+        length: tokens per sample, S.
+        frames: frames of a clip.
+        height: height in pixels.
+        width: width in pixels.
+        step_s: seconds of a step with one microbatch per rank: median over rounds, maximum over ranks.
+        peak_gib: peak memory, maximum over ranks; None on a CPU.
+        predicted_gib: prediction of `train.memory.dry_run`; None if not requested.
     """
 
     batch: int
@@ -66,7 +66,7 @@ class MeasuredShape(NamedTuple):
 
 
 def shapes(buckets: BucketConfig) -> list[Shape]:
-    """Each bucket with B = 1, 2, 4 and so on, and the most that ``memory_tokens`` allow; the smallest first."""
+    """Return each bucket with B = 1, 2, 4, ... and the maximum that ``memory_tokens`` allow, smallest first."""
     found = []
     for bucket in buckets_of(buckets):
         length = bucket_length(bucket, buckets)
@@ -79,16 +79,16 @@ def shapes(buckets: BucketConfig) -> list[Shape]:
 def measure(
     config: TrainConfig, buckets: BucketConfig, world: World, rounds: int = 3
 ) -> Iterator[MeasuredShape]:
-    """Makes steps of every shape, the smallest first; the same rows on every rank.
+    """Run steps of every shape, smallest first; yields the same rows on every rank.
 
     Args:
-        config: of the run; its schedule, checkpoints and log play no part.
-        buckets: of its stream.
+        config: configuration of the run; its schedule, checkpoints and log are ignored.
+        buckets: buckets of the run's stream.
         world: all ranks.
-        rounds: steps that are timed.
+        rounds: number of timed steps.
 
     Raises:
-        RunError: a shape does not fit the memory.
+        RunError: a shape does not fit into memory.
     """
     layout = lay_out(config, world)
     layout.share()
@@ -106,7 +106,7 @@ def measure(
 
 
 def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
-    """Seconds of the step of this number, as training makes it; the peak of a GPU's memory counts from its begin."""
+    """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
     batch = noise(config, shape, layout.ranks.along(*DATA).size, number)
     take_peak_bytes(world.device)
     _wait(world)
@@ -126,7 +126,7 @@ def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, numb
 
 
 def noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
-    """Clips of noise with the longest captions, as one of a step's microbatches on so many data-parallel ranks."""
+    """Return noise clips with the longest captions as one microbatch of a step on ``data_ranks`` ranks."""
     draw = torch.Generator().manual_seed(number)
     bucket, words = shape.bucket, range(config.text.max_text_tokens)
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
@@ -149,7 +149,7 @@ def noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Mi
 
 
 def _wait(world: World) -> None:
-    """Until all ranks, and what they asked their devices for, are here."""
+    """Synchronize all ranks and their devices."""
     world.barrier()
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)

@@ -1,1 +1,1 @@
-"""What is trained and what feeds it: the DiT, the video tokenizer, the text encoders."""
+"""Models: diffusion transformers, video tokenizers, text encoders."""

@@ -1,7 +1,7 @@
-"""The places where a DiT block meets its conditioning (adaptive layer norm).
+"""Adaptive layer norm: modulation and gated residuals of a DiT block.
 
-Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. Bound by memory traffic, so they run
-as the fused operators of `train.kernels`, which read a sample's vectors where they lie.
+Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. These operations are bound by
+memory traffic and run as the fused operators of `train.kernels`, which read a sample's vectors in place.
 """
 
 from typing import Any
@@ -19,13 +19,13 @@ EPS = 1e-6
 def modulate(
     x_BLD: torch.Tensor, shift_BD: torch.Tensor, scale_BD: torch.Tensor, segments: Segments | None = None
 ) -> torch.Tensor:
-    """``norm(x) * (1 + scale) + shift``, norm being a layer norm over D without weights; [B, L, D].
+    """Return ``norm(x) * (1 + scale) + shift``, [B, L, D]; norm is a layer norm over D without weights.
 
     Args:
-        x_BLD: tokens; [1, L, D] where they are packed.
-        shift_BD: of each sample.
-        scale_BD: of each sample.
-        segments: the samples of a packed sequence; None: each row of ``x`` is a sample.
+        x_BLD: tokens; [1, L, D] if packed.
+        shift_BD: shift of each sample.
+        scale_BD: scale of each sample.
+        segments: samples of a packed sequence; None: each row of ``x`` is a sample.
     """
     return layer_norm_modulate(x_BLD, scale_BD, shift_BD, EPS, **_how(x_BLD, segments))
 
@@ -33,7 +33,7 @@ def modulate(
 def gate_residual(
     x_BLD: torch.Tensor, branch_BLD: torch.Tensor, gate_BD: torch.Tensor, segments: Segments | None = None
 ) -> torch.Tensor:
-    """``x + gate * branch``, [B, L, D]; arguments as of `modulate`."""
+    """Return ``x + gate * branch``, [B, L, D]; arguments as in `modulate`."""
     gate = gate_BD[:, None] if segments is None else segments.spread(gate_BD)[None]
     return x_BLD + gate * branch_BLD
 
@@ -46,7 +46,7 @@ def gate_residual_modulate(
     scale_BD: torch.Tensor,
     segments: Segments | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gate_residual`, and `modulate` of it; [B, L, D] each."""
+    """Return `gate_residual`, and `modulate` of it; [B, L, D] each."""
     how = _how(x_BLD, segments)
     return gate_residual_norm_modulate(x_BLD, branch_BLD, gate_BD, scale_BD, shift_BD, EPS, **how)
 

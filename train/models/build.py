@@ -1,4 +1,4 @@
-"""From a configuration to its model, with weights or without."""
+"""Construction of models from their configuration, with or without weights."""
 
 import copy
 from collections.abc import Iterator
@@ -24,7 +24,6 @@ from train.models.st_dit import STDiT
 
 
 def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:
-    """The tokenizer a configuration describes."""
     return PatchTransform(config) if isinstance(config, PatchTransformConfig) else DiffusersVAE(config)
 
 
@@ -32,15 +31,15 @@ PUBLISHED = (Wan, CogVideoX, HunyuanVideo, Cosmos)
 
 
 def build_denoiser(config: ModelConfig | DiffusersConfig, channels: int, text_width: int) -> Denoiser:
-    """The model a configuration describes; under ``torch.device("meta")`` without weights.
+    """Build a model; under ``torch.device("meta")`` without weights.
 
     Args:
-        config: the architecture.
+        config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
 
     Raises:
-        UsageError: a published model is not there, of another family, or does not fit latents and text.
+        UsageError: a published model is missing, unsupported, or does not match latents and text.
     """
     if isinstance(config, DiffusersConfig):
         return _published(config, channels, text_width)
@@ -62,13 +61,13 @@ def _published(config: DiffusersConfig, channels: int, text_width: int) -> Diffu
 
 
 def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and initial value of each parameter, on the CPU, drawn as the model's construction there draws them.
+    """Yield name and initial value of each parameter on the CPU, with the same draws as construction there.
 
-    One layer is held at a time: each rank can take its part of a model that fits on none.
+    One layer is in memory at a time, so that each rank can take its shard of a model that fits on none.
 
     Args:
-        model: on the meta device, whole.
-        drawn: state of the CPU's random numbers from which they are drawn (`torch.get_rng_state`).
+        model: whole model on the meta device.
+        drawn: CPU random state before construction (`torch.get_rng_state`).
     """
     for path, module in model.named_modules():
         if own := dict(module.named_parameters(path, recurse=False)):

@@ -1,4 +1,4 @@
-"""The parts of a run: the tokenizer, the text encoder, the denoiser and its objective."""
+"""Modules of a run: tokenizer, text encoder, denoiser and objective."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -23,21 +23,21 @@ from train.objectives.build import build_objective
 
 
 class Bundle(nn.Module):
-    """What a configuration describes, with weights that depend on its seed alone.
+    """Modules that a configuration describes, with weights determined by its seed.
 
     Args:
-        config: of the run.
-        meta: leave the denoiser on the meta device: to be sharded, then filled with `initial_weights`.
+        config: configuration of the run.
+        meta: leave the denoiser on the meta device, to be sharded and then filled with `initial_weights`.
         stored: encoders that need not be loaded.
 
     Attributes:
-        tokenizer: video to latents and back; nothing in it is trained.
-        text: captions to context.
-        dit: the denoiser, of any kind; it predicts what the objective asks.
-        objective: what that is.
+        tokenizer: frozen video tokenizer.
+        text: text encoder.
+        dit: denoiser of any kind; it predicts the objective's target.
+        objective: training objective.
 
     Raises:
-        UsageError: a published part is not there, or the parts do not fit each other.
+        UsageError: a published model is missing, or the modules do not match.
     """
 
     def __init__(self, config: TrainConfig, meta: bool = False, stored: Stored | None = None) -> None:
@@ -57,9 +57,9 @@ class Bundle(nn.Module):
                 self._adapt(config.lora)
 
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and initial value of each weight and buffer of the denoiser, whole, on the CPU.
+        """Yield name and initial value of each parameter and buffer of the denoiser, whole, on the CPU.
 
-        One layer after the other; but a published model, or one with adapters, is read whole first.
+        Yields layer by layer, but loads a published or adapted model as a whole first.
         """
         if self._config.lora or isinstance(self._config.model, DiffusersConfig):
             whole = Bundle(self._config, stored=self._stored).dit
@@ -70,14 +70,14 @@ class Bundle(nn.Module):
         return initial_weights(twin, self._drawn)
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, by name; frozen encoders have none, and under LoRA only adapters."""
+        """Return the trained parameters by name: none of frozen encoders, and only adapters under LoRA."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def _tokenizer(self) -> Tokenizer:
         config = self._config.tokenizer
         if self._stored.channels is not None:
             return StoredLatents((config.frames, config.height, config.width), self._stored.channels)
-        # Published weights are drawn by nobody: with or without them the denoiser gets the seed's first numbers.
+        # A published tokenizer must not consume the seed's numbers: the denoiser gets the first ones either way.
         with torch.random.fork_rng(devices=[]):
             return build_tokenizer(config)
 
@@ -97,7 +97,7 @@ class Bundle(nn.Module):
         adapt(self.dit, config)
 
     def _fits(self, config: TrainConfig) -> None:
-        """Checks what no part can see alone."""
+        """Check consistency between modules."""
         if config.objective.name not in self.dit.objectives:
             raise UsageError(
                 f"objective.name={config.objective.name}: this model was published with, and is trained with,"

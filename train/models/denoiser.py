@@ -1,4 +1,4 @@
-"""What the trainer asks of a model, ours or an adapter of somebody else's."""
+"""Interface of denoisers, built-in and published."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from train.models.attention.patches import Patch
 
 
 class Work(NamedTuple):
-    """What samples came to.
+    """Total tokens and FLOPs of samples.
 
     Attributes:
-        tokens: text and video tokens that count.
-        flops: operations of forward and backward.
+        tokens: number of text and video tokens, without padding.
+        flops: FLOPs of forward and backward.
     """
 
     tokens: int
@@ -25,14 +25,14 @@ class Work(NamedTuple):
 
 
 class Denoiser(nn.Module):
-    """Predicts, for noisy latents of any size, a tensor of the same shape.
+    """Model that predicts, for noisy latents of any size, a tensor of the same shape.
 
     Attributes:
         patch: latent frames, rows and columns per token.
-        objectives: names of those that it can be trained with.
-        lora_targets: layers that LoRA adapts, if no others are named.
-        adapted: all but the weights of adapters are frozen (`train.models.lora`).
-        pooled_width: values in the first row of the context that stand for the whole caption; 0: that row is a token.
+        objectives: names of the supported objectives.
+        lora_targets: default layers for LoRA.
+        adapted: True if only LoRA adapters are trained (`train.models.lora`).
+        pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
     """
 
     patch: Patch
@@ -44,13 +44,13 @@ class Denoiser(nn.Module):
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        """The prediction, [B, C, T, H, W].
+        """Return the prediction, [B, C, T, H, W].
 
         Args:
             x_BCTHW: noisy latents.
             t_B: timesteps in [0, 1].
             context_BMD: text embeddings, [B, M, text_width].
-            mask_BM: which of them count, bool; at least one per sample.
+            mask_BM: True for valid text tokens, bool; at least one per sample.
         """
         raise NotImplementedError
 
@@ -61,38 +61,38 @@ class Denoiser(nn.Module):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """The predictions for samples of any shapes, run as one sequence without padding; [C, T, H, W] each.
+        """Return predictions for samples of any shapes, run as one sequence without padding; [C, T, H, W] each.
 
-        A sample's prediction is that of `forward` for the sample alone.
+        A sample's prediction equals that of `forward` for the sample alone.
 
         Args:
             latents: noisy latents of B samples, [C, T, H, W] each.
-            t_B: as of `forward`.
-            context_BMD: as of `forward`.
-            mask_BM: as of `forward`.
+            t_B: timesteps, as in `forward`.
+            context_BMD: text embeddings, as in `forward`.
+            mask_BM: mask, as in `forward`.
 
         Raises:
-            UsageError: the model takes no packs: stream.regime must not be pack.
+            UsageError: the model supports no packs, so that stream.regime must not be pack.
         """
         raise NotImplementedError
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
-        """What one sample costs, alone or in a pack.
+        """Return the FLOPs of one sample, alone or in a pack.
 
         Args:
             latent_size: frames, rows and columns of its latents.
-            text_tokens: of its caption.
+            text_tokens: number of tokens of its caption.
         """
         raise NotImplementedError
 
     def repeated(self) -> Sequence[nn.Module]:
-        """The modules that repeat, in order: what is sharded, compiled and checkpointed one by one."""
+        """Return the repeated blocks in order, the unit of sharding, compilation and checkpointing."""
         raise NotImplementedError
 
     def token_layers(self) -> Sequence[nn.Linear]:
-        """The layers of repeated modules that every video token goes through, adapters' own left out.
+        """Return the linear layers of repeated blocks applied to every video token, without adapters.
 
-        What sees few rows is not among them: vectors of a sample (modulation), and text alone.
+        Excludes layers with few rows: those of per-sample vectors (modulation), and of text alone.
         """
         inside = {id(layer) for block in self.repeated() for layer in block.modules()}
         named = ((name, layer) for name, layer in self.named_modules() if id(layer) in inside)
@@ -105,14 +105,14 @@ class Denoiser(nn.Module):
         ]
 
     def takes_tokens(self, name: str) -> bool:
-        """Whether the layer of this name is applied to video tokens, with or without text."""
+        """Return True if the layer of this name is applied to video tokens, with or without text."""
         raise NotImplementedError
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
-        """Tokens along time, rows and columns for latents of size (frames, rows, columns).
+        """Return the number of tokens along time, rows and columns for latents of size (frames, rows, columns).
 
         Raises:
-            UsageError: when the latents do not divide into whole patches.
+            UsageError: the latents do not divide into whole patches.
         """
         (T, H, W), (t, h, w) = latent_size, self.patch
         if T % t or H % h or W % w:
@@ -120,15 +120,15 @@ class Denoiser(nn.Module):
         return T // t, H // h, W // w
 
     def tokens(self, latent_size: Sequence[int]) -> int:
-        """Tokens of one sample's video."""
+        """Return the number of video tokens of one sample."""
         return math.prod(self.grid(latent_size))
 
     def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Work:
-        """What a step on these samples comes to, without padding; waits for the mask's device.
+        """Return total tokens and FLOPs of samples, without padding; synchronizes with the mask's device.
 
         Args:
             latent_sizes: frames, rows and columns of each sample's latents.
-            mask_BM: which tokens of their text count.
+            mask_BM: True for valid text tokens.
         """
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)

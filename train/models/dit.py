@@ -1,8 +1,8 @@
-"""A diffusion transformer for video latents with text through cross-attention.
+"""Diffusion transformer for video latents, with text through cross-attention.
 
 The block is Peebles and Xie's DiT (2023) with NeMo's arrangement for video (Patel et al. 2025, section 5):
-self-attention over all tokens, cross-attention to the text and an MLP, each modulated and gated by the
-timestep (nine vectors a block), with RMS-normalised queries and keys in every head.
+self-attention over all tokens, cross-attention to the text and an MLP. Each is modulated and gated by the
+timestep (nine vectors per block), with RMS-normalized queries and keys in every head.
 """
 
 import math
@@ -35,17 +35,17 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class Pack(NamedTuple):
-    """How the tokens lie where they are not a batch of whole samples of one shape.
+    """Layout of tokens that are not a batch of whole samples of one shape.
 
     Attributes:
-        samples: the tokens of samples of different shapes in one sequence; None: each row is a sample.
-        own: how tokens see each other; None: all of a sample.
-        text: which see which tokens of the captions, packed alike; None: all of a sample's.
-        here: the part of the sequence that is present, where the rest lies elsewhere.
-        captions: the tokens of captions that are packed.
-        grids: tokens that are present of each sample along time, rows and columns; of all samples, where there is one.
-        within_frames: the layer's attention of tokens to those of their frame, where no whole frames are present.
-        joint: how video and text lie in their joint sequence, where not all of it is present.
+        samples: segments of samples of different shapes in one sequence; None: each row is a sample.
+        own: self-attention pattern; None: all tokens of a sample.
+        text: cross-attention pattern for packed captions; None: all tokens of a sample's caption.
+        here: local part of the sequence under context parallelism.
+        captions: segments of packed captions.
+        grids: local tokens of each sample along time, rows and columns; a single entry for equal samples.
+        within_frames: spatial attention across ranks, where no whole frames are local.
+        joint: layout of the joint sequence of video and text, where not all of it is local.
     """
 
     samples: Segments | None = None
@@ -62,7 +62,7 @@ NOT_PACKED = Pack()
 
 
 class Attention(nn.Module):
-    """Multi-head attention of x to a source, with queries and keys normalised per head."""
+    """Multi-head attention of x to a source, with queries and keys normalized per head."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -82,14 +82,14 @@ class Attention(nn.Module):
         mask_BM: torch.Tensor | None = None,
         blocks: Attend | None = None,
     ) -> torch.Tensor:
-        """Attends from ``x`` to ``source`` where ``mask`` is true, or within ``blocks``; [B, L, D].
+        """Attend from ``x`` to ``source`` where ``mask`` is true, or within ``blocks``; [B, L, D].
 
         Args:
-            x_BLD: the tokens that ask.
-            source_BMD: the tokens that answer; ``x_BLD`` itself for self-attention.
+            x_BLD: tokens of the queries.
+            source_BMD: tokens of keys and values; ``x_BLD`` itself for self-attention.
             rotation: cosines and sines [L, head width / 2] of the rotary positions of both.
-            mask_BM: which source tokens count; at least one per sample. None: all.
-            blocks: who sees whom, instead of the mask.
+            mask_BM: True for valid source tokens; at least one per sample. None: all.
+            blocks: attention pattern instead of the mask.
         """
         q_BHLD, k_BHMD, v_BHMD = self.project(x_BLD, source_BMD, rotation)
         if blocks is None:
@@ -103,8 +103,8 @@ class Attention(nn.Module):
     def project(
         self, x_BLD: torch.Tensor, source_BMD: torch.Tensor, rotation: Rotation | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries [B, H, L, head width] of ``x``, keys and values [B, H, M, head width] of ``source``."""
-        # The order of these three is the order in which autograd sums their gradients: another has other last bits.
+        """Return queries [B, H, L, head width] of ``x``, keys and values [B, H, M, head width] of ``source``."""
+        # Autograd sums gradients in the order of these three; another order changes last bits.
         v_BMHD = self._split(self.value(source_BMD))
         q_BLHD, k_BMHD = self._split(self.query(x_BLD)), self._split(self.key(source_BMD))
         weights, numerics = (self.query_norm.weight, self.key_norm.weight), numerics_on(x_BLD)
@@ -112,14 +112,14 @@ class Attention(nn.Module):
         return q_BLHD.transpose(1, 2), k_BMHD.transpose(1, 2), v_BMHD.transpose(1, 2)
 
     def _split(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        """By head, [B, L, heads, head width]; a view."""
+        """Return a view split by heads, [B, L, heads, head width]."""
         return torch.unflatten(x_BLD, 2, (self.heads, -1))
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention and MLP; the identity at initialisation (AdaLN-zero)."""
+    """Self-attention, cross-attention and MLP; the identity at initialization (AdaLN-zero)."""
 
-    uses_fused_operators = True  # for `train.kernels.patch`, which leaves such blocks alone
+    uses_fused_operators = True  # tells `train.kernels.patch` to skip such blocks
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Block(nn.Module):
         rotation: Rotation,
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
-        """One block; [B, L, D] to [B, L, D]."""
+        """Map tokens [B, L, D] to [B, L, D]."""
         branches: Branches = (
             lambda h_BLD: self.attend(h_BLD, h_BLD, rotation, blocks=pack.own),
             lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
@@ -153,13 +153,13 @@ Branches = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 def through(
     x_BLD: torch.Tensor, branches: Branches, vectors_BV: torch.Tensor, samples: Segments | None
 ) -> torch.Tensor:
-    """``x + gate * branch(norm(x) * (1 + scale) + shift)``, one branch after the other; [B, L, D].
+    """Return ``x + gate * branch(norm(x) * (1 + scale) + shift)`` for one branch after the other; [B, L, D].
 
     Args:
         x_BLD: tokens.
-        branches: from tokens to tokens.
+        branches: functions from tokens to tokens.
         vectors_BV: shift, scale and gate of each branch in turn, [B, 3 * branches * D].
-        samples: of packed tokens.
+        samples: segments of packed tokens.
     """
     vectors = vectors_BV.chunk(3 * len(branches), dim=1)
     h_BLD = modulate(x_BLD, vectors[0], vectors[1], samples)
@@ -170,16 +170,16 @@ def through(
 
 
 class DiT(Denoiser):
-    """A transformer over the patches of latents, between one embedding and one head for all of its kinds.
+    """Transformer over patches of latents; its embedding and head are shared by all built-in kinds.
 
     Args:
-        config: the architecture.
+        config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
 
     Attributes:
-        patch_values: V, values of a token's patch.
-        changes_text: whether text is a second stream of tokens that blocks change, not only what they attend to.
+        patch_values: number of values in a token's patch, V.
+        changes_text: True if text is a second stream that blocks update, instead of a fixed context.
     """
 
     changes_text: ClassVar[bool] = False
@@ -202,16 +202,16 @@ class DiT(Denoiser):
         self.head = ZeroLinear(config.hidden, self.patch_values)
 
     def make_blocks(self) -> list[nn.Module]:
-        """New blocks, in order."""
+        """Build the blocks in order."""
         return [Block(self.config) for _ in range(self.config.layers)]
 
     def repeated(self) -> Sequence[nn.Module]:
         return [block for block in self.blocks if not isinstance(block, nn.Identity)]
 
     def keep(self, places: Container[int]) -> None:
-        """Drops all other blocks, and what comes before the first and behind the last where those are dropped.
+        """Drop all other blocks, and the embedding and head unless their neighbouring block stays.
 
-        The weights that stay keep their names. Times and text, which every block takes, are embedded as before.
+        Remaining weights keep their names. Times and text, inputs of every block, are embedded as before.
         """
         last = len(self.blocks) - 1
         for place in range(last + 1):
@@ -226,7 +226,7 @@ class DiT(Denoiser):
 
     @property
     def full_heads(self) -> int:
-        """Heads of attention over all tokens; 0: there is none."""
+        """Number of heads of attention over all tokens; 0 without such attention."""
         return self.config.heads
 
     def takes_tokens(self, name: str) -> bool:
@@ -270,15 +270,15 @@ class DiT(Denoiser):
         grids: Sequence[tuple[int, int, int]],
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
-        """The prediction for each token's patch, [B, L, V], for the tokens that are present.
+        """Return the prediction for the patch of each local token, [B, L, V].
 
         Args:
             values_BLV: noisy values of each patch, `tokens` of the latents.
-            t_B: as of `forward`.
-            context_BMD: as of `forward`, or packed.
-            mask_BM: as of `forward`; None where the context is packed.
-            grids: of the whole sequence, one after the other.
-            pack: how the tokens lie.
+            t_B: timesteps, as in `forward`.
+            context_BMD: text embeddings, as in `forward`, or packed.
+            mask_BM: mask, as in `forward`; None for a packed context.
+            grids: token grids of the whole sequence, in order.
+            pack: layout of the tokens.
         """
         x_BLD, context_BMD = self.enter(values_BLV, context_BMD)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
@@ -288,13 +288,13 @@ class DiT(Denoiser):
         return self.leave(streams, condition_BD, pack.samples)
 
     def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The embedded tokens of video, [B, L, D], and of text, [B, M, D]; arguments as of `denoise`."""
+        """Embed the tokens of video, [B, L, D], and of text, [B, M, D]; arguments as in `denoise`."""
         return self.embed(values_BLV), self.embed_text(context_BMD)
 
     def rotation(
         self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
     ) -> Rotation:
-        """Of some tokens of the grids' sequence, [L, head width / 2]."""
+        """Return cosines and sines of some tokens of the grids' sequence, [L, head width / 2]."""
         head_width = self.config.hidden // self.config.heads
         angles_LR = torch.cat([rotary_angles(grid, head_width, device) for grid in grids])[here]
         return angles_LR.cos(), angles_LR.sin()
@@ -308,7 +308,7 @@ class DiT(Denoiser):
         rotation: Rotation,
         pack: Pack,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens of video and text behind the last block; embedded tokens, times and text go in."""
+        """Return the tokens of video and text after the last block, from embedded tokens, times and text."""
         for block in self.repeated():
             x_BLD = block(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return x_BLD, context_BMD
@@ -319,12 +319,12 @@ class DiT(Denoiser):
         condition_BD: torch.Tensor,
         samples: Segments | None,
     ) -> torch.Tensor:
-        """The prediction for each token's patch, [B, L, V], from the tokens behind the last block."""
+        """Return the prediction for each token's patch, [B, L, V], from the tokens after the last block."""
         shift, scale = self.modulation(condition_BD).chunk(2, dim=1)
         out_BLV: torch.Tensor = self.head(modulate(streams[0], shift, scale, samples))
         return out_BLV
 
 
 def tokens(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
-    """The values of each patch, a token each, [B, L, V]."""
+    """Cut latents into one token of V values per patch, [B, L, V]."""
     return cut(x_BCTHW, patch).flatten(4).flatten(1, 3)

@@ -1,6 +1,6 @@
-"""LoRA (Hu et al. 2021) through peft: adapters into a denoiser, out of it, and merged.
+"""LoRA (Hu et al. 2021) through peft: injection, export and merging of adapters.
 
-An adapted layer computes W x + alpha / rank B A x; W is frozen, B starts at zero.
+An adapted layer computes W x + alpha / rank B A x with frozen W and B initialized to zero.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ _NAME = "default"
 
 
 def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
-    """Puts adapters into a denoiser, float32, and freezes all else.
+    """Add float32 adapters to a denoiser and freeze all other weights.
 
     Raises:
-        UsageError: peft is not installed, or there are no such layers.
+        UsageError: peft is not installed, or no layer matches.
     """
     peft = _peft()
     targets = config.targets or denoiser.lora_targets
@@ -37,12 +37,12 @@ def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
         if parameter.requires_grad:
-            # peft gives adapters the type of their layer; what is trained is float32.
+            # peft creates adapters in the layer's dtype; trained weights are float32.
             parameter.data = parameter.data.float()
 
 
 def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
-    """The adapters' matrices, named LAYER.lora_A.weight and LAYER.lora_B.weight as peft and diffusers save them."""
+    """Return the adapters, named LAYER.lora_A.weight and LAYER.lora_B.weight as in peft and diffusers."""
     weights: dict[str, torch.Tensor] = _peft().get_peft_model_state_dict(
         adapted(denoiser), adapter_name=_NAME
     )
@@ -50,7 +50,7 @@ def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
 
 
 def merge(denoiser: Denoiser) -> None:
-    """Adds every adapter to its layer, in the layer's type, and takes it out."""
+    """Merge every adapter into its layer, in the layer's dtype, and remove it."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     inner = adapted(denoiser)
@@ -63,7 +63,7 @@ def merge(denoiser: Denoiser) -> None:
 
 
 def adapted(denoiser: Denoiser) -> Any:
-    """The module whose names adapters are saved by: diffusers' own where there is one."""
+    """Return the module that adapters are named after: diffusers' own for a published model."""
     inner: nn.Module = denoiser.model if isinstance(denoiser, DiffusersDenoiser) else denoiser
     return inner
 

@@ -1,8 +1,8 @@
-"""A diffusion transformer of two streams, video and text, that meet in one attention (MMDiT).
+"""Two-stream diffusion transformer of video and text with joint attention (MMDiT).
 
 Esser et al., "Scaling Rectified Flow Transformers", 2024, section 4, and the dual-stream blocks of Kong et al.,
-"HunyuanVideo", 2024: each stream has its own weights and modulation. No pooled text enters the modulation, and text has
-no rotary positions: its encoder has put them in.
+"HunyuanVideo", 2024: each stream has its own weights and modulation. No pooled text enters the modulation. Text
+has no rotary positions, since its encoder has added positions.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from train.models.precision import at_least_float32
 
 
 class Source(nn.Module):
-    """Text that answers and is not changed: keys, values, and what conditions them."""
+    """Text stream of the last block: keys and values only, with their modulation."""
 
     def __init__(self, config: MMDiTConfig) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class Source(nn.Module):
         self.modulation = modulation(config.hidden, 2, config.adaln_rank)
 
     def project(self, h_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, [B, H, M, head width] each."""
+        """Return keys and values, [B, H, M, head width] each."""
         v_BHMD = self._split(self.value(h_BMD))
-        # As in `Attention`, norms are taken in float32 whatever the type of the activations.
+        # As in `Attention`, norms are in float32 at any dtype of activations.
         k_BHMD = self.key_norm(at_least_float32(self._split(self.key(h_BMD))))
         return k_BHMD.to(v_BHMD.dtype), v_BHMD
 
@@ -42,7 +42,7 @@ class Source(nn.Module):
 
 
 class Stream(nn.Module):
-    """The weights of a stream in a block."""
+    """Weights of one stream in a block."""
 
     def __init__(self, config: MMDiTConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Stream(nn.Module):
         vectors: Sequence[torch.Tensor],
         samples: Segments | None,
     ) -> torch.Tensor:
-        """The stream behind what it attended to and its MLP; ``vectors`` are gate, shift, scale and gate."""
+        """Return the stream after attention and MLP; ``vectors`` are gate, shift, scale and gate."""
         gate, shift, scale, last_gate = vectors
         y_BLD = self.attend.out(y_BHLD.transpose(1, 2).flatten(2))
         x_BLD, h_BLD = gate_residual_modulate(x_BLD, y_BLD, gate, shift, scale, samples)
@@ -66,11 +66,11 @@ class Stream(nn.Module):
 
 
 class JointBlock(nn.Module):
-    """Joint attention and an MLP for each stream; the identity at initialisation (AdaLN-zero).
+    """Joint attention and an MLP for each stream; the identity at initialization (AdaLN-zero).
 
     Args:
-        config: the architecture.
-        last: nothing reads the text behind this block, so it gives keys and values and no more.
+        config: architecture.
+        last: True for the last block, whose text stream is unused and only has keys and values.
     """
 
     def __init__(self, config: MMDiTConfig, last: bool) -> None:
@@ -87,7 +87,7 @@ class JointBlock(nn.Module):
         joint: Joint,
         pack: Pack,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One block; both streams, [B, L, D] and [B, M, D]."""
+        """Return both streams, [B, L, D] and [B, M, D]."""
         own = self.video.modulation(condition_BD).chunk(6, dim=1)
         h_BLD = modulate(x_BLD, own[0], own[1], pack.samples)
         q_BHLD, *kv = self.video.attend.project(h_BLD, h_BLD, rotation)
@@ -106,7 +106,7 @@ class JointBlock(nn.Module):
 
 
 class MMDiT(DiT):
-    """A `DiT` of `JointBlock`: text is a stream of its own, not the source of a cross-attention."""
+    """A `DiT` of `JointBlock`, with text as a second stream instead of a cross-attention source."""
 
     config: MMDiTConfig
     changes_text = True

@@ -1,4 +1,4 @@
-"""Which numbers are taken in float32 whatever the type of the activations."""
+"""Computations that stay in float32 at any dtype of activations."""
 
 import torch
 
@@ -6,13 +6,13 @@ from train.kernels.reference.norm import Numerics
 
 
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in float32, or as it is where that is wider."""
+    """Cast ``x`` to float32 unless it is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def numerics_on(x: torch.Tensor) -> Numerics:
-    """The mode of fused operators that is what the chain of operations does under autocast.
+    """Return the mode of fused operators that matches the unfused operations under autocast.
 
-    On a GPU autocast norms in float32; on a CPU it does not, and there the chain's bits can be kept.
+    Autocast runs norms in float32 on a GPU, but not on a CPU, where results stay equal to the bit.
     """
     return "fp32" if x.is_cuda else "eager"

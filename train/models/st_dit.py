@@ -1,7 +1,7 @@
-"""A diffusion transformer whose tokens attend along space and time apart (ST-DiT).
+"""Diffusion transformer with separate spatial and temporal attention (ST-DiT).
 
-Zheng et al., "Open-Sora", 2024, section 3; with all three attentions in a block it is NeMo's (Patel et al. 2025,
-section 4.6). Spatial and temporal attention cost L * (places + frames), full attention L * L.
+Zheng et al., "Open-Sora", 2024, section 3; with all three attentions in a block it is NeMo's (Patel et al.
+2025, section 4.6). Spatial and temporal attention cost L * (places + frames), full attention L * L.
 """
 
 import torch
@@ -15,9 +15,9 @@ from train.models.modulation import modulation
 
 
 class STBlock(nn.Module):
-    """Full (if any), spatial and temporal attention, cross-attention and MLP; the identity at initialisation.
+    """Optional full, spatial, temporal and cross-attention and an MLP; the identity at initialization.
 
-    In this order tokens that lie on ranks by place, then by frame, then by place again change ranks twice a block.
+    In this order, tokens sharded by place, then by frame, then by place again change ranks twice per block.
     """
 
     def __init__(self, config: STDiTConfig) -> None:
@@ -39,10 +39,10 @@ class STBlock(nn.Module):
         rotation: Rotation,
         pack: Pack = NOT_PACKED,
     ) -> torch.Tensor:
-        """One block; [B, L, D] to [B, L, D]."""
+        """Map tokens [B, L, D] to [B, L, D]."""
 
         def own(attention: Attention, h_BLD: torch.Tensor, seen: Attend | None) -> torch.Tensor:
-            # Positions within a slice differ as they do in the whole, and scores depend on differences alone.
+            # Scores depend on position differences, which a slice preserves.
             y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
             return y_BLD
 

@@ -1,1 +1,1 @@
-"""Training objectives: what the model is asked about a noisy latent, and what its answer says about the clean one."""
+"""Training objectives: the prediction target for a noisy latent, and the recovery of the clean one."""

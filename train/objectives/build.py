@@ -1,4 +1,4 @@
-"""From a configuration to its objective."""
+"""Construction of objectives from their configuration."""
 
 from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.ddpm import DDPM
@@ -8,7 +8,6 @@ from train.objectives.level import Objective
 
 
 def build_objective(config: FlowConfig | EDMConfig | DDPMConfig) -> Objective:
-    """The objective a configuration describes."""
     if isinstance(config, FlowConfig):
         return Flow(config)
     if isinstance(config, EDMConfig):

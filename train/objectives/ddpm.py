@@ -1,7 +1,7 @@
-"""DDPM: discrete levels of noise; the model predicts the noise (epsilon) or the velocity v.
+"""DDPM: discrete noise levels; the model predicts the noise (epsilon) or the velocity v.
 
-Ho et al., "Denoising Diffusion Probabilistic Models", 2020; v: Salimans and Ho, "Progressive Distillation", 2022,
-appendix D. Numbers are those of diffusers' DDPMScheduler.
+Ho et al., "Denoising Diffusion Probabilistic Models", 2020; v: Salimans and Ho, "Progressive Distillation",
+2022, appendix D. Values match diffusers' DDPMScheduler.
 """
 
 import math
@@ -20,25 +20,25 @@ _COSINE_OFFSET = 0.008
 
 @dataclass(frozen=True)
 class DDPM:
-    """x_n = sqrt(a_n) x_0 + sqrt(1 - a_n) eps with the cumulative product a; time is n, from 0."""
+    """Forward process x_n = sqrt(a_n) x_0 + sqrt(1 - a_n) eps with cumulative product a; the time is n, from 0."""
 
     config: DDPMConfig
 
     @cached_property
     def products(self) -> torch.Tensor:
-        """The cumulative product a of every level, float64 [timesteps]."""
+        """Cumulative product a of every level, float64 [timesteps]."""
         products = torch.cumprod(1 - betas(self.config), dim=0)
         # a / (1 - a) over s, solved for a; CogVideoX shifts before it rescales.
         products = products / (self.config.snr_shift + (1 - self.config.snr_shift) * products)
         return zero_terminal(products) if self.config.zero_terminal_snr else products
 
     def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
-        """See `Objective`: every level alike."""
+        """Return a level, uniformly distributed."""
         count = self.config.timesteps
         return (quantile(normal) * count).floor().clamp(max=count - 1).to(normal.dtype)
 
     def level(self, times_B: torch.Tensor) -> Level:
-        """See `Objective`; the model is told n / timesteps. Weight: `min_snr`."""
+        """Return levels whose timestep input is n / timesteps; weights by `min_snr`."""
         config, product = self.config, self.products.to(times_B.device)[times_B.long()]
         signal, noise, one = product.sqrt(), (1 - product).sqrt(), torch.ones_like(product)
         told = times_B.double() / config.timesteps
@@ -50,7 +50,7 @@ class DDPM:
         return Level(signal, noise, one, told, -noise, signal, weight)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
-        """See `Objective`: evenly spaced from the last level on ("trailing", Lin et al. 2024, section 3.3)."""
+        """Return evenly spaced levels from the last one on ("trailing", Lin et al. 2024, section 3.3)."""
         count = self.config.timesteps
         if steps > count:
             raise UsageError(
@@ -60,7 +60,7 @@ class DDPM:
 
 
 def betas(config: DDPMConfig) -> torch.Tensor:
-    """The variance added at each level, float64 [timesteps]; cosine: Nichol and Dhariwal 2021, eq. 17."""
+    """Return the variance added at each level, float64 [timesteps]; cosine: Nichol and Dhariwal 2021, eq. 17."""
     count, start, end = config.timesteps, config.beta_start, config.beta_end
     if config.schedule == "linear":
         return torch.linspace(start, end, count, dtype=torch.float64)
@@ -72,15 +72,15 @@ def betas(config: DDPMConfig) -> torch.Tensor:
 
 
 def zero_terminal(products: torch.Tensor) -> torch.Tensor:
-    """Products whose last is 0 and whose first stays (Lin et al., "Common Diffusion Noise Schedules", 2024, alg. 1)."""
+    """Rescale products to end at 0, with the first fixed (Lin et al., "Common Diffusion Noise Schedules", alg. 1)."""
     roots = products.sqrt()
     return ((roots - roots[-1]) * (roots[0] / (roots[0] - roots[-1]))) ** 2
 
 
 def min_snr(product: torch.Tensor, gamma: float, prediction: str) -> torch.Tensor:
-    """The weight that counts errors of x_0 by min(SNR, gamma) (Hang et al., "Min-SNR Weighting", 2023).
+    """Return the weight that counts errors of x_0 by min(SNR, gamma) (Hang et al., "Min-SNR Weighting", 2023).
 
-    Noise alone (SNR 0) would never be trained on; it counts 1, as in diffusers' training scripts.
+    Pure noise (SNR 0) would have weight 0; it gets weight 1, as in diffusers' training scripts.
     """
     snr = product / (1 - product)
     weight = snr.clamp(max=gamma) / (snr if prediction == "epsilon" else snr + 1)

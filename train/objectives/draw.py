@@ -1,4 +1,4 @@
-"""The random part of training, which belongs to the sample and not to the process that draws it."""
+"""Random numbers of training samples, independent of the process that draws them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ import torch
 
 @dataclass(frozen=True)
 class Draw:
-    """The random part of a microbatch, on the CPU.
+    """Random numbers of a microbatch, on the CPU.
 
     Attributes:
-        normals: standard normal numbers that decide the times, [B].
-        noise: standard normal, [B, C, T, H, W].
-        dropped: which samples are trained without their caption, B of them.
+        normals: standard normal numbers that determine the times, [B].
+        noise: standard normal noise, [B, C, T, H, W].
+        dropped: True for samples trained without their caption, B of them.
     """
 
     normals: torch.Tensor
@@ -25,15 +25,15 @@ class Draw:
 def draw(
     caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int], latent_shape: Sequence[int]
 ) -> Draw:
-    """Time, noise and caption dropout of each sample as a function of (seed, key, pass).
+    """Draw time, noise and caption dropout of each sample as a function of (seed, key, pass).
 
     A sample draws the same values on any rank, in any batch and after a resume.
 
     Args:
         caption_dropout: share of dropped captions.
-        seed: of the run.
-        keys: the samples' keys, length B.
-        passes: how often each sample was drawn before, length B.
+        seed: seed of the run.
+        keys: keys of the samples, length B.
+        passes: number of earlier draws of each sample, length B.
         latent_shape: (C, T, H, W) of one sample.
     """
     dropped, normals, noise = [], [], []
@@ -46,7 +46,7 @@ def draw(
 
 
 def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int]) -> list[bool]:
-    """Which samples lose their caption, as `draw` has it; arguments as there."""
+    """Return the caption dropout of `draw`; same arguments."""
     return [
         _drops(caption_dropout, _generator(seed, key, passed))
         for key, passed in zip(keys, passes, strict=True)
@@ -59,5 +59,5 @@ def _generator(seed: int, key: str, passed: int) -> torch.Generator:
 
 
 def _drops(caption_dropout: float, generator: torch.Generator) -> bool:
-    """The first number that a sample draws."""
+    """Decide caption dropout by the sample's first random number."""
     return torch.rand((), generator=generator).item() < caption_dropout

@@ -15,42 +15,42 @@ from train.objectives.level import Level, quantile
 
 @dataclass(frozen=True)
 class Flow:
-    """x_t = (1 - t) x_0 + t eps; the model predicts eps - x_0 and is told t."""
+    """Forward process x_t = (1 - t) x_0 + t eps; the target is eps - x_0 and the timestep input t."""
 
     config: FlowConfig
 
     def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
-        """See `Objective`: logit-normal (SD3, eq. 19), uniform, or with heavy tails (eq. 20), then shifted."""
+        """Return a time: logit-normal (SD3, eq. 19), uniform, or heavy-tailed (eq. 20), then shifted."""
         config = self.config
         if config.time == "logit_normal":
             t = torch.sigmoid(config.time_mean + config.time_std * normal)
         else:
             t = quantile(normal)
             if config.time == "mode":
-                # Equation 20 falls with its u; this is that of 1 - u.
+                # Equation 20 falls with u, so take 1 - u.
                 t = t - config.mode_scale * (torch.sin(math.pi / 2 * t) ** 2 - t)
             t = t.to(normal.dtype)
         return shifted(t, shift_factor(config.shift, tokens))
 
     def level(self, times_B: torch.Tensor) -> Level:
-        """See `Objective`; cosmap is SD3's eq. 21."""
+        """Return levels; cosmap weights are SD3's eq. 21."""
         t, one = times_B.double(), torch.ones_like(times_B, dtype=torch.float64)
         weight = one if self.config.weighting == "none" else 2 / (math.pi * (1 - 2 * t + 2 * t**2))
         return Level(1 - t, t, one, t, -one, one, weight)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:
-        """See `Objective`: even steps from 1 to 0, shifted as in training."""
+        """Return even steps from 1 to 0, shifted as in training."""
         t = torch.linspace(1, 1 / steps, steps, dtype=torch.float64)
         return shifted(t, shift_factor(self.config.shift, tokens))
 
 
 def shifted(t: torch.Tensor, factor: float) -> torch.Tensor:
-    """The time s t / (1 + (s - 1) t), at which the noise over the signal is s times that at t (SD3, eq. 23)."""
+    """Return s t / (1 + (s - 1) t), at which noise over signal is s times that at t (SD3, eq. 23)."""
     return factor * t / (1 + (factor - 1) * t)
 
 
 def shift_factor(shift: Shift, tokens: int) -> float:
-    """The s of a sample of so many video tokens."""
+    """Return the shift s for a number of video tokens."""
     if isinstance(shift, ConstantShift):
         return shift.factor
     if isinstance(shift, RootShift):

@@ -1,9 +1,9 @@
-"""The one form that all objectives share: a few numbers for each level of noise.
+"""Common form of all objectives: a few numbers per noise level.
 
-A noisy latent is x = signal * x_0 + noise * eps. The model gets ``scale * x``, is told ``told``, and answers with an
-estimate of ``target_signal * x_0 + target_noise * eps``; the squared error counts ``weight``. Flow matching, EDM and
-DDPM differ in nothing but these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023), so
-training and sampling are written once.
+A noisy latent is x = signal * x_0 + noise * eps. From ``scale * x`` and ``told`` the model predicts
+``target_signal * x_0 + target_noise * eps``; ``weight`` multiplies the squared error. Flow matching, EDM and
+DDPM differ only in these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023), so
+that training and sampling are written once.
 """
 
 from dataclasses import dataclass, fields
@@ -14,16 +14,16 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Levels of noise, float64 [B] each.
+    """Noise levels, float64 [B] each.
 
     Attributes:
-        signal: of the clean latent in the noisy one.
-        noise: of the standard normal noise in it.
-        scale: by which the model's input is multiplied.
-        told: what the model is told of the level.
-        target_signal: of the clean latent in what the model predicts.
-        target_noise: of the noise in it.
-        weight: of the squared error of the prediction.
+        signal: coefficient of the clean latent in the noisy one.
+        noise: coefficient of the standard normal noise.
+        scale: multiplier of the model's input.
+        told: timestep input of the model.
+        target_signal: coefficient of the clean latent in the target.
+        target_noise: coefficient of the noise in the target.
+        weight: weight of the squared error.
     """
 
     signal: torch.Tensor
@@ -35,46 +35,45 @@ class Level:
     weight: torch.Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Level":
-        """The same levels elsewhere."""
         return Level(*(getattr(self, field.name).to(device, dtype) for field in fields(self)))
 
     def __getitem__(self, number: int) -> "Level":
-        """One of them, [1] each."""
+        """Return one level, [1] each."""
         return Level(*(getattr(self, field.name)[number : number + 1] for field in fields(self)))
 
 
 class Objective(Protocol):
-    """What distinguishes one objective from another; its unit of time is its own."""
+    """Training objective; each has its own unit of time."""
 
     def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
-        """The time of a training sample: a function, rising with the noise, of one standard normal number.
+        """Return the time of a training sample, a function of one standard normal number that rises with the noise.
 
-        The time is the quantile Phi(normal) of what training draws, so fixed quantiles can be asked for, too. For
-        single samples: a sample's time must not depend on its batch in the last bit.
+        The time is the quantile Phi(normal) of the training distribution, so that fixed quantiles can be
+        evaluated, too. Scalar, since a sample's time must not depend on its batch in the last bit.
 
         Args:
             normal: standard normal, a scalar.
-            tokens: video tokens of the sample.
+            tokens: number of video tokens of the sample.
         """
 
     def level(self, times_B: torch.Tensor) -> Level:
-        """What these times mean."""
+        """Return the noise levels of these times."""
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:
-        """Times for sampling, from most noise to least, float64 [steps]; the step behind the last ends without noise.
+        """Return sampling times from most noise to least, float64 [steps]; the step after the last ends at no noise.
 
         Raises:
-            UsageError: the objective has not so many.
+            UsageError: the objective has fewer levels.
         """
 
 
 def pose(
     level: Level, clean_BCTHW: torch.Tensor, noise_BCTHW: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's input and the target of its prediction, [B, C, T, H, W] each.
+    """Return the model's input and target, [B, C, T, H, W] each.
 
     Args:
-        level: B of them, in the type of the latents.
+        level: B levels, in the dtype of the latents.
         clean_BCTHW: clean latents.
         noise_BCTHW: standard normal noise.
     """
@@ -87,9 +86,9 @@ def pose(
 def solve(
     level: Level, noisy_BCTHW: torch.Tensor, prediction_BCTHW: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clean latent and the noise that a prediction means, [B, C, T, H, W] each.
+    """Return the clean latent and the noise implied by a prediction, [B, C, T, H, W] each.
 
-    They are the solution of two equations: that of the noisy latent and that of the prediction.
+    Solves the equations of the noisy latent and of the prediction.
     """
     signal, noise = _wide(level.signal), _wide(level.noise)
     target_signal, target_noise = _wide(level.target_signal), _wide(level.target_noise)
@@ -100,7 +99,7 @@ def solve(
 
 
 def quantile(normal: torch.Tensor) -> torch.Tensor:
-    """Phi: the share of standard normal numbers below these, float64."""
+    """Return Phi, the share of standard normal numbers below these, float64."""
     shares: torch.Tensor = torch.special.ndtr(normal.double())
     return shares
 

@@ -1,1 +1,1 @@
-"""Attention of packed, cut and sliced sequences, and positions of tokens."""
+"""Attention over packed, patched and sliced sequences, and token positions."""

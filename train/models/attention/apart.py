@@ -1,4 +1,4 @@
-"""Attention within the slices of a video: the tokens of a frame (spatial), or of a place through time (temporal)."""
+"""Spatial and temporal attention: within frames, or within places through time."""
 
 import math
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """Tokens see those of their own slice, in a batch of one grid or a pack of several.
+    """Attention within slices of each sample, in a batch of one grid or a pack of several.
 
     Attributes:
-        grids: tokens along time, rows and columns, of each sample of a pack, 0 allowed; of all samples, where there
-            is one.
-        axis: what the tokens of a slice share: their frame, or their place.
+        grids: tokens along time, rows and columns of each sample of a pack, 0 allowed; a single entry for equal
+            samples.
+        axis: common property of a slice's tokens: frame (spatial) or place (temporal).
     """
 
     grids: Sequence[tuple[int, int, int]]
     axis: Literal["frame", "place"]
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        """See `train.models.attention.attend.Attend`; tokens lie by time, row, column."""
+        """Attend within slices; tokens are ordered by time, row, column."""
         lengths = [math.prod(grid) for grid in self.grids]
         parts = (torch.split(x_BHLD, lengths, dim=2) for x_BHLD in (q_BHLD, k_BHMD, v_BHMD))
         return torch.cat([self._attend(*part) for part in zip(self.grids, *parts, strict=True)], dim=2)
 
     def _attend(self, grid: tuple[int, int, int], *qkv: torch.Tensor) -> torch.Tensor:
         if 0 in grid:
-            # Kernels want a slice at least; gradients are wanted, of nothing.
+            # Kernels need at least one slice; keep the autograd graph for an empty result.
             return torch.stack(qkv).sum(dim=0)
         axis = 1 if self.axis == "frame" else 2
         q_NHSD, k_NHSD, v_NHSD = (_slices(x_BHLD, grid[0], axis) for x_BHLD in qkv)
@@ -40,7 +40,7 @@ class Apart:
 
 
 def _slices(x_BHLD: torch.Tensor, frames: int, axis: int) -> torch.Tensor:
-    """The slices along an axis of [time, place], counted from 1, as a batch, [N, H, S, D]."""
-    # As projections lie in memory, [B, L, H, D], these are views: frames always, places where B is 1.
+    """Return the slices along an axis of [time, place], counted from 1, as a batch, [N, H, S, D]."""
+    # Projections are [B, L, H, D] in memory, so that these are views: frames always, places for B = 1.
     x_BTPHD = torch.unflatten(x_BHLD.transpose(1, 2), 1, (frames, -1))
     return x_BTPHD.movedim(axis, 1).flatten(0, 1).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Who computes attention, and who sees whom: what a model's layers are given where plain attention would not do."""
+"""Attention patterns that replace plain attention in a model's layers."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,18 +8,18 @@ from torch.nn import functional as F
 
 
 class Attend(Protocol):
-    """Softmax attention of queries to the keys that they see; made once for all layers of a model."""
+    """Attention pattern, built once for all layers of a model."""
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        """Scaled dot-product attention, [B, H, L, D]."""
+        """Return scaled dot-product attention, [B, H, L, D]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Every query sees every key of its sample that counts.
+    """Attention of every query to every valid key of its sample.
 
     Attributes:
-        mask: which keys count, bool [B, M], at least one per sample; None: all.
+        mask: True for valid keys, bool [B, M], at least one per sample; None: all.
     """
 
     mask: torch.Tensor | None = None

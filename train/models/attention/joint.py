@@ -1,4 +1,4 @@
-"""How video and text lie in the one sequence in which they attend to each other."""
+"""Joint sequence of video and text tokens for their common attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from train.models.attention.segments import Segments
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """Video and text as one sequence: each sample's video, then its text.
+    """Layout of the joint sequence: each sample's video, then its text.
 
     Attributes:
-        video: video tokens of each sample of a pack; of all samples, where there is one.
-        text: their text tokens.
-        both: what video and text see of the joint sequence.
-        last: what video alone sees of it.
+        video: video tokens of each sample of a pack; a single entry for equal samples.
+        text: text tokens, likewise.
+        both: attention pattern of video and text queries.
+        last: attention pattern of video queries alone.
     """
 
     video: Sequence[int]
@@ -28,20 +28,20 @@ class Joint:
 
     @classmethod
     def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "Joint":
-        """Of a batch of one shape, whose text is padded."""
+        """Build the layout of a batch of one shape with padded text."""
         video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
         seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
         return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
 
     @classmethod
     def packed(cls, video: Segments, text: Segments) -> "Joint":
-        """Of samples of any shapes, one after the other in both streams."""
+        """Build the layout of packed samples of any shapes, in the same order in both streams."""
         joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
         joint = Segments.of(joint_lengths, video.cu_seqlens.device)
         return cls(video.lengths, text.lengths, BlockDiagonal(joint, joint), BlockDiagonal(video, joint))
 
     def join(self, video_BHLD: torch.Tensor, text_BHMD: torch.Tensor) -> torch.Tensor:
-        """The joint sequence, [B, H, L + M, D]."""
+        """Concatenate to the joint sequence, [B, H, L + M, D]."""
         pairs = zip(
             torch.split(video_BHLD, list(self.video), 2),
             torch.split(text_BHMD, list(self.text), 2),
@@ -50,7 +50,7 @@ class Joint:
         return torch.cat([part for pair in pairs for part in pair], dim=2)
 
     def part(self, joint_BHND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inverse of `join`."""
+        """Split the joint sequence; inverts `join`."""
         lengths = [length for pair in zip(self.video, self.text, strict=True) for length in pair]
         parts = torch.split(joint_BHND, lengths, dim=2)
         return torch.cat(parts[::2], dim=2), torch.cat(parts[1::2], dim=2)

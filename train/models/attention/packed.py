@@ -1,4 +1,4 @@
-"""Attention within the samples of packed sequences: what one sample asks, only the same sample answers."""
+"""Block-diagonal attention: each sample of a packed sequence attends to itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from loader.errors import UsageError
 from train.models.attention.segments import Segments
 
 Backend = Literal["segments", "flex", "varlen"]
-"""segments: one dense attention after the other, on any device and in any type. flex: one kernel with a mask of blocks;
-CUDA, elsewhere without gradients. varlen: flash attention; CUDA, bfloat16 and float16."""
+"""segments: one dense attention per sample, on any device and dtype. flex: one kernel with a block mask; CUDA,
+elsewhere without gradients. varlen: flash attention; CUDA, bfloat16 and float16."""
 
 BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
 class BlockDiagonal:
-    """Who sees whom: queries of sample i see keys of sample i, and no others. Made once for all layers.
+    """Pattern in which queries of sample i attend to keys of sample i only, built once for all layers.
 
     Attributes:
-        queries: of a packed sequence.
-        keys: of the same sequence, or of another with as many samples (cross-attention).
+        queries: segments of the packed queries.
+        keys: segments of the same sequence, or of another with as many samples (cross-attention).
 
     Raises:
         UsageError: the numbers of samples differ.
@@ -43,20 +43,20 @@ class BlockDiagonal:
     def attend(
         self, q_1HLD: torch.Tensor, k_1HMD: torch.Tensor, v_1HMD: torch.Tensor, backend: Backend | None = None
     ) -> torch.Tensor:
-        """Scaled dot-product attention, [1, H, L, D].
+        """Return scaled dot-product attention, [1, H, L, D].
 
         Args:
             q_1HLD: queries, L the sum of their lengths.
             k_1HMD: keys, M the sum of theirs.
             v_1HMD: values.
-            backend: None takes the fastest for the device and type.
+            backend: implementation; None: the fastest for device and dtype.
         """
         if backend is None:
             backend = _fastest(q_1HLD)
         if backend == "segments":
             return self._one_by_one(q_1HLD, k_1HMD, v_1HMD)
         if backend == "flex":
-            # Uncompiled, it makes the whole matrix of scores.
+            # Uncompiled, it materializes the whole matrix of scores.
             flex: Any = _compiled_flex() if q_1HLD.is_cuda else flex_attention
             return torch.as_tensor(flex(q_1HLD, k_1HMD, v_1HMD, block_mask=self.block_mask))
         return self._varlen(q_1HLD, k_1HMD, v_1HMD)
@@ -86,11 +86,11 @@ class BlockDiagonal:
 
     @cached_property
     def block_mask(self) -> BlockMask:
-        """The mask of `flex_attention`, from the ends of the blocks alone: none of its L x M entries is made."""
+        """Mask of `flex_attention`, built from block ends without any of its L x M entries."""
         query_L, key_M = self.queries.owner, self.keys.owner
         (first_q, last_q), (first_k, last_k) = _ends(query_L), _ends(key_M)
         seen_QK = (first_q[:, None] <= last_k) & (first_k <= last_q[:, None])
-        # A block that the end of the sequence cuts short is never whole.
+        # A block truncated by the end of the sequence is never full.
         whole_Q = (first_q == last_q) & (_counts(query_L) == BLOCK)
         whole_K = (first_k == last_k) & (_counts(key_M) == BLOCK)
         full_QK = seen_QK & whole_Q[:, None] & whole_K
@@ -119,19 +119,19 @@ def _compiled_flex() -> Callable[..., Any]:
 
 
 def _ends(owner_L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of the first and the last token of each block."""
+    """Return the samples of the first and the last token of each block."""
     first_Q = torch.arange(0, len(owner_L), BLOCK, device=owner_L.device)
     last_Q = (first_Q + BLOCK - 1).clamp(max=len(owner_L) - 1)
     return owner_L[first_Q], owner_L[last_Q]
 
 
 def _counts(owner_L: torch.Tensor) -> torch.Tensor:
-    """The tokens of each block."""
+    """Return the number of tokens in each block."""
     first_Q = torch.arange(0, len(owner_L), BLOCK, device=owner_L.device)
     return (len(owner_L) - first_Q).clamp(max=BLOCK)
 
 
 def _listed(blocks_QK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row of blocks how many are set, int32 [1, 1, Q], and their columns before the others', [1, 1, Q, K]."""
+    """Return the count of set blocks per row, int32 [1, 1, Q], and column indices with set ones first, [1, 1, Q, K]."""
     columns_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(dim=1, dtype=torch.int32)[None, None], columns_QK.int()[None, None]

@@ -1,4 +1,4 @@
-"""Cutting a grid of values into space-time patches, and joining them."""
+"""Conversion between a grid of values and its space-time patches."""
 
 import torch
 
@@ -7,7 +7,7 @@ Patch = tuple[int, int, int]
 
 
 def cut(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
-    """Patches of ``x``, [B, T/t, H/h, W/w, C, t*h*w]; the sizes must divide."""
+    """Return patches of ``x``, [B, T/t, H/h, W/w, C, t*h*w]; the sizes must divide."""
     t, h, w = patch
     B, C, T, H, W = x_BCTHW.shape
     x = x_BCTHW.reshape(B, C, T // t, t, H // h, h, W // w, w)
@@ -15,7 +15,7 @@ def cut(x_BCTHW: torch.Tensor, patch: Patch) -> torch.Tensor:
 
 
 def join(patches_BTHWCP: torch.Tensor, patch: Patch) -> torch.Tensor:
-    """The inverse of ``cut``: [B, C, T*t, H*h, W*w]."""
+    """Return the grid of patches, [B, C, T*t, H*h, W*w]; inverts ``cut``."""
     t, h, w = patch
     B, T, H, W, C, _ = patches_BTHWCP.shape
     x = patches_BTHWCP.reshape(B, T, H, W, C, t, h, w).permute(0, 4, 1, 5, 2, 6, 3, 7)

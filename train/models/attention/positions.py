@@ -1,4 +1,4 @@
-"""Where a token lies in time and space, and when a sample lies on its way from data to noise."""
+"""Rotary positions of tokens, and timestep features."""
 
 import math
 
@@ -8,15 +8,15 @@ from train.models.precision import at_least_float32
 
 
 def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.device) -> torch.Tensor:
-    """Rotation angles of every token of a grid, for any grid; float32 [L, head_width / 2].
+    """Return the rotation angles of every token of any grid; float32 [L, head_width / 2].
 
-    The pairs of a head are shared out over time, rows and columns, a third each, the remainder to time;
-    each axis is rotated by its own position (RoFormer, Su et al. 2021, eq. 15, once per axis).
+    Time, rows and columns each get a third of a head's pairs, the remainder goes to time. Each axis rotates by
+    its own position (RoFormer, Su et al. 2021, eq. 15, once per axis).
 
     Args:
         grid: latent frames, rows and columns in tokens; L is their product.
-        head_width: even, at least 6.
-        device: where the angles are made.
+        head_width: width of a head, even, at least 6.
+        device: device of the result.
     """
     pairs = head_width // 2
     shares = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
@@ -29,9 +29,9 @@ def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.dev
 
 
 def time_features(t_B: torch.Tensor, width: int) -> torch.Tensor:
-    """Sines and cosines of 1000 * t at geometric frequencies; at least float32 [B, width], width even.
+    """Return sines and cosines of 1000 * t at geometric frequencies; at least float32 [B, width], width even.
 
-    As in the original transformer (Vaswani et al. 2017, section 3.5), with t in [0, 1].
+    Follows the original transformer (Vaswani et al. 2017, section 3.5), with t in [0, 1].
     """
     half = width // 2
     frequencies = torch.exp(-math.log(10_000) / half * torch.arange(half, device=t_B.device))

@@ -1,4 +1,4 @@
-"""Where the samples of a packed sequence lie: one after the other, each as long as it is."""
+"""Segments: concatenated samples of a packed sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from loader.plan.packing import cu_seqlens
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The samples of a packed sequence.
+    """Lengths and offsets of the samples of a packed sequence.
 
     Attributes:
-        lengths: tokens of each of the n samples.
-        cu_seqlens: where each starts, and the end; int32 [n + 1] on the device of the sequence.
+        lengths: number of tokens of each of the n samples.
+        cu_seqlens: start of each sample, and the end; int32 [n + 1] on the device of the sequence.
     """
 
     lengths: list[int]
@@ -23,16 +23,16 @@ class Segments:
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> "Segments":
-        """Samples of these lengths, at least 1 each."""
+        """Build segments of these lengths, at least 1 each."""
         return cls(list(lengths), torch.from_numpy(cu_seqlens(lengths)).to(device))
 
     @cached_property
     def owner(self) -> torch.Tensor:
-        """The sample that each token belongs to, int64 [L]."""
+        """Sample index of each token, int64 [L]."""
         counts_n = self.cu_seqlens.diff().long()
         numbers_n = torch.arange(len(self.lengths), device=counts_n.device)
         return numbers_n.repeat_interleave(counts_n, output_size=sum(self.lengths))
 
     def spread(self, rows_nD: torch.Tensor) -> torch.Tensor:
-        """Each sample's row at each of its tokens, [L, D]."""
+        """Repeat each sample's row for each of its tokens, [L, D]."""
         return rows_nD.index_select(0, self.owner)

@@ -1,4 +1,4 @@
-"""What stands for encoders whose output is stored in the dataset: they are not loaded."""
+"""Placeholders for encoders whose output is stored in the dataset, so that they are not loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from train.models.encoders.tokenizer import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Which encoders a run does not need.
+    """Encoders that a run does not need.
 
     Attributes:
-        channels: of the stored latents; None: clips are encoded on the fly.
-        empty_MD: the empty caption's context; None: captions are encoded on the fly.
-        pooled_width: see `TextEncoder`.
+        channels: channels of stored latents; None: clips are encoded on the fly.
+        empty_MD: context of the empty caption; None: captions are encoded on the fly.
+        pooled_width: pooled width, as in `TextEncoder`.
     """
 
     channels: int | None = None
@@ -26,11 +26,11 @@ class Stored:
 
 
 class StoredLatents(Tokenizer):
-    """Knows the shape of latents and encodes nothing.
+    """Tokenizer that knows the shape of latents and encodes nothing.
 
     Args:
-        compression: video frames, pixel rows and pixel columns per latent one.
-        channels: of a latent.
+        compression: video frames, pixel rows and pixel columns per latent.
+        channels: channels of a latent.
     """
 
     def __init__(self, compression: tuple[int, int, int], channels: int) -> None:
@@ -42,20 +42,20 @@ class StoredLatents(Tokenizer):
         return self._channels
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Refused."""
+        """Raise an error."""
         raise RunError("a clip without stored latents came to a run that loads no tokenizer")
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Refused."""
+        """Raise an error."""
         raise RunError("this run loads no tokenizer; sample from its checkpoint instead")
 
 
 class StoredText(TextEncoder):
-    """Knows the empty caption's context and no other.
+    """Text encoder that knows only the empty caption's context.
 
     Args:
-        empty_MD: that context.
-        pooled_width: see `TextEncoder`.
+        empty_MD: context of the empty caption.
+        pooled_width: pooled width, as in `TextEncoder`.
     """
 
     def __init__(self, empty_MD: torch.Tensor, pooled_width: int) -> None:
@@ -65,7 +65,7 @@ class StoredText(TextEncoder):
         self._empty: torch.Tensor
 
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``TextEncoder``.
+        """Return the stored context for empty captions.
 
         Raises:
             RunError: a caption is not empty.

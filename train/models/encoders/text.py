@@ -1,4 +1,4 @@
-"""Text encoders: captions in, a padded context and its mask out."""
+"""Text encoders: from captions to a padded context and its mask."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,33 +14,33 @@ from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextC
 
 
 class TextEncoder(nn.Module):
-    """What the trainer asks of an encoder.
+    """Interface of text encoders.
 
     Attributes:
         width: width D of the context.
-        pooled_width: values in the first row of the context that stand for the whole caption; 0: that row is a token.
+        pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
     """
 
     width: int
     pooled_width: int = 0
 
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The context, float [B, L, D], and which of its tokens count, bool [B, L].
+        """Return the context, float [B, L, D], and the mask of valid tokens, bool [B, L].
 
-        L fits the longest caption. Every caption has at least one token that counts, the empty one too. Padding lies
-        behind them.
+        L fits the longest caption. Every caption, also an empty one, has at least one valid token. Padding
+        follows the valid tokens.
         """
         raise NotImplementedError
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
-        """How many tokens of each caption count, without encoding it."""
+        """Return the number of valid tokens of each caption, without encoding it."""
         raise NotImplementedError
 
 
 class HashedTextEncoder(TextEncoder):
-    """Trainable embeddings of hashed words: a bag of words, with a start token before them.
+    """Trainable embeddings of hashed words: a bag of words after a start token.
 
-    A word's row is a stable hash of it, so a run, its resumption and every rank agree without a vocabulary
+    A word's row is a stable hash of it. A run, its resumption and every rank thus agree without a vocabulary
     file; two words may share a row.
     """
 
@@ -51,7 +51,7 @@ class HashedTextEncoder(TextEncoder):
         self.table = nn.Embedding(1 + config.vocabulary, config.width)
 
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``TextEncoder``; the longest context is 1 + ``max_text_tokens``."""
+        """Return context and mask; the longest context is 1 + ``max_text_tokens``."""
         rows = [self._rows(caption) for caption in captions]
         length = max(map(len, rows))
         padded_BL = torch.tensor([row + [0] * (length - len(row)) for row in rows])
@@ -71,12 +71,12 @@ class HashedTextEncoder(TextEncoder):
 
 
 class TransformersTextEncoder(TextEncoder):
-    """A frozen encoder from the Hugging Face hub or a local folder; of T5 and its like, the encoder half.
+    """Frozen encoder from the Hugging Face hub or a local folder; only the encoder half of T5 and the like.
 
     Weights are read from safetensors only, and no code that comes with a model is run.
 
     Raises:
-        UsageError: when the model is not there or cannot be loaded that way.
+        UsageError: the model is missing or cannot be loaded that way.
     """
 
     def __init__(self, config: TransformersTextConfig) -> None:
@@ -96,7 +96,7 @@ class TransformersTextEncoder(TextEncoder):
 
     @torch.no_grad()
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``TextEncoder``; the longest context is ``max_text_tokens``, and one row with ``pooled``."""
+        """Return context and mask; the longest context is ``max_text_tokens``, plus one row with ``pooled``."""
         config = self.config
         tokens = self._tokens(captions).to(self.model.device)
         mask_BL = self._counting(tokens["attention_mask"])
@@ -113,7 +113,7 @@ class TransformersTextEncoder(TextEncoder):
         return counts
 
     def _tokens(self, captions: Sequence[str]) -> Any:
-        """What the encoder reads, and which of it."""
+        """Tokenize captions for the encoder."""
         config = self.config
         tokens = self.tokenizer(
             [config.template.replace("{}", caption) for caption in captions],
@@ -123,7 +123,7 @@ class TransformersTextEncoder(TextEncoder):
             return_tensors="pt",
         )
         if tokens["input_ids"].shape[1] <= config.template_tokens:
-            # Without special tokens, captions that are all empty are of no length.
+            # Without special tokens, a batch of empty captions has length 0.
             tokens = self.tokenizer.pad(tokens, padding="max_length", max_length=config.template_tokens + 1)
         if config.padding == "text":
             tokens["attention_mask"] = torch.ones_like(tokens["attention_mask"])
@@ -131,15 +131,15 @@ class TransformersTextEncoder(TextEncoder):
         return tokens
 
     def _counting(self, read_BL: torch.Tensor) -> torch.Tensor:
-        """Which tokens of the context count, bool, of what was read."""
+        """Return the mask of valid context tokens, bool, from the encoder's attention mask."""
         mask_BL = read_BL[:, self.config.template_tokens :].bool()
-        # A tokenizer without special tokens leaves an empty caption nothing to attend to.
+        # Without special tokens, an empty caption has no token to attend to.
         mask_BL[:, 0] |= ~mask_BL.any(dim=1)
         return mask_BL if self.pooled is None else F.pad(mask_BL, (1, 0), value=True)
 
 
 class _Pooled(nn.Module):
-    """One vector for each caption."""
+    """Encoder of one vector per caption."""
 
     def __init__(self, config: PooledTextConfig) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _Pooled(nn.Module):
         self.width = int(self.model.config.hidden_size)
 
     def forward(self, captions: Sequence[str]) -> torch.Tensor:
-        """Float32 [B, width]."""
+        """Return pooled vectors, float32 [B, width]."""
         tokens = self.tokenizer(
             list(captions),
             padding="max_length",
@@ -156,20 +156,20 @@ class _Pooled(nn.Module):
             max_length=self.config.max_text_tokens,
             return_tensors="pt",
         )
-        # As HunyuanVideo's pipeline does it: without a mask. CLIP is causal, and padding lies behind its vector.
+        # Without a mask, as in HunyuanVideo's pipeline: CLIP is causal, and padding follows its pooled token.
         pooled_BD: torch.Tensor = self.model(tokens["input_ids"].to(self.model.device)).pooler_output
         return pooled_BD.float()
 
 
 def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
-    """A tokenizer that pads behind the text, and a frozen encoder."""
+    """Load a tokenizer that pads on the right, and a frozen encoder."""
     try:
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
         place = {"subfolder": config.subfolder, "trust_remote_code": False}
         description = AutoConfig.from_pretrained(config.name, **place)
-        # The encoder's own class leaves a T5's decoder on the disk.
+        # The encoder's own class does not load a T5's decoder.
         encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
         model = (AutoModelForTextEncoding if encoder else AutoModel).from_pretrained(
             config.name, dtype=getattr(torch, config.dtype), use_safetensors=True, **place
@@ -189,7 +189,6 @@ def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
 
 
 def build_text_encoder(config: HashedTextConfig | TransformersTextConfig) -> TextEncoder:
-    """The encoder a configuration describes."""
     if isinstance(config, HashedTextConfig):
         return HashedTextEncoder(config)
     return TransformersTextEncoder(config)

@@ -1,4 +1,4 @@
-"""How a VAE cuts a video into tiles that it encodes one by one; importing it loads no torch."""
+"""Tile grid of a VAE that encodes videos in tiles; importing it loads no torch."""
 
 import itertools
 
@@ -9,20 +9,20 @@ from loader.base.arrays import Places
 
 
 class TileGrid(BaseModel, frozen=True, extra="forbid"):
-    """Overlapping tiles, as diffusers has them: one begins at every step, and those at the end are smaller.
+    """Overlapping tiles as in diffusers: one begins at every step, and those at the end are smaller.
 
-    Pictures that fit a tile are not cut, and neither are videos of so few frames.
+    Frames that fit one tile are not cut, and neither are videos shorter than a tile.
     """
 
-    frames: int | None = Field(None, ge=1, description="of a tile; null: tiles have all frames of the video")
-    height: int = Field(ge=1, description="pixels of a tile")
-    width: int = Field(ge=1, description="pixels of a tile")
-    frames_step: int = Field(1, ge=1, description="frames from one tile to the next")
-    height_step: int = Field(ge=1, description="pixels from one tile to the next")
-    width_step: int = Field(ge=1, description="pixels from one tile to the next")
+    frames: int | None = Field(None, ge=1, description="frames of a tile; null: all frames of the video")
+    height: int = Field(ge=1, description="height of a tile in pixels")
+    width: int = Field(ge=1, description="width of a tile in pixels")
+    frames_step: int = Field(1, ge=1, description="frames between the starts of tiles")
+    height_step: int = Field(ge=1, description="pixels between the starts of tiles")
+    width_step: int = Field(ge=1, description="pixels between the starts of tiles")
 
     def tiles(self, frames: int, height: int, width: int) -> Places:
-        """Frames, height and width of each tile of a video, int64 [tiles, 3]."""
+        """Return frames, height and width of each tile of a video, int64 [tiles, 3]."""
         times = [frames]
         if self.frames is not None and frames >= self.frames:
             times = _pieces(frames, self.frames, self.frames_step)

@@ -14,7 +14,7 @@ COLOURS = 3
 
 
 def cosine_basis(size: int) -> torch.Tensor:
-    """Rows of the orthonormal DCT-II, float64 [size, size]; row k holds frequency k.
+    """Return the rows of the orthonormal DCT-II, float64 [size, size]; row k holds frequency k.
 
     Ahmed, Natarajan, Rao, "Discrete Cosine Transform", 1974, with the scaling that makes it orthonormal.
     """
@@ -25,26 +25,26 @@ def cosine_basis(size: int) -> torch.Tensor:
 
 
 class Tokenizer(nn.Module):
-    """Turns video into latents and back, causal in time: 1 + k * frames video frames are 1 + k latent frames.
+    """Video tokenizer, causal in time: 1 + k * frames video frames become 1 + k latent frames.
 
     Attributes:
-        compression: video frames, pixel rows and pixel columns per latent one.
+        compression: video frames, pixel rows and pixel columns per latent.
     """
 
     compression: tuple[int, int, int]
 
     @property
     def channels(self) -> int:
-        """Channels of a latent."""
+        """Number of channels of a latent."""
         raise NotImplementedError
 
     @property
     def tile_grid(self) -> TileGrid | None:
-        """How `encode` cuts a video; None: not at all."""
+        """Tile grid of `encode`; None without tiles."""
         return None
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Latents of RGB video.
+        """Encode RGB video to latents.
 
         Args:
             video_BCTHW: [B, 3, frames, height, width], uint8 or floating point in [-1, 1].
@@ -53,19 +53,19 @@ class Tokenizer(nn.Module):
             float32 [B, channels, 1 + (frames - 1) / frames per latent, height / rows, width / columns].
 
         Raises:
-            UsageError: see `latent_size`.
+            UsageError: the size does not divide (`latent_size`).
         """
         raise NotImplementedError
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Video of latents, float32 [B, 3, frames, height, width]."""
+        """Decode latents to video, float32 [B, 3, frames, height, width]."""
         raise NotImplementedError
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
-        """Frames, rows and columns of the latents of a video of that many frames, rows and columns.
+        """Return frames, rows and columns of the latents of a video of this size.
 
         Raises:
-            UsageError: when the video does not divide into whole patches.
+            UsageError: the video does not divide into whole patches.
         """
         t, h, w = self.compression
         frames, height, width = size
@@ -84,7 +84,7 @@ class Tokenizer(nn.Module):
 
 
 class LatentSizes(Tokenizer):
-    """Zeros of the sizes that another tokenizer's latents have: for who needs no more."""
+    """Tokenizer that returns zeros of another tokenizer's latent sizes, for dry runs."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -100,19 +100,19 @@ class LatentSizes(Tokenizer):
 
 
 class PatchTransform(Tokenizer):
-    """Turns video into latents and back without loss; fixed, linear, causal in time.
+    """Fixed, linear, lossless and causal transform between video and latents.
 
-    Frames are grouped as the causal video VAEs do it: the first frame alone, then every ``frames`` frames
-    together, so 1 + k * frames video frames give 1 + k latent frames. The first frame enters as a still
-    held for ``frames`` frames (as in the Cosmos tokenizer, NVIDIA 2024, section 3): its group has the
-    statistics of the others and no motion. Each group is cut into patches of ``frames x height x width``
-    pixels, and a patch becomes its DCT-II coefficients per colour.
+    Frames are grouped as in causal video VAEs: the first frame alone, then every ``frames`` frames together, so
+    that 1 + k * frames video frames give 1 + k latent frames. The first frame is repeated ``frames`` times as a
+    still (as in the Cosmos tokenizer, NVIDIA 2024, section 3): its group has the statistics of the others and
+    no motion. Each group is cut into patches of ``frames x height x width`` pixels, and a patch becomes its
+    DCT-II coefficients per colour.
 
-    Pixels are taken in [-1, 1]. The transform is an isometry of the video with its first frame held:
-    a squared error between latents is the squared error between those pixels. No channel is rescaled,
-    so a channel's variance is the energy of its frequency in the footage.
+    Pixels are in [-1, 1]. The transform is an isometry of the video with its first frame repeated: a squared
+    error between latents is the squared error between those pixels. No channel is rescaled, so that a channel's
+    variance is the energy of its frequency in the footage.
 
-    A latent's channels are ordered by frequency in time, rows, columns, then colour (fastest).
+    Channels of a latent are ordered by frequency in time, rows, columns, then colour (fastest).
     """
 
     def __init__(self, config: PatchTransformConfig) -> None:
@@ -138,10 +138,10 @@ class PatchTransform(Tokenizer):
         return coefficients_BTHWCK.permute(0, 5, 4, 1, 2, 3).flatten(1, 2)
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`; the inverse of ``encode``."""
+        """Decode latents; inverts ``encode``."""
         B, _, T, H, W = latents_BCTHW.shape
         coefficients = latents_BCTHW.float().reshape(B, -1, COLOURS, T, H, W)
         x = join(coefficients.permute(0, 3, 4, 5, 2, 1) @ self.basis_KP, self.compression)
-        # Generated latents need not hold the first frame still: its projection on stills is the mean.
+        # Generated latents may not be a still in the first group; its projection on stills is the mean.
         t = self.compression[0]
         return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)

@@ -1,1 +1,1 @@
-"""Published transformers and VAEs of diffusers."""
+"""Published transformers and VAEs of diffusers, loaded for training."""

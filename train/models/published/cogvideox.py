@@ -1,4 +1,4 @@
-"""CogVideoX 2B, 5B and 1.5, text to video, of diffusers."""
+"""CogVideoX 2B, 5B and 1.5 of diffusers, text to video."""
 
 import math
 from pathlib import Path
@@ -13,9 +13,9 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class CogVideoX(DiffusersDenoiser):
-    """DDPM with v-prediction; told the level n; frames before channels; as many text tokens as it was trained with.
+    """DDPM with v-prediction; timestep input n, frames before channels, fixed length of text.
 
-    In its pipeline the padding of captions is text like any other (`text.padding: text`); else it is zeros.
+    Its pipeline treats the padding of captions as text (`text.padding: text`); otherwise padding is zeros.
     """
 
     source = "CogVideoXTransformer3DModel"
@@ -52,7 +52,7 @@ class CogVideoX(DiffusersDenoiser):
         return y_BTCHW.transpose(1, 2)
 
     def _rotation(self, x_BCTHW: torch.Tensor) -> Rotation | None:
-        """Cosines and sines of rotary positions of video tokens, as CogVideoXPipeline makes them; None: of the 2B."""
+        """Return cosines and sines of rotary positions as in CogVideoXPipeline; None for the 2B model."""
         theirs = self.model.config
         if not theirs.use_rotary_positional_embeddings:
             return None

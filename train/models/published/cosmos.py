@@ -1,4 +1,4 @@
-"""Cosmos, text to world, of diffusers."""
+"""Cosmos of diffusers, text to world."""
 
 from pathlib import Path
 
@@ -9,10 +9,11 @@ from train.models.published.shared import DiffusersDenoiser
 
 
 class Cosmos(DiffusersDenoiser):
-    """EDM (Cosmos 1) or flow matching (Cosmos 2), told the same as ours; captions filled up with zeros to 512 tokens.
+    """EDM (Cosmos 1) or flow matching (Cosmos 2); captions are zero-padded to 512 tokens.
 
-    In Cosmos 2's pipeline t = sigma / (1 + sigma) and c_in = 1 - t, which makes of x_0 + sigma eps the latent of flow
-    matching, and of c_skip = 1 - t and c_out = -t its velocity.
+    The timestep input equals the objective's. Cosmos 2's pipeline uses t = sigma / (1 + sigma) and c_in = 1 -
+    t, which turns x_0 + sigma eps into the latent of flow matching; c_skip = 1 - t and c_out = -t yield its
+    velocity.
     """
 
     source = "CosmosTransformer3DModel"

@@ -1,4 +1,4 @@
-"""Where the parts of a published model lie: JSON and safetensors in a local folder, fetched from the hub if need be."""
+"""Local folders of published models, JSON and safetensors only, fetched from the hub if missing."""
 
 import json
 from pathlib import Path
@@ -12,15 +12,15 @@ DESCRIPTION = "config.json"
 
 
 def part_folder(name: str, subfolder: str, key: str) -> Path:
-    """The local folder of a part of a pipeline; nothing but JSON and safetensors is ever fetched.
+    """Return the local folder of one part of a pipeline; fetches nothing but JSON and safetensors.
 
     Args:
-        name: of a pipeline on the hub, or a local folder: of a pipeline, or of the part itself.
-        subfolder: of the part within a pipeline.
-        key: of the configuration, for errors.
+        name: name of a pipeline on the hub, or a local folder of a pipeline or of the part itself.
+        subfolder: subfolder of the part within a pipeline.
+        key: configuration key, for errors.
 
     Raises:
-        UsageError: there is no such part.
+        UsageError: the part does not exist.
     """
     root = Path(name)
     if root.is_dir():
@@ -42,7 +42,7 @@ def part_folder(name: str, subfolder: str, key: str) -> Path:
 
 
 def description(folder: Path, key: str) -> dict[str, Any]:
-    """The model's own description, with its class under ``_class_name``.
+    """Read the model's config.json, with its class under ``_class_name``.
 
     Raises:
         UsageError: it is missing, or no JSON object.
@@ -51,7 +51,7 @@ def description(folder: Path, key: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, key: str) -> dict[str, Any]:
-    """A JSON object of bounded size from a file.
+    """Read a JSON object of bounded size.
 
     Raises:
         UsageError: it is missing, too large, or no JSON object.
@@ -68,7 +68,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
 
 
 def diffusers() -> ModuleType:
-    """The library.
+    """Import diffusers.
 
     Raises:
         UsageError: it is not installed.

@@ -1,4 +1,4 @@
-"""HunyuanVideo, text to video, of diffusers."""
+"""HunyuanVideo of diffusers, text to video."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from train.models.published.shared import DiffusersDenoiser
 
 
 class HunyuanVideo(DiffusersDenoiser):
-    """Flow matching; told 1000 t, and 1000 times the guidance where it was distilled; text under its mask.
+    """Flow matching; timestep input 1000 t, guidance input 1000 times the guidance if distilled, masked text.
 
-    The first row of the context is the pooled caption of its second encoder (CLIP), filled up with zeros to the width
-    of the first's (LLaMA); see `text.pooled`.
+    The first row of the context is the pooled caption of its second encoder (CLIP), zero-padded to the width of
+    the first's (LLaMA); see `text.pooled`.
     """
 
     source = "HunyuanVideoTransformer3DModel"

@@ -1,9 +1,9 @@
-"""A transformer of diffusers on some tokens of a video, without a copy of its forward.
+"""Context parallelism of a diffusers transformer, without a copy of its forward.
 
-It is called with a video of the patches that are here, one behind the other in time: all layers but two take tokens one
-by one. Rotary positions must be those of the whole video, and self-attention is somebody else's. Both go with the call
-as what the model's own ``rope`` gives, which its blocks hand on to their attention untouched: there is no state, and
-a block that is computed again for its backward gets the same.
+The model runs on a video made of the local patches, one behind the other in time, since all layers but two are
+per token. Rotary positions must be those of the whole video, and self-attention must span ranks. Both travel in
+the output of the model's own ``rope``, which its blocks pass on to their attention untouched. There is thus no
+state, and a recomputed block gets the same values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from train.models.attention.patches import Patch, join
 
 
 class Placed(NamedTuple):
-    """What blocks get instead of cosines and sines alone.
+    """Replacement for the blocks' cosines and sines.
 
     Attributes:
-        cos: [1, L, 1, head width], each value twice.
-        sin: like ``cos``.
-        attend: computes attention.
+        cos: cosines, [1, L, 1, head width], each value twice.
+        sin: sines, like ``cos``.
+        attend: attention pattern.
     """
 
     cos: torch.Tensor
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 
 
 def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
-    """A video of patches, one behind the other in time, [B, C, L * t, h, w]; `train.models.dit.tokens` undoes it."""
+    """Return a video of patches stacked in time, [B, C, L * t, h, w]; inverts `train.models.dit.tokens`."""
     B, L, V = values_BLV.shape
     t, h, w = patch
     return join(values_BLV.reshape(B, L, 1, 1, V // (t * h * w), t * h * w), patch)
@@ -42,13 +42,13 @@ def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
 def placed(
     rope: nn.Module, latent_size: Sequence[int], here: slice | torch.Tensor, attend: Attend
 ) -> Iterator[None]:
-    """While it lasts, a model's positions are those of some tokens of a video, whatever video it is called with.
+    """Give a model the positions of some tokens of a video, whatever video it is called with.
 
     Args:
-        rope: from a video, of which it reads the shape alone, to cosines and sines [1, L, 1, head width].
+        rope: module from a video's shape to cosines and sines [1, L, 1, head width].
         latent_size: frames, rows and columns of the whole video.
-        here: the tokens that are present.
-        attend: attention of these.
+        here: local tokens.
+        attend: attention pattern of these tokens.
     """
 
     def whole(_rope: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
@@ -68,10 +68,10 @@ def placed(
 
 
 class SelfAttention:
-    """A processor of self-attention (``WanAttention``) that lets the `Attend` of `Placed`, if any, attend.
+    """Self-attention processor (``WanAttention``) that uses the `Attend` of `Placed` if there is one.
 
     Args:
-        theirs: the processor for all other calls.
+        theirs: processor for all other calls.
     """
 
     def __init__(self, theirs: Any) -> None:
@@ -85,7 +85,7 @@ class SelfAttention:
         attention_mask: torch.Tensor | None = None,
         rotary_emb: tuple[torch.Tensor, torch.Tensor] | Placed | None = None,
     ) -> torch.Tensor:
-        """As theirs, [B, L, D] to [B, L, D]."""
+        """Map tokens [B, L, D] to [B, L, D], with the processor's own signature."""
         if not isinstance(rotary_emb, Placed):
             y_BLD: torch.Tensor = self.theirs(
                 attn, hidden_states, encoder_hidden_states, attention_mask, rotary_emb
@@ -101,7 +101,7 @@ class SelfAttention:
 
 
 def _rotated(x_BLHD: torch.Tensor, at: Placed) -> torch.Tensor:
-    """Neighbouring values are pairs; computed in the type of the positions, if that is wider."""
+    """Rotate pairs of adjacent values, in the dtype of the positions if that is wider."""
     even, odd = x_BLHD[..., 0::2], x_BLHD[..., 1::2]
     cos, sin = at.cos[..., 0::2], at.sin[..., 1::2]
     pairs = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)

@@ -1,6 +1,6 @@
-"""What the adapters of diffusers' transformers share: loading, text of a fixed length, operations.
+"""Base of diffusers adapters: loading, fixed-length text, FLOPs.
 
-A family is a small subclass in a module of its own; it says how its pipeline calls the model.
+Each family is a small subclass in its own module that calls the model as its pipeline does.
 """
 
 import math
@@ -22,29 +22,29 @@ from train.models.denoiser import Denoiser
 from train.models.published.folder import diffusers
 
 Rows = Literal["video", "text", "both", "sample"]
-"""What a layer is applied to: video tokens, text tokens, all of them, or once a sample."""
+"""Rows of a layer's input: video tokens, text tokens, both, or one per sample."""
 
 
 class DiffusersDenoiser(Denoiser):
-    """A transformer of diffusers that predicts as it does within its pipeline.
+    """Transformer of diffusers that predicts as within its pipeline.
 
     Args:
-        config: which model, and how it is called.
-        folder: its description and weights.
-        channels: of the latents.
-        text_width: of the context.
+        config: configuration of the model.
+        folder: folder with config.json and weights.
+        channels: channels of the latents.
+        text_width: width of the text context.
 
     Raises:
-        UsageError: it cannot be loaded, or does not fit the latents, the text or the configuration.
+        UsageError: it cannot be loaded, or does not match the latents, the text or the configuration.
 
     Attributes:
-        source: its class in diffusers.
-        time_unit: what it is told is this times what the objective tells.
-        stem: pattern of the names of layers that read latents, times and text, whose gradients nobody asks for.
-        rows: patterns of names of layers, and what those are applied to; the first that is found counts, video without.
-        blocks: names of the lists of blocks that repeat.
-        model: diffusers' own.
-        largest: tokens along time, rows and columns that it has positions for.
+        source: class in diffusers.
+        time_unit: factor from the objective's timestep input to the model's.
+        stem: name pattern of layers that read latents, times and text, whose input gradients are not needed.
+        rows: name patterns of layers with the rows they apply to; the first match counts, default video.
+        blocks: names of the lists of repeated blocks.
+        model: the diffusers model.
+        largest: maximum number of tokens along time, rows and columns.
     """
 
     source: ClassVar[str]
@@ -65,7 +65,7 @@ class DiffusersDenoiser(Denoiser):
         self._fits("text", text_width, self._text_width())
         if config.patch != self.patch:
             raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
-        # Loading leaves a model in evaluation, where dropout of adapters would not drop.
+        # Loading leaves a model in eval mode, which disables the adapters' dropout.
         self.model.train()
         if config.fused:
             patch(self.model)
@@ -75,20 +75,20 @@ class DiffusersDenoiser(Denoiser):
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        """See `Denoiser`; t_B is what the objective tells, in its own unit."""
+        """Return the prediction; t_B is the objective's timestep input in its own unit."""
         self.grid(x_BCTHW.shape[2:])
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
 
     def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:
-        """Refused: a model of diffusers takes a batch of one shape."""
+        """Raise an error, since diffusers models take a batch of one shape."""
         raise self.no_packs()
 
     def no_packs(self) -> UsageError:
-        """Why it is refused."""
+        """Return the error for packs."""
         return UsageError(f"{self.source} takes no packs: choose a stream.regime other than pack")
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
-        """See `Denoiser`; text counts as long as the model gets it."""
+        """Return the FLOPs of one sample, with text at the length that the model gets."""
         video = self.tokens(latent_size)
         text = self.text_length or text_tokens - bool(self.pooled_width)
         lengths: dict[Rows, int] = {"video": video, "text": text, "both": video + text, "sample": 1}
@@ -106,7 +106,7 @@ class DiffusersDenoiser(Denoiser):
         return self._rows(name.removeprefix("model.")) in ("video", "both")
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
-        """See `Denoiser`; the model must have positions for all tokens."""
+        """Return the token grid; raises an error beyond the model's positions."""
         grid = super().grid(latent_size)
         if any(size > most for size, most in zip(grid, self.largest, strict=True)):
             raise UsageError(
@@ -117,17 +117,17 @@ class DiffusersDenoiser(Denoiser):
 
     @property
     def text_length(self) -> int | None:
-        """Tokens of text that the model always gets; None: as many as there are."""
+        """Fixed number of text tokens; None: as many as there are."""
         raise NotImplementedError
 
     def filled(self, context_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
-        """The context with zeros where the mask is false and behind it, [B, text_length, D].
+        """Zero the context where the mask is false, and zero-pad it to [B, text_length, D].
 
-        These models take no mask. Zeros up to a fixed length are what Wan and Cosmos are trained with, and make a
-        prediction independent of the captions beside it.
+        These models take no mask. Wan and Cosmos are trained with zeros up to a fixed length, which also makes
+        a prediction independent of other captions in the batch.
 
         Raises:
-            UsageError: it is longer.
+            UsageError: the context is longer.
         """
         length, M = self.text_length or 0, context_BMD.shape[1]
         if length < M:
@@ -139,11 +139,11 @@ class DiffusersDenoiser(Denoiser):
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
-        """The prediction, [B, C, T, H, W], for times in the model's unit."""
+        """Return the prediction, [B, C, T, H, W], for times in the model's unit."""
         raise NotImplementedError
 
     def _attention(self, video: int, text: int) -> int:
-        """Operations of scores and weighted sums for so many tokens."""
+        """Return the FLOPs of scores and weighted sums."""
         raise NotImplementedError
 
     def _patch(self) -> Patch:
@@ -155,7 +155,7 @@ class DiffusersDenoiser(Denoiser):
 
     @property
     def _width(self) -> int:
-        """Of a token."""
+        """Width of a token."""
         return int(self.model.config.num_attention_heads * self.model.config.attention_head_dim)
 
     def _load(self, folder: Path) -> Any:
@@ -176,7 +176,7 @@ class DiffusersDenoiser(Denoiser):
             ) from error
 
     def _empty(self, model: Any) -> Any:
-        """A model without weights, in the types that loading gives them."""
+        """Cast a model without weights to the dtypes of a loaded one."""
         wide = set(model._keep_in_fp32_modules or ())
         for name, parameter in model.named_parameters():
             if not wide & set(name.split(".")):
@@ -194,7 +194,7 @@ class DiffusersDenoiser(Denoiser):
         return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
 
     def _counted(self, wanted: str) -> dict[Rows, int]:
-        """Weights of the matrices whose name has this pattern, by what they are applied to."""
+        """Count weights of the matrices that match a name pattern, by rows."""
         counts: dict[Rows, int] = {}
         for name, layer in self.model.named_modules():
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):

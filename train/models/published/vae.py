@@ -14,12 +14,12 @@ SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuan
 
 
 class DiffusersVAE(Tokenizer):
-    """Latents are the mode of the posterior, brought to the mean 0 and deviation `scale` as the VAE's pipeline does.
+    """Frozen VAE; latents are the posterior mode, normalized to mean 0 and deviation `scale` as in its pipeline.
 
-    The mode, not a sample: a clip has the same latents in every pass, on every rank, and cached or not.
+    The mode is deterministic: a clip has the same latents in every pass, on every rank, cached or not.
 
     Raises:
-        UsageError: the VAE is not there, of another family, or compresses by other factors than configured.
+        UsageError: the VAE is missing, unsupported, or has another compression than configured.
     """
 
     def __init__(self, config: DiffusersVAEConfig) -> None:
@@ -55,7 +55,7 @@ class DiffusersVAE(Tokenizer):
 
     @torch.no_grad()
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`; float32."""
+        """Encode video to normalized latents, float32."""
         frames, _, _ = self.latent_size(tuple(video_BCTHW.shape[2:]))
         x = video_BCTHW.to(self.vae.dtype)
         if video_BCTHW.dtype == torch.uint8:
@@ -66,10 +66,10 @@ class DiffusersVAE(Tokenizer):
 
     @torch.no_grad()
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """See `Tokenizer`; float32.
+        """Decode normalized latents, float32.
 
         Raises:
-            UsageError: CogVideoX's VAE decodes an even number of latent frames to another number of frames.
+            UsageError: CogVideoX's VAE changes the number of frames for an even number of latent frames.
         """
         frames = latents_BCTHW.shape[2]
         if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
@@ -83,7 +83,7 @@ class DiffusersVAE(Tokenizer):
         return video_BCTHW.float()
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
-        """See `Tokenizer`; Cosmos has statistics for so many latent frames and no more."""
+        """Return the latent size; Cosmos is limited to the latent frames that it has statistics for."""
         latent, most = super().latent_size(size), self._mean.shape[2]
         if 1 < most < latent[0]:
             raise UsageError(
@@ -97,16 +97,16 @@ class DiffusersVAE(Tokenizer):
 
 
 def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
-    """A published VAE with its weights.
+    """Load a published VAE with its weights.
 
     Args:
-        name: of a pipeline or VAE on the hub, or a local folder of either.
-        subfolder: of the pipeline.
-        dtype: of the weights.
-        key: of the configuration, for errors.
+        name: name of a pipeline or VAE on the hub, or a local folder of either.
+        subfolder: subfolder in the pipeline.
+        dtype: dtype of the weights.
+        key: configuration key, for errors.
 
     Raises:
-        UsageError: it is not there, of another family, or damaged.
+        UsageError: it is missing, unsupported, or damaged.
     """
     folder = part_folder(name, subfolder, key)
     found = description(folder, key).get("_class_name")
@@ -124,7 +124,7 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
 
 
 def compression_of(vae: Any) -> tuple[int, int, int]:
-    """Video frames, pixel rows and columns per latent one, as the VAE's own configuration has them."""
+    """Return video frames, pixel rows and columns per latent, from the VAE's configuration."""
     theirs = vae.config
     if (halvings := theirs.get("temperal_downsample")) is not None:
         side = 2 ** len(halvings) * (theirs.get("patch_size") or 1)
@@ -134,13 +134,13 @@ def compression_of(vae: Any) -> tuple[int, int, int]:
 
 
 def tile_grid_of(vae: Any) -> TileGrid | None:
-    """The tiles of a VAE's `tiled_encode`; None where it has none (Cosmos).
+    """Return the tiles of a VAE's `tiled_encode`; None if it has none (Cosmos).
 
-    HunyuanVideo's reads one frame more than its tiles have; other VAEs cut pictures alone.
+    HunyuanVideo's VAE reads one frame more than its tiles have; other VAEs only tile space.
     """
     if not hasattr(vae, "tiled_encode"):
         return None
-    pixels = vae.config.get("patch_size") or 1  # Wan 2.2 counts in patches
+    pixels = vae.config.get("patch_size") or 1  # Wan 2.2's unit is a patch
     height, width = vae.tile_sample_min_height, vae.tile_sample_min_width
     if hasattr(vae, "tile_overlap_factor_height"):
         height_step = int(height * (1 - vae.tile_overlap_factor_height))
@@ -158,7 +158,7 @@ def tile_grid_of(vae: Any) -> TileGrid | None:
 
 
 def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of the VAE's latents, [1, C, 1 or the latent frames that have their own, 1, 1]."""
+    """Return mean and deviation of latents, [1, C, T, 1, 1]; T is 1, or the latent frames with own statistics."""
     theirs = vae.config
     channels = theirs.get("z_dim") or theirs.latent_channels
     shape = (1, channels, -1, 1, 1)

@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2, text to video, of diffusers."""
+"""Wan 2.1 and 2.2 of diffusers, text to video."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,10 @@ from train.models.published.shared import DiffusersDenoiser
 
 
 class Wan(DiffusersDenoiser):
-    """Flow matching; told 1000 t; captions filled up with zeros to 512 tokens, which count.
+    """Flow matching; timestep input 1000 t; captions are zero-padded to 512 tokens, which attention includes.
 
-    Wan 2.2's 5B is told a time per token in its pipeline; without a given image all are alike, so one is told here.
+    Wan 2.2's 5B takes a time per token in its pipeline. Without an image condition all are equal, so one time
+    per sample is passed.
     """
 
     source = "WanTransformer3DModel"
@@ -35,7 +36,7 @@ class Wan(DiffusersDenoiser):
 
     @property
     def full_heads(self) -> int:
-        """Heads of attention over all tokens."""
+        """Number of heads of attention over all tokens."""
         return int(self.model.config.num_attention_heads)
 
     def denoise(
@@ -47,7 +48,7 @@ class Wan(DiffusersDenoiser):
         grids: Sequence[tuple[int, int, int]],
         pack: Pack,
     ) -> torch.Tensor:
-        """As of `train.models.dit.DiT.denoise`, for some tokens of a batch of one grid.
+        """Predict some tokens of a batch of one grid, as in `train.models.dit.DiT.denoise`.
 
         Raises:
             UsageError: the tokens are packed.
