@@ -1,1 +1,1 @@
-"""How the processes of one run work together; model code knows nothing of it."""
+"""Parallelism of one run over its ranks; model code is independent of it."""

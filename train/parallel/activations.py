@@ -1,6 +1,6 @@
-"""What a block keeps for its backward and what it computes again; and its compilation, which may decide that.
+"""Activation checkpointing and compilation of blocks.
 
-Both replace a block's ``forward``, inside of what FSDP hooks into, so that names of parameters stay.
+Both replace a block's ``forward`` inside FSDP's hooks, so that parameter names stay.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ KEPT = frozenset(
         _aten.addmm.default,
         _aten.bmm.default,
         _aten._scaled_mm.default,
-        # The scale of an FP8 tensor: one number, for which all of it is read.
+        # The scale of an FP8 tensor: one number from a pass over all of it.
         _aten.max.default,
         _aten._scaled_dot_product_cudnn_attention.default,
         _aten._scaled_dot_product_efficient_attention.default,
@@ -34,14 +34,13 @@ KEPT = frozenset(
         torch.ops.higher_order.flex_attention,
     }
 )
-"""Operators whose results selective checkpointing keeps: those bound by arithmetic."""
+"""Compute-bound operators, whose results selective checkpointing keeps."""
 
 
 def checkpoint_block(block: nn.Module, policy: Policy) -> None:
-    """Makes a block compute again in the backward what the policy does not keep.
+    """Make a block recompute in its backward what the policy does not keep.
 
-    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget
-    is left to the compiler.
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget is left to the compiler.
     """
     if policy in ("none", "memory_budget"):
         return
@@ -54,14 +53,14 @@ def checkpoint_block(block: nn.Module, policy: Policy) -> None:
 def compile_block(
     block: nn.Module, memory_budget: float = 1.0, backend: str = "inductor", as_eager: bool = False
 ) -> None:
-    """Compiles a block when it first runs.
+    """Compile a block at its first run.
 
     Args:
-        block: whose forward it is.
-        memory_budget: share of its activations that is kept; 1 keeps what makes it fastest.
-        backend: of torch.compile.
-        as_eager: round to the narrow type wherever the operators would, though fused. Without it FP8 products of
-            scaled rows see other numbers in the backward than in the forward, and end in NaN (pytorch#150859).
+        block: block whose forward is compiled.
+        memory_budget: share of its activations to keep; 1 keeps what makes it fastest.
+        backend: backend of torch.compile.
+        as_eager: round to the narrow dtype wherever separate operators would, though fused. Otherwise rowwise
+            FP8 products see other numbers in backward than in forward, which ends in NaN (pytorch#150859).
     """
     options: Any = {"emulate_precision_casts": True} if as_eager else None
     compiled: Callable[..., Any] = torch.compile(block.forward, backend=backend, options=options)

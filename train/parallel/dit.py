@@ -1,4 +1,4 @@
-"""The layout of a model: how the layers of our diffusion transformers are divided, and what is done in which order."""
+"""Parallelization of a denoiser: sharding of its layers, and the order of all transformations."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
-    """Lays a model out: pipeline, FP8, tensor parallel, activation checkpointing, compilation, FSDP, in this order.
+    """Apply pipeline, FP8, tensor parallelism, activation checkpointing, compilation and FSDP, in this order.
 
     Raises:
-        UsageError: the model does not divide.
+        UsageError: the model does not divide evenly.
     """
     parallel, mesh = config.parallel, ranks.mesh
     if mesh.degree(CONTEXT) > 1:
@@ -47,7 +47,7 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
 
 
 def summed_over_tensor_ranks(name: str) -> bool:
-    """Whether the gradient of a weight is a sum over tensor-parallel ranks: norms see the heads of one rank alone."""
+    """Return True if a weight's gradient is a sum over tensor-parallel ranks: norms see local heads only."""
     return name.endswith(("query_norm.weight", "key_norm.weight"))
 
 
@@ -73,10 +73,10 @@ def _check_cut(model: Denoiser, mesh: Mesh) -> None:
 
 
 def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
-    """Divides attention by heads and MLPs by their inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
+    """Shard attention by heads and MLPs by inner width (Shoeybi et al., "Megatron-LM", 2020, section 3).
 
-    Queries and keys are normalised per head, which needs no communication. The vectors of a modulation are few: each
-    rank makes some of them, and all get all.
+    Queries and keys are normalized per head, which needs no communication. Modulation vectors are few: each
+    rank computes some and all gather them.
     """
     for module in list(block.modules()):
         if isinstance(module, Attention):

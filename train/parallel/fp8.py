@@ -1,8 +1,8 @@
-"""Linear layers whose matrix products run in FP8, through torchao.
+"""FP8 matrix products of linear layers, through torchao.
 
-Micikevicius et al., "FP8 Formats for Deep Learning", 2022: factors are scaled to the range of e4m3 or e5m2 just before
-each product, which adds up in float32. Weights, gradients and optimizer state stay what they are, so checkpoints do,
-too.
+Micikevicius et al., "FP8 Formats for Deep Learning", 2022: factors are scaled to the range of e4m3 or e5m2
+right before each product, which accumulates in float32. Weights, gradients and optimizer state keep their
+dtypes, and so do checkpoints.
 """
 
 from dataclasses import replace
@@ -17,12 +17,12 @@ from train.config.optimizer import Fp8Config
 from train.models.denoiser import Denoiser
 
 MULTIPLE = 16
-"""Rows and columns of a matrix that FP8 products take (cuBLAS), on each tensor-parallel rank."""
+"""Divisor of rows and columns in FP8 products (cuBLAS), on each tensor-parallel rank."""
 CAPABILITY = (8, 9)
 
 
 def check(config: Fp8Config, device: torch.device) -> None:
-    """Refuses what cannot run here.
+    """Check that FP8 can run on this device.
 
     Raises:
         UsageError: torchao is missing, or the device has no FP8.
@@ -44,18 +44,18 @@ def check(config: Fp8Config, device: torch.device) -> None:
 
 
 def convert(model: Denoiser, config: Fp8Config, tp: int, sharded: bool) -> None:
-    """Makes the layers that every video token goes through compute in FP8; names and weights stay.
+    """Make the layers of every video token compute in FP8; names and weights stay.
 
-    Comes before tensor parallelism, which adds hooks to the layers that it divides, and which torchao's layers take.
+    Precedes tensor parallelism, whose hooks work on torchao's layers.
 
     Args:
-        model: with plain linear layers.
-        config: how factors are scaled.
-        tp: ranks that will divide each matrix.
-        sharded: whether FSDP will divide the weights.
+        model: model with plain linear layers.
+        config: scaling of factors.
+        tp: number of tensor-parallel ranks.
+        sharded: True if FSDP will shard the weights.
 
     Raises:
-        UsageError: no layer has sizes that FP8 products take.
+        UsageError: no layer has sizes that FP8 products support.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
@@ -67,7 +67,7 @@ def convert(model: Denoiser, config: Fp8Config, tp: int, sharded: bool) -> None:
     how = replace(
         Float8LinearConfig.from_recipe_name(config.recipe),
         emulate=config.emulate,
-        # The gradient of a weight sums over tokens, of which a microbatch has any number.
+        # A weight's gradient sums over tokens, whose number need not be a multiple.
         pad_inner_dim=True,
         enable_fsdp_float8_all_gather=config.fsdp_all_gather and sharded,
     )
@@ -76,18 +76,18 @@ def convert(model: Denoiser, config: Fp8Config, tp: int, sharded: bool) -> None:
 
 
 def takes_fp8(layer: nn.Linear, tp: int) -> bool:
-    """Whether FP8 products take the matrix of a layer, divided by rows or columns."""
+    """Return True if FP8 products support the layer's matrix, sharded by rows or columns."""
     return not any(size % (MULTIPLE * tp) for size in layer.weight.shape)
 
 
 def rescale(model: Denoiser) -> None:
-    """Takes the scales of all divided weights in one collective, for the gathers up to the next update."""
+    """Compute the scales of all sharded weights in one collective, for gathers up to the next update."""
     from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
 
     precompute_float8_dynamic_scale_for_fsdp(model)
 
 
 def unwrapped(piece: torch.Tensor) -> torch.Tensor:
-    """A rank's piece of a weight without what makes FSDP gather it in FP8; in the same memory."""
+    """Return a rank's shard without the wrapper for FSDP's FP8 all-gather; in the same memory."""
     inner: Any = getattr(piece, "_tensor", piece) if hasattr(piece, "fsdp_pre_all_gather") else piece
     return torch.as_tensor(inner)

@@ -1,4 +1,4 @@
-"""Weights in pieces, gathered block by block: torch's FSDP2, with gradients that add up."""
+"""FSDP2 with gradients that are sums over ranks."""
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -8,10 +8,10 @@ from train.parallel.mesh import CONTEXT, Ranks
 
 
 def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
-    """Divides a model's weights over the ranks, block by block; the rest of it is one more block.
+    """Shard a model's weights over the ranks, one unit per block and one for the rest.
 
-    Each block's weights are gathered for its forward and again for its backward. With bfloat16 they are gathered in
-    bfloat16, while the pieces, their gradients and the sums of gradients are float32.
+    Each block's weights are gathered for its forward and again for its backward. With bfloat16 the gathered
+    weights are bfloat16, while shards, their gradients and gradient sums are float32.
     """
     mesh = ranks.weights["dp_shard"]
     if ranks.mesh.dp_replicate > 1:
@@ -24,9 +24,9 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
     )
     for module in (*model.repeated(), model):
         sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
-        # Microbatches are weighed by their share of the step: their gradients add up.
+        # Losses are weighted by their share of the step, so that gradients are sums.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
-    # Whatever enters the model, each once: `denoise` is inside the others.
+    # Entry points of the model; `denoise` is nested in the others.
     cut = ranks.mesh.degree(CONTEXT) > 1
     register_fsdp_forward_method(model, "denoise" if cut else "forward_packed")

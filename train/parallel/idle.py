@@ -1,4 +1,4 @@
-"""A run of the model on nothing: for the collectives in it, where other ranks run it more often than this one."""
+"""Dummy forward that keeps FSDP and context-parallel collectives matched if ranks have unequal microbatches."""
 
 import torch
 
@@ -9,13 +9,13 @@ from train.step.squared_errors import Question, SquaredErrors
 
 
 def idle(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:
-    """A zero that comes from a forward of one token; its backward adds nothing to any gradient."""
+    """Return a zero that depends on a forward of one token per rank; its backward adds zero gradients."""
     device = ranks.world.device
     frames, rows, columns = bundle.dit.patch
-    # A token for each rank that shares a sequence.
+    # One token per context-parallel rank.
     size = (frames * ranks.mesh.degree(CONTEXT), rows, columns)
     latents = torch.zeros(1, bundle.tokenizer.channels, *size, device=device)
-    # A row of text, and one for models that take the whole caption in a row of its own.
+    # One row of text, and one for a pooled caption.
     context = torch.zeros(1, 2, bundle.text.width, device=device)
     mask = torch.ones(1, 2, dtype=torch.bool, device=device)
     asked = Question([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)

@@ -1,4 +1,4 @@
-"""From a configuration to a run laid out on its ranks."""
+"""Layout of a run on its ranks, from the configuration."""
 
 from itertools import chain
 
@@ -19,30 +19,30 @@ from train.parallel.layouts.replicated import Replicated
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 
 Layout = Replicated
-"""What the trainer knows of a layout."""
+"""Interface of layouts for the trainer."""
 
 
 def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> Layout:
-    """Makes a run's modules and lays them out; a collective.
+    """Build a run's modules and lay them out; a collective.
 
     Args:
-        config: of the run.
-        world: its ranks.
+        config: configuration of the run.
+        world: ranks of the run.
         stored: encoders that need not be loaded.
 
     Raises:
-        UsageError: the degrees do not fit the ranks or the model, or cannot be combined.
+        UsageError: the degrees do not match the ranks or the model, or cannot be combined.
     """
     mesh = Mesh.of(config.parallel, world.size)
     kind = layout_of(config, mesh)
     if config.fp8:
         check(config.fp8, world.device)
-    # What this rank has no use for is never given memory.
+    # Weights of other ranks are never allocated here.
     partly = kind is FullySharded or mesh.pp > 1
     bundle, ranks = Bundle(config, meta=partly, stored=stored), Ranks(mesh, world)
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
-        # Only the first stage takes latents, and only the last one is asked about them.
+        # Inner stages need neither latents nor targets.
         bundle.tokenizer = LatentSizes(bundle.tokenizer)
     if partly:
         _fill_(bundle, world)
@@ -51,10 +51,10 @@ def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> 
 
 
 def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
-    """The layout that a configuration asks for.
+    """Return the layout that a configuration requests.
 
     Raises:
-        UsageError: the degrees cannot be combined, or not with the rest of the configuration.
+        UsageError: the degrees cannot be combined with each other or with the configuration.
     """
     if mesh.pp > 1 and config.recalibrate:
         raise UsageError(
@@ -73,7 +73,7 @@ def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
 
 @torch.no_grad()
 def _fill_(bundle: Bundle, world: World) -> None:
-    """Gives what is here of a denoiser the values of the run's seed, layer by layer: no rank need hold all of it."""
+    """Fill local parameters with the seed's initial values, layer by layer; no rank needs the whole model."""
     bundle.dit.to_empty(device=world.device)
     tensors = dict(chain(bundle.dit.named_parameters(), bundle.dit.named_buffers()))
     for name, value in bundle.initial_weights():

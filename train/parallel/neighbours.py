@@ -1,4 +1,4 @@
-"""Messages between the stages of a pipeline that follow each other."""
+"""Messages between adjacent pipeline stages."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,18 @@ import torch.distributed as dist
 
 
 class Neighbours:
-    """The stages before and behind this one.
+    """Point-to-point channels to the previous and next pipeline stages.
 
-    Tokens and gradients go in groups of their own: what goes one way never waits for what goes the other, and a stage
-    need not meet its neighbour to send. What goes one way arrives in the order in which it was sent.
+    Tokens and gradients use separate groups, so that neither direction waits for the other, and a stage can
+    send before its neighbour receives. Each direction delivers in order.
 
     Args:
-        tokens: all stages, for what goes to the next.
-        gradients: all stages, for what goes back.
+        tokens: group of all stages, for tokens sent to the next one.
+        gradients: group of all stages, for gradients sent back.
 
     Attributes:
-        stage: this one's number, from 0.
-        stages: how many there are.
+        stage: number of this stage, from 0.
+        stages: number of stages.
     """
 
     def __init__(self, tokens: dist.ProcessGroup, gradients: dist.ProcessGroup) -> None:
@@ -28,38 +28,38 @@ class Neighbours:
 
     @property
     def first(self) -> bool:
-        """Whether no stage comes before this one."""
+        """True for the first stage."""
         return self.stage == 0
 
     @property
     def last(self) -> bool:
-        """Whether no stage comes behind this one."""
+        """True for the last stage."""
         return self.stage == self.stages - 1
 
     def send_on(self, streams: Sequence[torch.Tensor]) -> None:
-        """Starts to send tokens to the next stage; a tensor must not change before `settle`."""
+        """Start sending tokens to the next stage; they must not change before `settle`."""
         self._send(streams, self._tokens, self.stage + 1)
 
     def send_back(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Starts to send the gradients of tokens to the stage that they came from, as `send_on`."""
+        """Start sending gradients of tokens to the previous stage, like `send_on`."""
         self._send(gradients, self._gradients, self.stage - 1)
 
     def take(self, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tokens that the stage before sent; of other tensors' shapes, types and device."""
+        """Receive tokens from the previous stage, with shapes, dtypes and device of other tensors."""
         return self._receive(like, self._tokens, self.stage - 1)
 
     def take_back(self, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The gradients that the next stage sent, as `take`."""
+        """Receive gradients from the next stage, like `take`."""
         return self._receive(like, self._gradients, self.stage + 1)
 
     def settle(self) -> None:
-        """Waits until all that was sent has gone."""
+        """Wait for all pending sends."""
         for work, _ in self._on_their_way:
             work.wait()
         self._on_their_way.clear()
 
     def _send(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, stage: int) -> None:
-        # A tensor that is being sent keeps its memory; what has gone by now gives it back.
+        # Keep tensors alive while they are sent; drop completed ones.
         self._on_their_way = [sent for sent in self._on_their_way if not sent[0].is_completed()]
         for tensor in tensors:
             content = tensor.detach().contiguous()

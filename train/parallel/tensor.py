@@ -1,7 +1,7 @@
-"""Tensor parallelism of linear layers: each rank has some of the rows or columns of the matrix.
+"""Tensor parallelism of linear layers: each rank has a shard of the matrix by rows or columns.
 
-Weights are DTensors, which FSDP divides further and checkpoints put together; activations are plain tensors, as kernels
-want them.
+Weights are DTensors, which FSDP shards further and checkpoints reassemble; activations are plain tensors, as
+kernels need.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from torch.nn import functional as F
 
 
 def divide_outputs(layer: nn.Linear, mesh: DeviceMesh, gather: bool = False) -> None:
-    """Each rank computes some of the outputs, and returns these; all of them, where they are gathered."""
+    """Shard a layer by outputs; each rank returns its shard, or all outputs if gathered."""
     _divide(layer, mesh, Shard(0), Shard(0), Replicate(), Replicate() if gather else Shard(-1))
 
 
 def divide_inputs(layer: nn.Linear, mesh: DeviceMesh) -> None:
-    """Each rank takes some of the inputs; the sum is returned on all."""
+    """Shard a layer by inputs; the sum over ranks is returned on all."""
     _divide(layer, mesh, Shard(1), Replicate(), Shard(-1), Replicate())
 
 
 def share_inputs(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Lets the layers of a module take its first two arguments together, so that gradients of each are summed once."""
+    """Wrap the first two arguments of a module once for all its layers, so that their gradients are summed once."""
 
     def take(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, source, *others = inputs
@@ -42,15 +42,15 @@ def _divide(
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if not x.numel():
-            # DTensor cannot reshape what is empty, and nothing is to be summed.
+            # DTensor cannot reshape empty tensors, and there is nothing to sum.
             parts = (x, layer.weight, layer.bias)
             return F.linear(*(part.to_local() if isinstance(part, DTensor) else part for part in parts))
         output = whole(_wrap(x, mesh, taken))
-        # Waits for the sum: a kernel that is given an unfinished tensor would read it too early.
+        # Wait for the sum, since kernels would read an unfinished tensor.
         local: torch.Tensor = output.redistribute(placements=[given]).to_local()
         return local
 
-    # Every rank has the whole, made from the run's seed.
+    # Every rank has the whole weight, drawn from the run's seed.
     for name, placement in (("weight", weight), ("bias", bias)):
         part = distribute_tensor(getattr(layer, name), mesh, [placement], src_data_rank=None)
         layer.register_parameter(name, nn.Parameter(part))

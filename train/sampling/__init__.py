@@ -1,1 +1,1 @@
-"""From noise and a caption to a video, with a trained model."""
+"""Sampling: from noise and a caption to a video."""

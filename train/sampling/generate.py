@@ -1,4 +1,4 @@
-"""Videos from captions with a trained model."""
+"""Generation of videos from captions with a trained model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,21 +22,21 @@ def generate(
     captions: Sequence[str],
     progress: Callable[[], None] = lambda: None,
 ) -> torch.Tensor:
-    """A video of each caption, uint8 RGB [B, 3, frames, height, width].
+    """Generate a video for each caption, uint8 RGB [B, 3, frames, height, width].
 
-    Noise is drawn on the CPU, so that a seed starts from the same on any device.
+    Noise is drawn on the CPU, so that a seed gives the same start on any device.
 
     Args:
-        bundle: the model, on the device that computes.
-        train: what it was trained with.
-        config: what is asked for.
-        captions: B of them.
+        bundle: model, on the compute device.
+        train: configuration that it was trained with.
+        config: requested size, solver and guidance.
+        captions: B captions.
         progress: called after each step.
 
     Raises:
-        UsageError: the size does not fit the model, the objective has fewer levels than steps, or the model was never
-            trained without captions and so cannot be guided.
-        RunError: what the model predicts is not finite.
+        UsageError: the size does not match the model, the objective has fewer levels than steps, or
+            guidance is requested from a model without caption dropout.
+        RunError: a prediction is not finite.
     """
     if config.guidance != 1 and train.objective.caption_dropout == 0:
         raise UsageError(
@@ -67,9 +67,9 @@ def generate(
 def _guided(
     bundle: Bundle, dtype: Literal["float32", "bfloat16"], captions: Sequence[str], guidance: float
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The model's prediction under classifier-free guidance (Ho and Salimans 2022, eq. 6, in w = guidance - 1).
+    """Return the prediction under classifier-free guidance (Ho and Salimans 2022, eq. 6, with w = guidance - 1).
 
-    Clean latents and noise are linear in predictions, so it is the same for all objectives.
+    Clean latents and noise are linear in predictions, so that guidance is the same for all objectives.
     """
     guided = guidance != 1
     device_type = next(bundle.dit.parameters()).device.type

@@ -1,7 +1,7 @@
-"""Solvers of the probability flow: from noise to a clean latent in a few calls of the model, for every objective.
+"""ODE solvers of the probability flow, from noise to a clean latent, for every objective.
 
-With the clean latent and the noise that the model sees in x (`train.objectives.level.solve`), the flow is
-dx = x_0 d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma), and an
+With the estimates of clean latent and noise in x (`train.objectives.level.solve`), the flow is dx = x_0
+d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma), and an
 Euler step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
 """
 
@@ -12,7 +12,7 @@ import torch
 from train.sampling.config import Solver
 
 Estimate = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
-"""The clean latent and the noise that are seen in x at a point of the schedule."""
+"""Estimator of clean latent and noise from x at a point of the schedule."""
 
 
 def sample(
@@ -22,14 +22,13 @@ def sample(
     solver: Solver,
     progress: Callable[[], None] = lambda: None,
 ) -> torch.Tensor:
-    """The clean latent at the end of the flow that goes through ``x``.
+    """Return the clean latent at the end of the flow through ``x``.
 
     Args:
-        estimate: gets x and the number of a point, from 0.
-        x: at the first point.
-        points: (signal, noise), from most noise to least; behind the last comes (1, 0), which is stepped to but never
-            asked about.
-        solver: euler, of order 1, with one estimate a step; heun, of order 2, with two, but one at the last (Karras et
+        estimate: estimator, called with x and the index of a point, from 0.
+        x: state at the first point.
+        points: (signal, noise), from most noise to least; the final point (1, 0) follows without an evaluation.
+        solver: euler: order 1, one evaluation per step; heun: order 2, two per step, one in the last (Karras et
             al. 2022, algorithm 1, without churn; for DDPM, the trapezoidal rule over both signal and noise).
         progress: called after each step.
     """

@@ -1,4 +1,4 @@
-"""The model of a checkpoint, ready to sample."""
+"""Trained model of a checkpoint, ready to sample."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from train.models.bundle import Bundle
 
 @dataclass(frozen=True)
 class Trained:
-    """What a checkpoint holds.
+    """Model restored from a checkpoint.
 
     Attributes:
-        checkpoint: its URI.
-        config: of its run.
-        bundle: the model.
-        step: optimizer steps done.
-        weights: which of them the model has.
+        checkpoint: URI of the checkpoint.
+        config: configuration of its run.
+        bundle: modules with trained weights.
+        step: number of finished optimizer steps.
+        weights: restored group of weights.
     """
 
     checkpoint: str
@@ -37,16 +37,16 @@ def load_trained(
     weights: Group | None = None,
     storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
 ) -> Trained:
-    """The model of a checkpoint.
+    """Load the model of a checkpoint.
 
     Args:
-        named: folder or prefix of a run, whose newest checkpoint is taken, or of one of its checkpoints.
-        device: where the model goes.
-        weights: which of them; None: their average where there is one.
-        storage: how it is reached.
+        named: folder or prefix of a run, for its newest checkpoint, or of one checkpoint.
+        device: target device.
+        weights: group of weights; None: the EMA if there is one.
+        storage: configuration of the storage.
 
     Raises:
-        UsageError: there is no checkpoint, no such weights, or it is of a model that this version does not know.
+        UsageError: there is no checkpoint, no such weights, or this version does not support its model.
         RunError: it is damaged.
     """
     saved = weights_of(named, weights, storage)

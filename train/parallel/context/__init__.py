@@ -1,1 +1,1 @@
-"""Context parallelism: sequences cut over ranks, with exact attention over all of them."""
+"""Context parallelism: sharded sequences with exact attention over all tokens."""

@@ -1,7 +1,7 @@
-"""Context parallelism over a ring of Ulysses groups: a sequence is cut over all ranks, attention sees all of it.
+"""Context parallelism over a ring of Ulysses groups: sharded sequences with attention over all of them.
 
-Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024. With one rank in either direction it is
-the other alone.
+Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024. With one rank in either dimension it
+reduces to the other.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ from train.parallel.context.ulysses import Ulysses
 
 @dataclass(frozen=True, eq=False)
 class ContextParallel:
-    """The ranks that share a sequence, and the attention they compute together.
+    """Ranks that share sequences, and the attention they compute together.
 
-    The sequence is cut in the order ring, then Ulysses: ranks of a Ulysses group, best on one node, hold
-    adjacent parts. With a mesh of the dimensions (ring, ulysses): ``ContextParallel(mesh.get_group("ring"),
+    Sequences are sharded in the order ring, then Ulysses: ranks of a Ulysses group, best on one node, hold
+    adjacent parts. With a mesh of dimensions (ring, ulysses): ``ContextParallel(mesh.get_group("ring"),
     mesh.get_group("ulysses"))``.
 
     Attributes:
-        ring: the ranks that pass blocks to each other.
-        ulysses: the ranks that exchange heads.
-        together: all of them, in the order ring, then Ulysses; what exchanges whole tokens needs it (ST-DiT).
+        ring: ranks that pass blocks of keys and values.
+        ulysses: ranks that exchange heads.
+        together: all ranks, in the order ring, then Ulysses; needed to exchange whole tokens (ST-DiT).
     """
 
     ring: dist.ProcessGroup
@@ -40,12 +40,12 @@ class ContextParallel:
 
     @cached_property
     def size(self) -> int:
-        """How many ranks share a sequence."""
+        """Number of ranks that share a sequence."""
         return dist.get_world_size(self.ring) * dist.get_world_size(self.ulysses)
 
     @cached_property
     def rank(self) -> int:
-        """Which part of the sequence is here."""
+        """Index of the local part of the sequence."""
         return dist.get_rank(self.ring) * dist.get_world_size(self.ulysses) + dist.get_rank(self.ulysses)
 
     @cached_property
@@ -53,7 +53,7 @@ class ContextParallel:
         """All ranks that share a sequence, in the order of the parts.
 
         Raises:
-            ValueError: there are several rings and `together` is missing, or in another order.
+            ValueError: there are several rings, and `together` is missing or in another order.
         """
         near = dist.get_world_size(self.ulysses)
         if self.size == near:
@@ -71,7 +71,7 @@ class ContextParallel:
         return self.together
 
     def cut(self, tokens: int) -> Cut:
-        """How this many tokens lie on the ranks.
+        """Return the partition of a sequence over the ranks.
 
         Raises:
             UsageError: there are fewer tokens than ranks.
@@ -85,13 +85,13 @@ class ContextParallel:
     def attend_dense(
         self, cut: Cut, mask_BM: torch.Tensor | None = None, queries: Cut | None = None
     ) -> Attend:
-        """Attention of every token to every token of its sample that counts.
+        """Return attention of every token to every valid token of its sample.
 
         Args:
-            cut: how the sequence lies on the ranks.
-            mask_BM: which keys of the whole sequence count, bool, at least one per sample; the same on every
+            cut: partition of the sequence.
+            mask_BM: mask of valid keys of the whole sequence, bool, at least one per sample; the same on every
                 rank. None: all.
-            queries: how the tokens lie that ask; None: all of them do.
+            queries: partition of the querying tokens; None: all tokens.
         """
         if dist.get_world_size(self.ring) == 1:
             return self._over_heads(cut, Dense(mask_BM), queries)
@@ -108,12 +108,12 @@ class ContextParallel:
     def attend_packed(
         self, cut: Cut, samples: Segments, queries: tuple[Cut, Segments] | None = None
     ) -> Attend:
-        """Attention within each sample of a packed sequence.
+        """Return attention within each sample of a packed sequence.
 
         Args:
-            cut: how the sequence lies on the ranks.
-            samples: of the whole sequence.
-            queries: how the tokens lie that ask, and those of each sample; None: all of them do.
+            cut: partition of the sequence.
+            samples: segments of the whole sequence.
+            queries: partition and segments of the querying tokens; None: all tokens.
         """
         asking, of_samples = queries or (cut, samples)
         only = None if queries is None else asking
@@ -125,7 +125,7 @@ class ContextParallel:
         return self._over_heads(cut, Ring(self.ring, queries_n, keys_Pn), only)
 
     def gather(self, x: torch.Tensor, cut: Cut, dim: int = 1) -> torch.Tensor:
-        """The whole sequence on every rank, from the parts; gradients as of `exchange.gather`."""
+        """Gather the whole sequence on every rank; gradients as in `exchange.gather`."""
         block = gather(x, self._near(cut).lengths, self.ulysses, dim)
         return gather(block, self._blocks(cut).lengths, self.ring, dim)
 
@@ -135,11 +135,11 @@ class ContextParallel:
         return Ulysses(self.ulysses, self._near(cut), inner, None if queries is None else self._near(queries))
 
     def _blocks(self, cut: Cut) -> Cut:
-        """The part of each Ulysses group: what goes round the ring."""
+        """Return the part of each Ulysses group, the unit that travels around the ring."""
         return cut.joined(dist.get_world_size(self.ulysses))
 
     def _near(self, cut: Cut) -> Cut:
-        """The parts within this rank's Ulysses group."""
+        """Return the parts within this rank's Ulysses group."""
         size = dist.get_world_size(self.ulysses)
         start = dist.get_rank(self.ring) * size
         return Cut(cut.lengths[start : start + size])
@@ -147,7 +147,7 @@ class ContextParallel:
 
 @dataclass(frozen=True, eq=False)
 class _Unpadded:
-    """A ring in which only keys that count travel: a padded batch is a packed sequence of its samples."""
+    """Ring attention that sends valid keys only, by treating a padded batch as a packed sequence."""
 
     ring: Ring
     kept: torch.Tensor
@@ -160,5 +160,5 @@ class _Unpadded:
 
 
 def _packed(x_BHLD: torch.Tensor) -> torch.Tensor:
-    """A batch as one sequence, [1, H, B * L, D]."""
+    """Return a batch as one sequence, [1, H, B * L, D]."""
     return x_BHLD.transpose(0, 1).flatten(1, 2)[None]

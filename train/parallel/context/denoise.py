@@ -1,4 +1,4 @@
-"""A model on one part of each sequence: everything but self-attention needs nothing of the other parts."""
+"""Context-parallel denoiser: all operations but self-attention are local."""
 
 from dataclasses import dataclass
 
@@ -14,19 +14,19 @@ from train.step.squared_errors import Question
 
 @dataclass(frozen=True, eq=False)
 class OfParts:
-    """`train.step.squared_errors.SquaredErrors` of a model that sees one part of each sequence here.
+    """Squared errors (`train.step.squared_errors.SquaredErrors`) of a model on local parts of sequences.
 
-    Errors have the value of the whole, the same on every rank, and the gradient of the part: gradients of what all
-    ranks have are then summed over them once, as docs/parallel.md has it.
+    Errors have the value of the whole sequence, the same on every rank, but the gradient of the local part.
+    Gradients of replicated tensors are then summed over the ranks once (docs/parallel.md).
 
     Attributes:
-        ranks: who shares the sequences.
+        ranks: ranks that share the sequences.
     """
 
     ranks: ContextParallel
 
     def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
-        """The mean squared error of each sample over its values, at least float32 [B]."""
+        """Return each sample's mean squared error, at least float32 [B]."""
         model, part = cuttable(dit), part_of(dit, asked, self.ranks)
         values = at_least_float32(part.denoise(model, asked.inputs))
         squares = (values - part.of(model, asked.targets)).square().sum(dim=2)

@@ -1,7 +1,7 @@
-"""The three ways in which ranks of a context-parallel group exchange tokens, with their gradients.
+"""Differentiable token exchanges within a context-parallel group.
 
-All gradients follow one contract: the objective is the sum over ranks of what each of them computes, and each
-operation is the exact adjoint of its forward under that sum. See docs/parallel.md.
+All gradients follow one contract: the objective is the sum over ranks of each rank's result, and each backward
+is the exact adjoint of its forward under that sum. See docs/parallel.md.
 """
 
 from collections.abc import Sequence
@@ -15,64 +15,64 @@ import torch.distributed as dist
 def exchange_rows(
     x_NK: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """One all-to-all: adjacent rows of ``x`` go to each rank in turn; what comes lies in the order of the ranks.
+    """Send adjacent rows of ``x`` to each rank by one all-to-all; received rows are ordered by rank.
 
     Args:
-        x_NK: any number of dimensions behind the rows.
-        send: rows for each rank; N is their sum.
-        receive: rows from each rank.
+        x_NK: rows with any number of trailing dimensions.
+        send: number of rows for each rank; N is their sum.
+        receive: number of rows from each rank.
         group: the ranks.
 
     Returns:
-        the rows received, [sum of ``receive``, K].
+        The received rows, [sum of ``receive``, K].
     """
     rows: torch.Tensor = _ExchangeRows.apply(x_NK, list(send), list(receive), group)
     return rows
 
 
 def gather(x: torch.Tensor, lengths: Sequence[int], group: dist.ProcessGroup, dim: int = 1) -> torch.Tensor:
-    """The parts of all ranks along ``dim``, end to end, on every rank.
+    """Concatenate the parts of all ranks along ``dim``, on every rank.
 
-    Backward sums the gradients that all ranks have for a part, and gives them to its owner. A loss that every
-    rank computes from the whole result therefore counts once per rank: divide it by their number, or let each
-    rank take its share of it.
+    Backward sums all ranks' gradients for a part and returns them to its owner. A loss that every rank computes
+    from the whole result therefore counts once per rank: divide it by their number, or let each rank compute
+    its share.
 
     Args:
         x: this rank's part.
-        lengths: how long each rank's part is along ``dim``.
+        lengths: length of each rank's part along ``dim``.
         group: the ranks.
-        dim: the dimension that is cut.
+        dim: sharded dimension.
     """
     size = dist.get_world_size(group)
     if size == 1:
         return x
     rows = x.movedim(dim, 0)
-    # An all-gather of parts of any lengths, whose adjoint is a reduce-scatter summed in the order of the ranks.
+    # An all-gather of unequal parts; its adjoint is a reduce-scatter summed in rank order.
     copies = rows.expand(size, *rows.shape).flatten(0, 1)
     return exchange_rows(copies, [len(rows)] * size, lengths, group).movedim(0, dim)
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A tensor on its way to the next rank of a ring, and another on its way here from the rank before."""
+    """Pending exchange with both neighbours on a ring."""
 
     sent: torch.Tensor
     received: torch.Tensor
     works: Sequence[dist.Work]
 
     def wait(self) -> torch.Tensor:
-        """What came from the rank before; what was sent may be overwritten from now on."""
+        """Wait and return the received tensor; the sent one may be overwritten afterwards."""
         for work in self.works:
             work.wait()
         return self.received
 
 
 def hop(x: torch.Tensor, shape: Sequence[int], group: dist.ProcessGroup) -> Hop:
-    """Starts to send ``x`` to the next rank of the ring and to receive from the one before; not differentiable.
+    """Start to send ``x`` to the next rank of the ring and to receive from the previous; not differentiable.
 
     Args:
-        x: contiguous; must not change before `Hop.wait`.
-        shape: of what comes, in the type of ``x``.
+        x: contiguous tensor that must not change before `Hop.wait`.
+        shape: shape of the received tensor, in the dtype of ``x``.
         group: the ring.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)

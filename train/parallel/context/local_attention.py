@@ -1,9 +1,8 @@
-"""Attention over one block of keys that tells its log-sum-exp, and its gradient from the sums over all blocks.
+"""Attention over one block of keys with its log-sum-exp, and its gradient given the sums over all blocks.
 
-PyTorch's public attention keeps the log-sum-exp to itself, so the operators beneath it are called here. In
-backward they get the output and log-sum-exp over all keys: exp(score - lse) is then a key's share of the
-whole softmax, so each block yields its part of the exact gradient (Dao et al., "FlashAttention", 2022,
-appendix B.4).
+PyTorch's public attention does not return the log-sum-exp, so the operators beneath it are called here. Their
+backward gets output and log-sum-exp over all keys: exp(score - lse) is then a key's share of the whole softmax,
+and each block yields its part of the exact gradient (Dao et al., "FlashAttention", 2022, appendix B.4).
 """
 
 import math
@@ -18,16 +17,16 @@ ops = torch.ops.aten
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 SCORES = 2**24
-"""How many scores `plain` holds at once: 64 MiB in float32."""
+"""Maximum number of scores in memory for `PLAIN`: 64 MiB in float32."""
 
 
 class LocalAttention(NamedTuple):
-    """One way to compute it. No tensor may be empty.
+    """One implementation. No tensor may be empty.
 
     Attributes:
-        forward: (q_BHLD, k_BHMD, v_BHMD) to the output, [B, H, L, D] in the type of q, and the log-sum-exp of
-            the scores, at least float32 [B, H, L].
-        backward: (dout_BHLD, q_BHLD, k_BHMD, v_BHMD, out_BHLD, lse_BHL) to dq, dk, dv; out and lse are those
+        forward: maps (q_BHLD, k_BHMD, v_BHMD) to the output, [B, H, L, D] in the dtype of q, and the
+            log-sum-exp of the scores, at least float32 [B, H, L].
+        backward: maps (dout_BHLD, q_BHLD, k_BHMD, v_BHMD, out_BHLD, lse_BHL) to dq, dk, dv; out and lse are
             over all keys.
     """
 
@@ -38,7 +37,7 @@ class LocalAttention(NamedTuple):
 
 
 def local_attention(q_BHLD: torch.Tensor) -> LocalAttention:
-    """The fastest way for the device, type and width of heads."""
+    """Return the fastest implementation for device, dtype and head width."""
     if q_BHLD.device.type == "cpu":
         return CPU
     half = q_BHLD.dtype in (torch.bfloat16, torch.float16)
@@ -79,7 +78,7 @@ def _flash_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
 ) -> Triple:
-    # The state of the generator that dropout would draw from; there is none, so it is never read.
+    # Generator state for dropout, unread since there is none.
     state, offset = (torch.empty(size, dtype=torch.uint64, device=q.device) for size in ((2,), ()))
     dq, dk, dv = ops._scaled_dot_product_flash_attention_backward(
         dout,
@@ -141,7 +140,7 @@ def _scores(q: torch.Tensor, wide_k: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(q_BHLD: torch.Tensor, k_BHMD: torch.Tensor) -> list[slice]:
-    """The queries in as many parts as keep the scores of each below the limit."""
+    """Split queries so that the scores of each part stay below the limit."""
     B, H, L, _ = q_BHLD.shape
     size = max(1, SCORES // (B * H * k_BHMD.shape[2]))
     return [slice(start, start + size) for start in range(0, L, size)]

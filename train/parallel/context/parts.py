@@ -1,7 +1,7 @@
-"""Which tokens of a batch or a pack are on this rank, and what a model is told there, by kind of model.
+"""Local part of a batch or pack under context parallelism, by kind of model.
 
-Weights are whole on every rank; so are the timesteps and, but for MMDiT, the text, to which each rank's tokens attend
-without communication.
+Weights are replicated. So are timesteps and, except for MMDiT, text, which each rank's tokens attend to
+locally.
 """
 
 import math
@@ -27,20 +27,20 @@ from train.parallel.context.slices import Grid, Slices, Way, WithinFrames
 from train.step.squared_errors import Question
 
 Cuttable = DiT | Wan
-"""Models whose `denoise` runs on some tokens of a sequence."""
+"""Models that support context parallelism: `denoise` runs on some tokens of a sequence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """This rank's part of what a model is asked.
+    """Local part of the model's inputs.
 
     Attributes:
-        grids: tokens of each sample of a pack along time, rows and columns; of all samples, where there is one.
-        pack: how the tokens lie that are here.
-        counts: how many of each of ``grids`` these are.
-        told: as of `denoise`, [B].
-        context: as of `denoise`, [B, M, D].
-        mask: as of `denoise`, [B, M].
+        grids: token grid of each sample of a pack; a single entry for equal samples.
+        pack: layout of the local tokens.
+        counts: number of local tokens of each of ``grids``.
+        told: timestep input, as in `denoise`, [B].
+        context: text embeddings, as in `denoise`, [B, M, D].
+        mask: text mask, as in `denoise`, [B, M].
     """
 
     grids: Sequence[Grid]
@@ -51,21 +51,21 @@ class Part:
     mask: torch.Tensor | None
 
     def of(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the values of the patches that are here, [B, L/P, V], of videos as of `squared_errors.Question`."""
+        """Return the values of the local patches, [B, L/P, V], of videos as in `squared_errors.Question`."""
         values_BLV = torch.cat([tokens(x_BCTHW, model.patch) for x_BCTHW in videos], dim=1)
         return values_BLV[:, self.pack.here]
 
     def denoise(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The predictions for those patches."""
+        """Return the predictions for these patches."""
         values_BLV = self.of(model, videos)
         return model.denoise(values_BLV, self.told, self.context, self.mask, self.grids, self.pack)
 
 
 def part_of(model: Denoiser, asked: Question, ranks: ContextParallel) -> Part:
-    """This rank's part of a batch or a pack, which is the same on every rank.
+    """Return this rank's part of a batch or a pack, which is the same on every rank.
 
     Raises:
-        UsageError: sequences of this model, or so few tokens, cannot be cut.
+        UsageError: the model supports no context parallelism, or there are too few tokens.
     """
     model = cuttable(model)
     grids = [model.grid(x_BCTHW.shape[2:]) for x_BCTHW in asked.inputs]
@@ -78,10 +78,10 @@ def part_of(model: Denoiser, asked: Question, ranks: ContextParallel) -> Part:
 
 
 def cuttable(model: Denoiser) -> Cuttable:
-    """The model, if its sequences can be cut.
+    """Return the model if it supports context parallelism.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: it does not.
     """
     if not isinstance(model, DiT | Wan):
         raise UsageError(
@@ -92,14 +92,14 @@ def cuttable(model: Denoiser) -> Cuttable:
 
 
 def _one_stream(grids: Sequence[Grid], cut: Cut, pack: Pack, asked: Question, ranks: ContextParallel) -> Part:
-    """Of models whose text is the source of a cross-attention.
+    """Return the part of a model with text in cross-attention.
 
     Args:
-        grids: of the samples.
-        cut: how many tokens each rank has; in the order of the ranks, samples follow each other.
-        pack: which tokens are here.
-        asked: of all tokens.
-        ranks: who shares them.
+        grids: token grids of the samples.
+        cut: partition of the tokens; samples follow each other in the order of the ranks.
+        pack: local tokens.
+        asked: inputs and targets of all tokens.
+        ranks: ranks that share the tokens.
     """
     told, context, mask = asked.told, asked.context, asked.mask
     if not asked.packed:
@@ -107,7 +107,7 @@ def _one_stream(grids: Sequence[Grid], cut: Cut, pack: Pack, asked: Question, ra
         return Part(grids, pack, [cut.lengths[ranks.rank]], told, context, mask)
     samples = Segments.of(list(map(math.prod, grids)), told.device)
     counts_n = cut.counts(samples.lengths)[ranks.rank]
-    # Samples without a token here are left out, with their text.
+    # Drop samples without a local token, with their text.
     present = [number for number, count in enumerate(counts_n) if count]
     told, context, mask = told[present], context[present], mask[present]
     parts = Segments.of([counts_n[number] for number in present], told.device)
@@ -118,7 +118,7 @@ def _one_stream(grids: Sequence[Grid], cut: Cut, pack: Pack, asked: Question, ra
 
 
 def _by_place(model: STDiT, grids: Sequence[Grid], asked: Question, ranks: ContextParallel) -> Part:
-    """Tokens rest by place, and go to whole frames and back once a layer."""
+    """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
     rank, device = ranks.rank, asked.told.device
     places, frames = (Slices.of(grids, axis, ranks.size) for axis in ("place", "frame"))
     within_frames = WithinFrames(
@@ -134,10 +134,10 @@ def _by_place(model: STDiT, grids: Sequence[Grid], asked: Question, ranks: Conte
 
 
 def _two_streams(grids: Sequence[Grid], asked: Question, ranks: ContextParallel) -> Part:
-    """Of models whose text is a stream of its own: it is cut as well, so that each of its tokens counts once.
+    """Return the part of a model with a text stream, which is sharded as well, so that each token counts once.
 
-    The sequence that is cut is the joint one: the video of each sample, then its text. So all ranks have equally many
-    tokens, and some may have tokens of one stream alone.
+    The sharded sequence is the joint one: each sample's video, then its text. All ranks thus have equally many
+    tokens, some of one stream alone.
     """
     told, context, mask = asked.told, asked.context, asked.mask
     text_lengths = mask.sum(dim=1).tolist() if asked.packed else [mask.shape[1]]
@@ -164,5 +164,5 @@ def _two_streams(grids: Sequence[Grid], asked: Question, ranks: ContextParallel)
 
 
 def _clipped(samples: Segments, here: slice, counts_n: list[int]) -> Segments:
-    """The samples of some adjacent tokens, in their counts; 0 of those that lie elsewhere."""
+    """Return the segments of some adjacent tokens with their local counts."""
     return Segments(counts_n, clip_groups(samples.cu_seqlens, here.start, here.stop))

@@ -1,7 +1,7 @@
-"""Attention of a sequence that is cut over ranks: blocks of keys and values go round, queries stay.
+"""Ring attention: blocks of keys and values travel around the ranks, queries stay.
 
-Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", 2023. A block is on its way to the next
-rank while this one attends to it. Which queries see which keys is known before, so no mask is made or sent.
+Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", 2023. A block travels to the next rank while
+this one attends to it. Attention patterns are known in advance, so that no mask is built or sent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from train.parallel.context.local_attention import local_attention
 from train.parallel.context.lse import merge_
 
 Rectangle = tuple[slice, slice]
-"""Adjacent queries, and adjacent keys all of which they see."""
+"""Adjacent queries, and adjacent keys that all of them attend to."""
 
 
 def rectangles(queries_n: Sequence[int], keys_n: Sequence[int]) -> list[Rectangle]:
-    """Who sees whom where both sides are packed: queries of a sample its keys, and no others.
+    """Return the blocks of a pattern in which queries of a packed sample attend to its keys only.
 
     Args:
-        queries_n: queries of each sample, 0 allowed.
-        keys_n: keys of each.
+        queries_n: number of queries of each sample, 0 allowed.
+        keys_n: number of keys of each sample.
     """
     starts = zip(accumulate(queries_n, initial=0), accumulate(keys_n, initial=0), strict=True)
     return [
@@ -38,38 +38,38 @@ def rectangles(queries_n: Sequence[int], keys_n: Sequence[int]) -> list[Rectangl
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """Attention of P ranks.
+    """Ring attention over P ranks.
 
-    A query that sees no key at all gets 0.
+    A query without any key gets 0.
 
     Attributes:
         group: the ranks.
-        queries: how many this rank has of each sample packed in the sequence; one number where none are.
-        keys: of each rank's block, by sample.
+        queries: number of local queries of each packed sample; a single entry for unpacked sequences.
+        keys: number of keys in each rank's block, by sample.
     """
 
     group: dist.ProcessGroup
     queries: Sequence[int]
     keys: Sequence[Sequence[int]]
 
-    # Compiled, hops would break the graph in many places; so they break it in one.
+    # One graph break here instead of one at every hop.
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        """The outputs of this rank's queries, [B, H, L, D].
+        """Return the outputs of this rank's queries, [B, H, L, D].
 
         Args:
-            q_BHLD: of this rank.
-            k_BHMD: this rank's block.
-            v_BHMD: this rank's block.
+            q_BHLD: queries of this rank.
+            k_BHMD: keys of this rank's block.
+            v_BHMD: values of this rank's block.
         """
         y_BHLD: torch.Tensor = _RingAttention.apply(q_BHLD, k_BHMD, v_BHMD, self)
         return y_BHLD
 
     def blocks(self, kv_2BHMD: torch.Tensor) -> Iterator[tuple[torch.Tensor, list[Rectangle]]]:
-        """Each rank's block as it passes here, this rank's own first, and who sees what of it.
+        """Yield each rank's block as it arrives, the local one first, with its attention pattern.
 
-        The next block is asked for before one is yielded, and waited for after: in between both are in
-        memory.
+        The next block is requested before the current one is yielded, and awaited afterwards: in between both
+        are in memory.
         """
         for steps in range(self.size):
             coming = None
@@ -81,15 +81,15 @@ class Ring:
 
     @property
     def size(self) -> int:
-        """Ranks of the ring."""
+        """Number of ranks on the ring."""
         return len(self.keys)
 
     def owner(self, steps: int) -> int:
-        """Whose block is here after so many steps."""
+        """Return the owner of the block that is here after some steps."""
         return (dist.get_rank(self.group) - steps) % self.size
 
     def shape(self, kv_2BHMD: torch.Tensor, steps: int) -> tuple[int, ...]:
-        """The shape of the block that is here after so many steps."""
+        """Return the shape of the block that is here after some steps."""
         return (*kv_2BHMD.shape[:3], sum(self.keys[self.owner(steps)]), kv_2BHMD.shape[4])
 
 
@@ -115,10 +115,10 @@ class _RingAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
-        """Blocks go round as in forward; behind each travels its gradient, to which every rank adds its share.
+        """Send blocks around as in forward, each followed by its gradient, to which every rank adds its share.
 
-        The owner's share stays at home: the gradient sets out at the rank after the owner and ends at the
-        owner.
+        The owner's share stays local: the travelling gradient starts at the rank after the owner and ends at
+        the owner.
         """
         ring, dout_BHLD = ctx.ring, gradients[0].contiguous()
         q_BHLD, kv_2BHMD, y_BHLD, lse_BHL = ctx.saved_tensors

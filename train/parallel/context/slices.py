@@ -1,8 +1,8 @@
-"""Videos that lie on ranks by whole slices: all frames of some places, or some whole frames; and the way between.
+"""Sharding of videos by whole slices, frames or places, and the exchange between both.
 
-The hybrid of Patel et al. 2025, section 4.6: tokens rest by places, where attention through time needs no others and
-attention over all tokens takes them in any order. For attention within frames they go to ranks that have whole frames,
-and what it yields comes back: two all-to-alls a layer.
+The hybrid of Patel et al. 2025, section 4.6. Tokens are sharded by place: temporal attention is local, and
+attention over all tokens works in any order. For spatial attention tokens move to ranks with whole frames and
+back, by two all-to-alls per layer.
 """
 
 import math
@@ -23,14 +23,14 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Which rank has which tokens of a batch or a pack; a rank's tokens keep their order.
+    """Assignment of a batch's or pack's tokens to ranks by slices; a rank's tokens keep their order.
 
-    Slices, sample after sample, lie on the ranks in turn. A rank has those whose middle lies in its even part of the
-    sequence: in number they differ by one at most where all are alike, and a rank may have none.
+    Slices, sample after sample, are assigned in turn. A rank gets those whose middle lies in its even part of
+    the sequence. With equal slices their numbers differ by at most one; a rank may have none.
 
     Attributes:
-        owner: the rank of each token, int64 [L], on the CPU.
-        grids: the tokens of each sample on each rank, [ranks][samples]; 0 along an axis where it has none.
+        owner: rank of each token, int64 [L], on the CPU.
+        grids: token grid of each sample on each rank, [ranks][samples]; 0 along an axis without tokens.
     """
 
     owner: torch.Tensor
@@ -38,12 +38,12 @@ class Slices:
 
     @classmethod
     def of(cls, grids: Sequence[Grid], axis: Literal["frame", "place"], ranks: int) -> "Slices":
-        """Slices along an axis, as of `train.models.attention.apart.Apart`.
+        """Assign slices along an axis, as in spatial-temporal attention.
 
         Args:
-            grids: of each sample of a pack; of all samples, where there is one.
-            axis: what the tokens of a slice share.
-            ranks: over how many ranks they are cut.
+            grids: token grid of each sample of a pack; a single entry for equal samples.
+            axis: common property of a slice's tokens.
+            ranks: number of ranks.
         """
         total = sum(math.prod(grid) for grid in grids)
         before, owners, found = 0, [], []
@@ -59,20 +59,20 @@ class Slices:
         return cls(torch.cat(owners), list(zip(*found, strict=True)))
 
     def tokens(self, rank: int) -> torch.Tensor:
-        """Which tokens a rank has, int64."""
+        """Return the indices of a rank's tokens, int64."""
         return (self.owner == rank).nonzero()[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """From where tokens lie to where they are wanted: one all-to-all, and one in backward.
+    """Token exchange between two assignments.
 
     Attributes:
         group: the ranks.
-        send: how many tokens go to each rank.
-        receive: how many come from each.
-        leaving: where the tokens lie here in the order in which they go, int64 [L].
-        arriving: where in that order each token is that is wanted here, int64 [M].
+        send: number of tokens for each rank.
+        receive: number of tokens from each rank.
+        leaving: local positions of the tokens in sending order, int64 [L].
+        arriving: position in receiving order of each token wanted here, int64 [M].
     """
 
     group: dist.ProcessGroup
@@ -85,7 +85,7 @@ class Way:
     def between(
         cls, here: Slices, there: Slices, rank: int, group: dist.ProcessGroup, device: torch.device
     ) -> "Way":
-        """For the tokens of one rank."""
+        """Build the exchange for one rank's tokens."""
         ranks = dist.get_world_size(group)
         goals, sources = there.owner[here.tokens(rank)], here.owner[there.tokens(rank)]
         return cls(
@@ -97,7 +97,7 @@ class Way:
         )
 
     def __call__(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        """The tokens that are wanted here, [B, M, D]."""
+        """Return the tokens that are wanted here, [B, M, D]."""
         rows_LBD = x_BLD.transpose(0, 1).index_select(0, self.leaving)
         rows_MBD = exchange_rows(rows_LBD, self.send, self.receive, self.group)
         return rows_MBD.index_select(0, self.arriving).transpose(0, 1)
@@ -105,13 +105,13 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class WithinFrames:
-    """Attention within frames of tokens that lie elsewhere.
+    """Spatial attention of tokens that are sharded by place.
 
     Attributes:
-        go: to the ranks that have whole frames.
-        back: and back again.
-        frames: who sees whom there.
-        rotation: of the tokens there.
+        go: exchange to ranks with whole frames.
+        back: inverse exchange.
+        frames: attention pattern within frames.
+        rotation: rotary angles of the tokens there.
     """
 
     go: Way
@@ -120,6 +120,6 @@ class WithinFrames:
     rotation: Rotation
 
     def __call__(self, attention: Attention, x_BLD: torch.Tensor) -> torch.Tensor:
-        """What the layer makes of tokens, [B, L, D], for the same tokens."""
+        """Apply an attention layer, [B, L, D], and return its outputs for the same tokens."""
         h_BMD = self.go(x_BLD)
         return self.back(attention(h_BMD, h_BMD, self.rotation, blocks=self.frames))

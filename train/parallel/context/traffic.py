@@ -1,4 +1,4 @@
-"""What context-parallel self-attention sends: bytes of one rank for one layer, counted without a network."""
+"""Communication volume of context-parallel self-attention per rank and layer, computed without a network."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from train.parallel.context.slices import Slices
 
 @dataclass(frozen=True)
 class AttentionSize:
-    """A layer's queries, keys and values before they are cut.
+    """Size of a layer's queries, keys and values before sharding.
 
     Attributes:
-        batch: samples B.
-        heads: H.
-        width: of a head.
-        value_bytes: of an activation.
-        sum_bytes: of the type that gradients travel in round a ring.
+        batch: number of samples, B.
+        heads: number of heads, H.
+        width: width of a head.
+        value_bytes: bytes of an activation.
+        sum_bytes: bytes of a gradient that travels around a ring.
     """
 
     batch: int
@@ -26,15 +26,15 @@ class AttentionSize:
 
     @property
     def token(self) -> int:
-        """Values of one token's queries, or keys, or values."""
+        """Number of values in one token's queries, keys or values."""
         return self.batch * self.heads * self.width
 
 
 def ulysses_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
-    """What a rank of a Ulysses group sends in forward and in backward.
+    """Return the bytes that a rank of a Ulysses group sends in forward and in backward.
 
-    Queries, keys and values go out and the outputs of one share of the heads come back; in backward the same
-    tensors' gradients go the other way.
+    Forward sends queries, keys and values, and returns outputs of one share of the heads; backward reverses
+    both with gradients.
     """
     P, L, own = len(cut.lengths), cut.tokens, cut.lengths[rank]
     out = own * (P - 1) * (size.token // P) * size.value_bytes
@@ -43,10 +43,10 @@ def ulysses_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
 
 
 def ring_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
-    """What a rank of a ring sends in forward and in backward.
+    """Return the bytes that a rank of a ring sends in forward and in backward.
 
-    Forward: the keys and values of every block but that of the rank it sends to. Backward: these again, and
-        the gradients of every block but its own.
+    Forward: keys and values of every block but that of the receiving rank. Backward: these again, and the
+    gradients of every block but its own.
     """
     L, own, following = cut.tokens, cut.lengths[rank], cut.lengths[(rank + 1) % len(cut.lengths)]
     forward = 2 * (L - following) * size.token * size.value_bytes
@@ -54,9 +54,9 @@ def ring_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
 
 
 def slices_bytes(size: AttentionSize, places: Slices, frames: Slices, rank: int) -> int:
-    """What a rank sends in forward, and as much in backward, for spatial and temporal attention of one layer.
+    """Return the bytes that a rank sends in forward, and again in backward, for one spatial-temporal layer.
 
-    Tokens go from where places are whole to where frames are, and what attention makes of them comes back.
+    Tokens move from shards by place to shards by frame, and attention outputs move back.
     """
     own, wanted = places.owner == rank, frames.owner == rank
     return int((own != wanted).sum()) * size.token * size.value_bytes

@@ -1,7 +1,7 @@
-"""Attention of a sequence that is cut over ranks: for its duration each rank has all tokens of some heads.
+"""Ulysses attention: during attention each rank has all tokens of some heads.
 
-Jacobs et al., "DeepSpeed Ulysses", 2023. Queries, keys and values go in one all-to-all, outputs come back in
-another, and the same in backward.
+Jacobs et al., "DeepSpeed Ulysses", 2023. One all-to-all sends queries, keys and values, another returns
+outputs; likewise in backward.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from train.parallel.context.exchange import exchange_rows
 
 @dataclass(frozen=True, eq=False)
 class Ulysses:
-    """Self-attention of P ranks.
+    """Self-attention over P ranks.
 
     Attributes:
         group: the ranks.
-        cut: how the sequence lies on them.
-        inner: attention of the whole sequence to itself, for the heads of one rank.
-        queries: how the tokens lie that ask, where not all do; they go in an all-to-all of their own.
+        cut: partition of the sequence.
+        inner: attention over the whole sequence, for one rank's heads.
+        queries: partition of the querying tokens if not all query; they use a separate all-to-all.
     """
 
     group: dist.ProcessGroup
@@ -33,12 +33,12 @@ class Ulysses:
     queries: Cut | None = None
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        """The outputs of this rank's queries, [B, H, L/P, D].
+        """Return the outputs of this rank's queries, [B, H, L/P, D].
 
         Args:
-            q_BHLD: of this rank's tokens, or of those of them that ask.
-            k_BHMD: of this rank's tokens.
-            v_BHMD: of the same tokens.
+            q_BHLD: queries of this rank.
+            k_BHMD: keys of this rank.
+            v_BHMD: values of this rank.
 
         Raises:
             UsageError: the heads do not divide over the ranks.
@@ -59,14 +59,14 @@ class Ulysses:
             k, v = self._scatter((k_BHMD, v_BHMD), self.cut.lengths)
         y_BHLD = self.inner.attend(q, k, v)
         rows_LBHD = exchange_rows(y_BHLD.permute(2, 0, 1, 3), whole, [L] * P, self.group)
-        # In memory a token's heads lie together, as the projection behind attention wants them.
+        # Keep a token's heads adjacent in memory for the output projection.
         y_BLPHD = rows_LBHD.view(P, L, B, H // P, D).permute(2, 1, 0, 3, 4)
         return y_BLPHD.reshape(B, L, H, D).transpose(1, 2)
 
     def _scatter(self, parts: Sequence[torch.Tensor], whole: Sequence[int]) -> list[torch.Tensor]:
-        """This rank's heads of all tokens, [B, H/P, L, D] each, in one all-to-all."""
+        """Return this rank's heads of all tokens, [B, H/P, L, D] each, by one all-to-all."""
         P, (B, H, L, D) = len(whole), parts[0].shape
-        # Rows are tokens, so that what comes from the ranks lies end to end as one sequence, without a copy.
+        # Rows are tokens, so that received rows form one sequence without a copy.
         heads_PLBHD = [x.reshape(B, P, H // P, L, D).permute(1, 3, 0, 2, 4) for x in parts]
         rows_LnBHD = exchange_rows(torch.stack(heads_PLBHD, dim=2).flatten(0, 1), [L] * P, whole, self.group)
         return [x_LBHD.permute(1, 2, 0, 3) for x_LBHD in rows_LnBHD.unbind(dim=1)]

@@ -1,1 +1,1 @@
-"""Layouts of weights, gradients and optimizer state on the ranks."""
+"""Layouts of weights, gradients and optimizer state on ranks."""

@@ -1,7 +1,7 @@
-"""ZeRO-1: weights and gradients on every rank, the optimizer's state in pieces.
+"""ZeRO-1: weights and gradients on every rank, sharded optimizer state.
 
-Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5.1. Ranks
-meet once a step, so that each may run whatever microbatches, in any number and order, in between.
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, section 5.1.
+Ranks synchronize once per step and may run any microbatches in any order in between.
 """
 
 import math
@@ -18,15 +18,15 @@ from train.models.bundle import Bundle
 from train.parallel.layouts.replicated import Replicated
 from train.parallel.mesh import CONTEXT, Ranks
 
-# Bounds what a collective needs beside weights and gradients: 256 MiB of float32.
+# Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26
 
 
 class OptimizerSharded(Replicated):
-    """Each rank updates its rows of every weight, in float32 at least, and gives them to the others.
+    """ZeRO-1: each rank updates its rows of every weight, in float32 or wider, and all-gathers them.
 
-    With bfloat16, matrices are bfloat16 while their rows at the optimizer and all gradients are float32. Rows are
-    divided as `torch.chunk` divides them.
+    With bfloat16, matrices are bfloat16 while the optimizer's rows and all gradients are float32. Rows are
+    split as by `torch.chunk`.
     """
 
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
@@ -37,7 +37,7 @@ class OptimizerSharded(Replicated):
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
             whole = DTensor.from_local(
-                # A view would keep all rows as they were.
+                # A view would keep all rows in memory.
                 rows.to(_exact(parameter), copy=_is_narrowed(parameter, config)),
                 mesh,
                 (Replicate(), Shard(0)),
@@ -50,17 +50,17 @@ class OptimizerSharded(Replicated):
         super().__init__(bundle, config, ranks, wholes)
 
     def share(self) -> None:
-        """Makes the replicas of each piece equal, and the parameters what the pieces are."""
+        """Make the replicas of each shard equal, and gather parameters from shards."""
         self._replicas.broadcast_(list(self.weights.values()))
         self._gather()
 
     def zero_gradients(self) -> None:
-        """Begins a step."""
+        """Zero all gradients at the begin of a step."""
         for parameter in self._parameters.values():
             self._total(parameter).zero_()
 
     def sum_gradients(self) -> None:
-        """Sums gradients over the ranks, each its rows."""
+        """Reduce-scatter gradients, so that each rank has its rows' sums."""
         size = self._sharing.size
         for bucket in self._buckets():
             totals = [self._total(self._parameters[name]) for name in bucket]
@@ -76,7 +76,7 @@ class OptimizerSharded(Replicated):
         self._sum_over_model_ranks()
 
     def update(self) -> None:
-        """Makes the optimizer's step on this rank's rows, and gathers all others'."""
+        """Run the optimizer's step on this rank's rows, and all-gather the parameters."""
         super().update()
         self._gather()
 
@@ -96,12 +96,12 @@ class OptimizerSharded(Replicated):
                 parameter.copy_(part_Wn.flatten()[: parameter.numel()].view_as(parameter))
 
     def _rows(self, parameter: torch.Tensor) -> slice:
-        """This rank's."""
+        """Return this rank's rows."""
         rows = -(-len(parameter) // self._sharing.size)
         return slice(self._sharing.rank * rows, (self._sharing.rank + 1) * rows)
 
     def _buckets(self) -> Iterator[list[str]]:
-        """Names of parameters of one type that go together."""
+        """Yield names of parameters of one dtype that share a collective."""
         for dtype in {parameter.dtype: None for parameter in self._parameters.values()}:
             bucket: list[str] = []
             values = 0
@@ -121,11 +121,11 @@ class OptimizerSharded(Replicated):
 
 
 def hold_(parameter: nn.Parameter, config: TrainConfig) -> None:
-    """Makes a parameter what all ranks hold of it, with a gradient of zeros."""
+    """Cast a parameter to the dtype in which all ranks hold it, with a gradient of zeros."""
     exact = _exact(parameter)
     if _is_narrowed(parameter, config):
         parameter.data = parameter.data.bfloat16()
-    # What is summed over microbatches is summed in the type of the update.
+    # Gradients accumulate in the dtype of the update.
     parameter.grad_dtype = exact
     parameter.grad = torch.zeros_like(parameter, dtype=exact)
 
@@ -139,11 +139,11 @@ def _is_narrowed(parameter: torch.Tensor, config: TrainConfig) -> bool:
 
 
 def _chunk(tensor: torch.Tensor, ranks: int) -> int:
-    """Values of the largest piece."""
+    """Return the number of values in the largest shard."""
     return -(-len(tensor) // ranks) * math.prod(tensor.shape[1:])
 
 
 def _chunks(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
-    """The pieces, with zeros up to the size of the largest, [ranks, values]."""
+    """Return the shards zero-padded to the largest, [ranks, values]."""
     values = _chunk(tensor, ranks)
     return F.pad(tensor.flatten(), (0, ranks * values - tensor.numel())).view(ranks, values)

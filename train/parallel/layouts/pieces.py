@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor: a plain one that optimizers and kernels take, and its place in the whole."""
+"""Shards of tensors: plain tensors for optimizers and kernels, and their placement in the whole."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ from train.parallel.fp8 import unwrapped
 
 
 def local(parameter: nn.Parameter) -> nn.Parameter:
-    """This rank's piece of a parameter, in the same memory; the parameter itself where it is whole."""
+    """Return this rank's shard of a parameter in the same memory; the parameter itself if it is whole."""
     if not isinstance(parameter, DTensor):
         return parameter
     return nn.Parameter(unwrapped(parameter.to_local()).detach())
 
 
 def placed(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """A rank's piece of a tensor that lies like ``whole``, as a part of it, in the same memory."""
+    """Return a shard as part of a tensor placed like ``whole``, in the same memory."""
     if not isinstance(whole, DTensor):
         return piece
     return DTensor.from_local(
@@ -33,7 +33,7 @@ def placed(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def parts(whole: torch.Tensor) -> int:
-    """How many pieces a tensor is in; each of them may lie on several ranks."""
+    """Return the number of distinct shards of a tensor; each may be replicated."""
     if not isinstance(whole, DTensor):
         return 1
     sizes = whole.device_mesh.shape
@@ -43,7 +43,7 @@ def parts(whole: torch.Tensor) -> int:
 
 
 def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The whole tensors, by name; a collective where they are in pieces."""
+    """Return whole tensors by name; a collective if they are sharded."""
     return {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for name, tensor in tensors.items()
@@ -51,7 +51,7 @@ def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def copy_(target: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copies a whole tensor into one that may be in pieces; not a collective."""
+    """Copy a whole tensor into a possibly sharded one; not a collective."""
     if isinstance(target, DTensor):
         whole = distribute_tensor(
             whole.to(target.device), target.device_mesh, target.placements, src_data_rank=None
@@ -60,11 +60,11 @@ def copy_(target: torch.Tensor, whole: torch.Tensor) -> None:
 
 
 def norm(pieces: Iterable[tuple[torch.Tensor, int]], ranks: World) -> torch.Tensor:
-    """The 2-norm of tensors in pieces, the same on every rank, float64.
+    """Return the 2-norm of sharded tensors, the same on every rank, float64.
 
     Args:
-        pieces: of this rank, and on how many of the ranks each lies.
-        ranks: that hold all of them.
+        pieces: shards on this rank, each with its number of replicas.
+        ranks: ranks that hold all shards.
     """
     squares = [
         torch.linalg.vector_norm(piece, dtype=torch.float64).square() / copies for piece, copies in pieces

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer state on every rank; gradients are summed once a step."""
+"""Replicated weights, gradients and optimizer state; gradients are summed once per step."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,34 +24,36 @@ from train.step.squared_errors import SquaredErrors, of_whole
 
 
 class StepExecutor(Protocol):
-    """Another way to run the microbatches of a step: `train.cascade.training.cascades.Cascades`."""
+    """Alternative executor of a step's microbatches: `train.cascade.training.cascades.Cascades`."""
 
     def passes(
         self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
-        """Run a step forward and backward; arguments and result as of `Replicated.passes`."""
+        """Run a step forward and backward; arguments and result as in `Replicated.passes`."""
 
     def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Replace what the step left on each rank by the gradients of all its samples."""
+        """Replace each rank's gradients by those of all samples of the step."""
 
 
 class Replicated:
-    """How what is trained lies on the ranks: whole on each, or divided by tensor and pipeline parallelism alone.
+    """Base of all layouts: replicated weights, or sharded by tensor and pipeline parallelism alone.
 
-    Gradients are sums over the samples of all ranks: a microbatch's loss is weighed by its share of the step.
+    Gradients are sums over samples of all ranks, since a microbatch's loss is weighted by its share of the
+    step.
 
     Args:
-        bundle: the modules, in their final layout.
-        config: the run.
-        ranks: the processes.
-        wholes: the tensors that the pieces here belong to, where they are not the parameters.
+        bundle: modules in their final layout.
+        config: configuration of the run.
+        ranks: processes in their grid.
+        wholes: tensors that the local shards belong to, if these are not the parameters.
 
     Attributes:
-        weights: by name what the optimizer updates here: plain tensors; after `sum_gradients` with their gradients.
-        optimizer: of them.
-        errors: runs the model on this rank's part of a batch's tokens; without gradients where there are stages.
-        count: of the values that are trained, on all ranks.
-        executor: runs the microbatches of each step where it is set, in place of one after the other.
+        weights: plain local tensors that the optimizer updates, by name; with gradients after `sum_gradients`.
+        optimizer: optimizer of ``weights``.
+        errors: function that runs the model on this rank's tokens of a batch; without gradients under pipeline
+            parallelism.
+        count: number of trained values on all ranks.
+        executor: executor of each step's microbatches; None: run them one after the other.
     """
 
     def __init__(
@@ -81,11 +83,11 @@ class Replicated:
         self.executor: StepExecutor | None = None
 
     def share(self) -> None:
-        """Makes all ranks start from the same weights, and from those that were put into `placed` ones."""
+        """Make all ranks start from equal weights, including values written through `placed`."""
         self.ranks.along(*SUMMED).broadcast_(list(self.weights.values()))
 
     def zero_gradients(self) -> None:
-        """Begins a step."""
+        """Zero all gradients at the begin of a step."""
         self.optimizer.zero_grad(set_to_none=False)
 
     def passes(
@@ -94,14 +96,15 @@ class Replicated:
         weigh: Weigh,
         clock: StepClock,
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
-        """Runs the microbatches of a step forward and backward; each with its losses, in order.
+        """Run the microbatches of a step forward and backward; yields each with its losses, in order.
 
-        Under a plan of cascades these are the microbatches that this rank reports, whoever has read and run them.
+        Under a cascade plan, yields the microbatches that this rank reports, whichever rank has read and run
+        them.
 
         Args:
-            batches: this rank's, as they come.
-            weigh: what each of them adds to the step.
-            clock: is told what this rank is at; keeps what each of them took, where they run one after the other.
+            batches: this rank's microbatches.
+            weigh: adds a microbatch to the step and returns its weighted loss.
+            clock: clock that times this rank's activities, and each microbatch if they run one after the other.
         """
         if self._pipeline is not None:
             batches = list(batches)
@@ -125,24 +128,24 @@ class Replicated:
             yield batch, found
 
     def lacking(self, _rounds: int) -> int:
-        """How often the model must run on nothing where this rank has use for so many rounds of it; a collective."""
+        """Return the number of dummy steps that match this rank's rounds to other ranks'; a collective."""
         return 0
 
     def keep_up(self, rounds: int) -> None:
-        """Comes before this rank runs the model so often: runs it on nothing as often as other ranks need it to."""
+        """Run the dummy steps that other ranks' collectives need before ``rounds`` runs of the model."""
         for _ in range(self.lacking(rounds)):
             zero = idle(self.bundle, self._config, self.ranks, self.errors)
             if zero.requires_grad:
                 zero.backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def sum_gradients(self) -> None:
-        """Sums gradients over the ranks, once all microbatches are through."""
+        """Sum gradients over the ranks after all microbatches."""
         everywhere = self.executor or self.ranks.along(*SUMMED)
         everywhere.sum_([weight.grad for weight in self.weights.values() if weight.grad is not None])
         self._sum_over_model_ranks()
 
     def clip(self, largest: float) -> float:
-        """Scales gradients so that their norm is at most this; the norm before, of the whole, the same on all ranks."""
+        """Clip gradients to a largest norm and return the norm before, of the whole, the same on all ranks."""
         stages = self.ranks.mesh.pp
         divided = stages > 1 or any(pieces.parts(whole) > 1 for whole in self._wholes.values())
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
@@ -161,18 +164,18 @@ class Replicated:
         return found.item()
 
     def update(self) -> None:
-        """Makes the optimizer's step."""
+        """Run the optimizer's step."""
         self.optimizer.step()
 
     def placed(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Tensors that lie like the weights, by their names: plain where they are whole here, else DTensors, in place.
+        """Return tensors placed like the weights, by name: plain if whole, otherwise DTensors; in the same memory.
 
-        What is written into the weights through them counts behind the next `share`.
+        Values written into weights through them take effect at the next `share`.
         """
         return {name: pieces.placed(tensor, self._wholes[name]) for name, tensor in tensors.items()}
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """The optimizer's state, named WEIGHT.NAME, as of `placed`."""
+        """Return the optimizer's state, named WEIGHT.NAME and placed as in `placed`."""
         return {
             name: pieces.placed(tensor, self._wholes[key]) if tensor.ndim else tensor
             for key, weight in self.weights.items()
@@ -185,7 +188,7 @@ class Replicated:
         return gradient
 
     def _sum_over_model_ranks(self) -> None:
-        """Sums what ranks with the same samples have parts of."""
+        """Sum partial gradients over ranks with the same samples."""
         tensor, stages = self.ranks.along("tp"), self.ranks.along("pp")
         if tensor.size > 1:
             tensor.sum_([self._gradient(name) for name in self.weights if summed_over_tensor_ranks(name)])

@@ -1,1 +1,1 @@
-"""Pipeline parallelism: stages of blocks, and the order of their forwards and backwards."""
+"""Pipeline parallelism: stages of blocks, and the order of forwards and backwards."""

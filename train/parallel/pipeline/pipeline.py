@@ -1,4 +1,4 @@
-"""A step of a pipeline: its microbatches through all stages and back."""
+"""Pipeline step: microbatches through all stages and back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +18,20 @@ from train.step.losses import Losses, losses
 from train.step.squared_errors import Question, SquaredErrors
 
 Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
-"""Takes a microbatch that went through the model; the scalar whose gradient it adds to the step's."""
+"""Function that adds a microbatch to the step and returns its weighted loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A model whose blocks lie on several stages (`train.parallel.pipeline.stage`); each sees all microbatches.
+    """Model with blocks on several stages (`train.parallel.pipeline.stage`); each stage reads all microbatches.
 
-    Any number of them, of any shapes: a stage knows what it will receive from its own copy.
+    Number and shapes of microbatches are arbitrary, since a stage derives what it receives from its own copy.
 
     Attributes:
-        bundle: the modules of this stage.
-        config: the run.
-        ranks: the processes.
-        errors: runs the model on this rank's part of a batch's tokens.
+        bundle: modules of this stage.
+        config: configuration of the run.
+        ranks: processes in their grid.
+        errors: function that runs the model on this rank's tokens of a batch.
     """
 
     bundle: Bundle
@@ -42,13 +42,13 @@ class Pipeline:
     def passes(
         self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
-        """Runs a step forward and backward; each microbatch with its losses, the same on all stages.
+        """Run a step forward and backward; yields each microbatch with its losses, the same on all stages.
 
         Args:
-            batches: of the step.
-            weigh: is given each of them.
-            idle_rounds: what else runs before them, on nothing.
-            clock: is told what this rank is at; waits for other stages are part of forward and backward.
+            batches: microbatches of the step.
+            weigh: adds each microbatch to the step.
+            idle_rounds: number of dummy steps before them.
+            clock: clock that times this rank's activities; waits for other stages count as forward and backward.
         """
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
         found: list[Losses] = []
@@ -63,7 +63,7 @@ class Pipeline:
             return weigh(batch, own) if neighbours.last else own.each.sum()
 
         rounds = idle_rounds + len(batches)
-        # Weights are cast once for all microbatches in flight: casts are kept until the outermost context ends.
+        # Weights are cast once for all microbatches in flight, since casts live until the outermost context ends.
         with torch.autocast(device.type, enabled=False):
             for turn in turns(self.config.parallel.pp_schedule, neighbours.stage, neighbours.stages, rounds):
                 part: Part = "forward" if turn.forward else "backward"
@@ -86,11 +86,11 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False)
 class OfStages:
-    """`train.step.squared_errors.SquaredErrors` of a model whose blocks lie on several stages, without gradients.
+    """Squared errors (`train.step.squared_errors.SquaredErrors`) of a pipelined model, without gradients.
 
     Attributes:
-        errors: runs the model on this rank's part of a batch's tokens.
-        ranks: the processes.
+        errors: function that runs the model on this rank's tokens of a batch.
+        ranks: processes in their grid.
     """
 
     errors: SquaredErrors
@@ -98,14 +98,14 @@ class OfStages:
 
     @torch.no_grad()
     def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
-        """The mean squared error of each sample over its values, the same on all stages, at least float32 [B]."""
+        """Return each sample's mean squared error, the same on all stages, at least float32 [B]."""
         found_B = from_last(self.errors(dit, asked), self.ranks.along("pp"))
         self.ranks.neighbours.settle()
         return found_B
 
 
 def from_last(values: torch.Tensor, stages: World) -> torch.Tensor:
-    """The values of the last stage, on all; a collective."""
+    """Return the values of the last stage on all stages; a collective."""
     told = values if stages.rank == stages.size - 1 else torch.zeros_like(values)
     stages.sum_([told])
     return told

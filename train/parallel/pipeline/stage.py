@@ -1,9 +1,9 @@
-"""A stage of a pipeline: a transformer that holds some of its blocks and passes tokens on.
+"""Pipeline stage: a transformer that holds some of its blocks and passes tokens on.
 
-What conditions the blocks (times, and text where they only attend to it) every stage embeds for itself, which costs
-less than to send it (Patel et al. 2025, section 4.4, figure 6). Losses and backward are written as for a whole model:
-tokens are received where they would be embedded and sent where they would be read, and gradients go the other way when
-autograd comes there.
+Every stage embeds the blocks' conditions itself (times, and text as a cross-attention source), which is cheaper
+than sending them (Patel et al. 2025, section 4.4, figure 6). Losses and backward are the code of a whole model:
+tokens are received in place of the embedding and sent in place of the head, and gradients travel back when
+autograd reaches these operations.
 """
 
 from typing import Any
@@ -17,15 +17,15 @@ from train.parallel.neighbours import Neighbours
 
 
 def places(stage: int, stages: int, blocks: int) -> range:
-    """The blocks of a stage. Where they do not divide, the first stage, which keeps most activations, has fewest."""
+    """Return the blocks of a stage; the first stage, which keeps most activations, gets the fewest."""
     return range(blocks * stage // stages, blocks * (stage + 1) // stages)
 
 
 def check_stages(model: Denoiser, stages: int) -> DiT:
-    """The model, if it divides into so many stages.
+    """Return the model if it divides into this many stages.
 
     Raises:
-        UsageError: it does not.
+        UsageError: it does not divide.
     """
     if not isinstance(model, DiT):
         raise UsageError(
@@ -40,7 +40,7 @@ def check_stages(model: Denoiser, stages: int) -> DiT:
 
 
 def make_stage(model: DiT, neighbours: Neighbours) -> None:
-    """Leaves a model the blocks of this stage, between the stages before and behind it."""
+    """Reduce a model to the blocks of this stage, connected to its neighbours."""
     model.keep(places(neighbours.stage, neighbours.stages, model.config.layers))
     ends = _Ends(model, neighbours)
     if not neighbours.first:
@@ -50,7 +50,7 @@ def make_stage(model: DiT, neighbours: Neighbours) -> None:
 
 
 class _Ends:
-    """What a stage does instead of embedding tokens and reading them."""
+    """Replacements of a stage's embedding and head."""
 
     def __init__(self, model: DiT, neighbours: Neighbours) -> None:
         self._model = model
@@ -65,13 +65,13 @@ class _Ends:
         return x_BLD, self._model.embed_text(context_BMD)
 
     def leave(self, streams: tuple[torch.Tensor, torch.Tensor], *_: object) -> torch.Tensor:
-        """See `DiT`; zeros, whose gradient is that of what was sent, whatever is made of them."""
+        """Send tokens on; returns zeros whose gradient is that of the sent tokens, whatever the loss computes."""
         sent = streams if self._model.changes_text else streams[:1]
         out_BLV: torch.Tensor = _Leave.apply(self._neighbours, _wanted(), self._model.patch_values, *sent)
         return out_BLV
 
     def _like(self, x_BLK: torch.Tensor) -> torch.Tensor:
-        """A tensor of the shape and type of the tokens that these become, without memory."""
+        """Return a tensor of the shape and dtype of embedded tokens, without memory."""
         device = x_BLK.device.type
         half = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if half else x_BLK.dtype
@@ -83,7 +83,7 @@ class _Ends:
 
 
 def _wanted() -> torch.Tensor:
-    """Autograd comes to an operation only if something that went in wants a gradient."""
+    """Return an input that requires a gradient, without which autograd would skip the operation."""
     return torch.zeros((), requires_grad=True)
 
 
