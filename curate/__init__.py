@@ -1,1 +1,8 @@
-"""Raw videos to clips to shards: one module per stage, each a plain callable that works without Ray."""
+"""Raw videos to clips to shards: one module per stage, each a plain callable that works without Ray.
+
+The public names are listed in ``__init__.pyi`` and imported at their first use.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,8 @@
-"""Trains text-to-video diffusion transformers on the dataset of DESIGN section 4."""
+"""Video diffusion transformers trained and sampled on any layout of ranks, from a dataset of ``loader``.
+
+The public names are listed in ``__init__.pyi`` and imported at their first use.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

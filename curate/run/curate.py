@@ -123,10 +123,10 @@ def _curate(
         ],
         config=asked,
         versions={**versions(), **weights},
-        removals=dataset.manifest.removals if dataset else [],
+        removals=dataset.manifest.removals if dataset is not None else [],
     )
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
-    manifest = publish(storage, shards, content, dataset.manifest if dataset else None)
+    manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
     return Outcome(manifest, False, (*work.notes, *told, *notes), work.seconds())

@@ -53,7 +53,7 @@ class Work:
         models: Mapping[str, str],
     ) -> None:
         self._config, self._ledger, self._dataset, self._progress = config, ledger, dataset, progress
-        self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset else ())
+        self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset is not None else ())
         self._removed = [source for source in sources if source.uri in self._down.sources]
         sources = [source for source in sources if source.uri not in self._down.sources]
         self._sources = {source.uri: source for source in sources}
@@ -252,7 +252,7 @@ class Work:
     def shards(self, records: list[Record]) -> list[ShardRecord]:
         """Shards with every kept record: those that may stay, and new ones."""
         kept = [self._kept(record) for record in records if record.state == "kept"]
-        present = self._dataset.shards() if self._dataset else []
+        present = self._dataset.shards() if self._dataset is not None else []
         stay = untouched(present, kept)
         settled = {row["key"] for shard in stay for row in shard.rows}
         number = next_shard_number(present)

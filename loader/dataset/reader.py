@@ -1,8 +1,10 @@
 """Opening a dataset: its plan index mapped, its tables in memory, its clips by one range read each."""
 
+import operator
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +64,31 @@ class Dataset:
     def __getstate__(self) -> dict[str, object]:
         names = ("storage", "shard_storage", "node", "manifest")
         return {**{name: getattr(self, name) for name in names}, "_members": {}}
+
+    def __len__(self) -> int:
+        return self.manifest.totals.samples
+
+    def __getitem__(self, row_number: int) -> Sample:
+        """Return the sample in a row of the index, by one range read; negative numbers count from the last row.
+
+        Raises:
+            IndexError: there is no such row.
+            RunError: its bytes are not those the index promises.
+        """
+        number = operator.index(row_number)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.storage.root} has {len(self)} samples, and none in row {number}")
+        number %= len(self)
+        sample = self.sample(number)
+        # Tars of others may hold pictures, or videos of another suffix.
+        return sample if self.manifest.foreign is None else replace(sample, clip=self.read_media(number))
+
+    def __repr__(self) -> str:
+        totals = self.manifest.totals
+        return (
+            f"Dataset({self.storage.root!r}, revision {self.manifest.revision}: {totals.samples:,} samples,"
+            f" {totals.duration_s / 3600:,.2f} h, {len(self.manifest.shards):,} shards)"
+        )
 
     @property
     def fingerprint(self) -> str:

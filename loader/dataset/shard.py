@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.dataset.preview import summary, table
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
 from loader.dataset.tars.energon import EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK
@@ -25,7 +26,7 @@ _NAME_CHARS = 12  # of a digest: numbers tell shards of a dataset apart, these t
 MAX_SAMPLE_BYTES = 2**32 - 1  # what the plan index can say; a USTAR header could say twice as much
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sample:
     """A clip on its way into a shard.
 
@@ -40,6 +41,12 @@ class Sample:
     row: Row
     clip: bytes | None
     embeddings: Mapping[str, NDArray[Any] | bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return summary(self.row, self.clip, [*self.embeddings])
+
+    def _repr_html_(self) -> str:
+        return table(self.row, self.clip, [*self.embeddings])
 
     def finished(self) -> tuple[Row, list[tuple[str, bytes]]]:
         """The whole row but its placement, and (suffix, content) in the order they lie in the tar."""

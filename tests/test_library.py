@@ -1,0 +1,115 @@
+"""Reelweave as a library: public names, ``len`` and indexing of a dataset, what notebooks show."""
+
+import io
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import curate
+import loader
+import reelweave
+import train
+from loader.dataset import DatasetWriter, Sample, open_dataset
+from loader.dataset.preview import thumbnail
+from loader.storage import open_storage
+from tests.loader.stream_clips import make_sample
+from tests.media import write_video
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    clip = write_video(tmp_path_factory.mktemp("clip") / "0.mp4", (30,), size=(640, 480)).read_bytes()
+    return [make_sample(f"key{number}", clip, 30, (640, 480)) for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> Path:
+    folder = tmp_path_factory.mktemp("dataset")
+    with DatasetWriter(open_storage(folder)) as writer:
+        for sample in samples:
+            writer.add(sample)
+    return folder
+
+
+def test_the_facade_has_every_public_name_of_the_packages_and_nothing_else() -> None:
+    assert dir(reelweave) == sorted({*dir(loader), *dir(curate), *dir(train)})
+    assert reelweave.VideoStream is loader.VideoStream
+    assert reelweave.curate is curate.curate
+    assert reelweave.Trainer is train.Trainer
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert reelweave.__version__ == project["version"]
+    with pytest.raises(AttributeError, match="no attribute 'Videostream'"):
+        _ = reelweave.Videostream
+
+
+@pytest.mark.parametrize("package", [loader, curate, train])
+def test_every_listed_name_can_be_imported_and_no_module_hides_it(package: object) -> None:
+    names = dir(package)
+    assert names == sorted(package.__all__)
+    assert all(callable(getattr(package, name)) for name in names)
+
+
+def test_a_file_of_the_users_that_shadows_a_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('ran')\n")
+    (tmp_path / "own.py").write_text(
+        "import reelweave\n"
+        "print(reelweave.Bucket.__name__)\n"  # needs no package called train
+        "reelweave.Trainer\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "own.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    assert done.stdout == "Bucket\n"
+    last = done.stderr.splitlines()[-1]
+    assert str(tmp_path / "train.py") in last
+    assert "rename" in last
+
+
+def test_a_dataset_is_a_sequence_of_samples(folder: Path, samples: list[Sample]) -> None:
+    dataset = open_dataset(folder)
+    assert len(dataset) == 3
+    assert [sample.row["key"] for sample in dataset] == [sample.row["key"] for sample in samples]
+    assert dataset[-1].row == dataset[np.int64(2)].row
+    assert dataset[1].clip == samples[1].clip
+    for outside in (3, -4):
+        with pytest.raises(IndexError, match="3 samples"):
+            _ = dataset[outside]
+    with pytest.raises(TypeError):
+        _ = dataset["key0"]  # type: ignore[index]
+
+
+def test_texts_are_short_and_pages_show_a_picture(folder: Path) -> None:
+    dataset = open_dataset(folder)
+    assert "3 samples" in repr(dataset)
+    sample = dataset[0]
+    assert len(repr(sample)) < 200
+    assert "key0" in repr(sample)
+    assert "30 frames of 480x640" in repr(sample)
+    picture = Image.open(io.BytesIO(thumbnail(sample.clip)))
+    assert picture.size == (320, 240)
+    hostile = replace(sample, row={**sample.row, "caption": "<script>" + 10_000 * "x"})
+    page = hostile._repr_html_()
+    assert "<img" in page
+    assert "<script" not in page
+    assert len(page) < 100_000
+
+
+def test_a_clip_that_cannot_be_decoded_has_no_thumbnail(folder: Path) -> None:
+    sample = open_dataset(folder)[0]
+    for damaged in (b"", b"no video", sample.clip[:100]):
+        broken = replace(sample, clip=damaged)
+        assert "<img" not in broken._repr_html_()
+        assert "<table" in broken._repr_html_()
+    assert "<table" in replace(sample, clip=None)._repr_html_()

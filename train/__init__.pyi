@@ -1,0 +1,11 @@
+from .config.run import TrainConfig as TrainConfig
+from .kernels.gate_norm_modulate import gate_residual_norm_modulate as gate_residual_norm_modulate
+from .kernels.norm_modulate import layer_norm_modulate as layer_norm_modulate
+from .kernels.patch.patcher import patch as patch
+from .kernels.patch.patcher import unpatch as unpatch
+from .kernels.qk_norm import qk_norm as qk_norm
+from .loop.trainer import Trainer as Trainer
+from .loop.trainer import TrainResult as TrainResult
+from .sampling.config import SampleConfig as SampleConfig
+from .sampling.generate import generate as generate
+from .sampling.trained import load_trained as load_trained
