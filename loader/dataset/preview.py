@@ -39,7 +39,7 @@ def thumbnail(clip: bytes) -> bytes | None:
     import av
 
     try:
-        with av.open(io.BytesIO(clip)) as container:
+        with av.open(io.BytesIO(clip), mode="r") as container:
             stream = container.streams.video[0]
             if stream.width * stream.height > _MOST_PIXELS:
                 return None
