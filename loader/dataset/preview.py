@@ -37,6 +37,7 @@ def table(row: Mapping[str, Any], clip: bytes | None, suffixes: list[str]) -> st
 def thumbnail(clip: bytes) -> bytes | None:
     """Return a JPEG of at most 320 x 320 pixels of a keyframe near a clip's middle; None if it cannot be decoded."""
     import av
+    from PIL import Image
 
     try:
         with av.open(io.BytesIO(clip), mode="r") as container:
@@ -45,7 +46,7 @@ def thumbnail(clip: bytes) -> bytes | None:
                 return None
             if stream.duration:
                 container.seek(stream.duration // 2, stream=stream)
-            picture = next(container.decode(stream)).to_image()
+            picture = Image.fromarray(next(container.decode(stream)).to_ndarray(format="rgb24"))
     except (av.FFmpegError, IndexError, StopIteration, ValueError, MemoryError):
         return None
     picture.thumbnail(_THUMBNAIL)
