@@ -1,4 +1,4 @@
-"""Raw videos to clips to shards: one module per stage, each a plain callable that works without Ray.
+"""Curation of raw videos into clips and shards: one module per stage, each a plain callable that works without Ray.
 
 The public names are listed in ``__init__.pyi`` and imported at their first use.
 """

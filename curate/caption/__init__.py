@@ -1,4 +1,4 @@
-"""Captions of clips: what people wrote, or what a vision-language model says."""
+"""Captions of clips, written by people or by a vision-language model."""
 
 from curate.caption.captioner import Captioner
 from curate.caption.config import CaptionConfig, availability

@@ -1,4 +1,4 @@
-"""Asking a model until its answers are good: again only for the failures, each time a little differently."""
+"""Retries of a model until its answers pass the checks; only failures are retried, with another seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True)
 class Answer:
-    """A good answer.
+    """Answer that passed the checks.
 
     Attributes:
-        text: of it.
-        ask: the question as asked last.
-        attempts: how often it was asked.
-        tokens_in: read in all attempts.
-        tokens_out: written in all attempts.
+        text: Text of the answer.
+        ask: Last version of the question.
+        attempts: Number of attempts.
+        tokens_in: Input tokens of all attempts.
+        tokens_out: Output tokens of all attempts.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 def answered(asks: Sequence[Ask], model: Backend, config: CaptionConfig) -> list[Answer | Fault]:
-    """A good answer for each question, or why there is none after ``config.max_attempts``."""
+    """Return an accepted answer for each question, or the fault after ``config.max_attempts``."""
     results: dict[int, Answer | Fault] = {}
     open_asks = dict(enumerate(asks))
     spent = dict.fromkeys(open_asks, (0, 0))
@@ -56,13 +56,13 @@ def answered(asks: Sequence[Ask], model: Backend, config: CaptionConfig) -> list
 
 
 def wrong(found: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
-    """The faults of an answer; with ``config.checks`` off only an empty one is faulty."""
+    """Return the faults of an answer; with ``config.checks`` off only an empty one is faulty."""
     names = faults(found.text, found.stopped, config.min_words, config.max_chars)
     return names if config.checks else tuple(name for name in names if name == "empty")
 
 
 def again(ask: Ask, names: Sequence[FaultName], config: CaptionConfig) -> Ask:
-    """The next question after a faulty answer: another seed, drawn tokens, and more of them if they ran out."""
+    """Return the question for the next attempt: another seed, sampling, and more tokens after a truncation."""
     return replace(
         ask,
         seed=ask.seed + 1,

@@ -1,4 +1,4 @@
-"""Clips to captions: pictures of each window, a draft of each, joined, rewritten, checked."""
+"""Captioning of clips: pictures of each window, a draft per window, joined, rewritten and checked."""
 
 import io
 import re
@@ -30,14 +30,14 @@ _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa
 
 @dataclass(frozen=True)
 class View:
-    """What the model sees of a clip.
+    """Input of the model for one clip.
 
     Attributes:
-        parts: windows.
-        rate: frames per second.
+        parts: Windows of the clip.
+        rate: Frames per second of the clip.
         pictures: uint8 [n, height, width, 3] RGB.
-        times_s: float64 [n], of the pictures.
-        shown: numbers of the pictures of each window.
+        times_s: float64 [n]: display times of the pictures.
+        shown: Indices of the pictures of each window.
     """
 
     parts: list[Window]
@@ -49,26 +49,26 @@ class View:
 
 @dataclass(frozen=True)
 class Written:
-    """A caption in the making: text and provenance so far."""
+    """Unfinished caption: text and provenance so far."""
 
     text: str
     provenance: Mapping[str, str]
 
 
 class Captioner:
-    """Encoded clips -> captions. Models are loaded at their first use, and stay behind when this is pickled.
+    """Function from encoded clips to captions. Models are loaded on first use and not pickled.
 
-    A caption depends on its clip and the configuration alone: on the CPU always, on a GPU up to what its kernels
-    round differently for batches of different sizes.
+    A caption depends on its clip and the configuration alone. On a GPU kernels may round differently for
+    other batch sizes.
     """
 
     def __init__(
         self, config: CaptionConfig, model: Backend | None = None, rewriter: Backend | None = None
     ) -> None:
-        """Takes other models than the configuration names where they are given.
+        """Use the given models instead of the configured ones.
 
         Raises:
-            UsageError: there is no model.
+            UsageError: There is no model.
         """
         self._config = config
         self._model = model or _vision_model(config)
@@ -76,10 +76,10 @@ class Captioner:
         self._identities: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     def check(self) -> None:
-        """Finds out before any work whether the models can be had; loads no weights.
+        """Check before any work that the models are available, without loading weights.
 
         Raises:
-            UsageError: they cannot, or a prompt is none; it says what to do.
+            UsageError: A model is not available, or a prompt is invalid; the message says what to do.
         """
         prompt_text(self._config.prompt)
         rewrite_text(self._config.rewrite_prompt, "")
@@ -88,17 +88,17 @@ class Captioner:
             self._rewriter.check()
 
     def __call__(self, clips: Sequence[bytes]) -> list[Caption | Fault]:
-        """A caption of each clip, or why there is none.
+        """Return a caption or a fault for each clip.
 
         Args:
-            clips: bytes of each, with a constant frame rate.
+            clips: Bytes of each clip, with a constant frame rate.
         """
         views = [look(data, self._config) for data in clips]
         drafted = self._drafted(views)
         return self._finished(drafted)
 
     def _drafted(self, views: Sequence[View | Fault]) -> list[Written | Fault]:
-        """Every window's answer, joined."""
+        """Join the answers for all windows of each clip."""
         asks = [_asks(view, self._config) if isinstance(view, View) else [] for view in views]
         found = iter(answered([ask for some in asks for ask in some], self._model, self._config))
         results: list[Written | Fault] = []
@@ -119,7 +119,7 @@ class Captioner:
         return Written(text, said)
 
     def _finished(self, drafted: Sequence[Written | Fault]) -> list[Caption | Fault]:
-        """The second model's version, where there is one."""
+        """Rewrite the drafts by the second model, where there is one."""
         if self._rewriter is None:
             return [_caption(one, self._config) if isinstance(one, Written) else one for one in drafted]
         texts = [one for one in drafted if isinstance(one, Written)]
@@ -158,7 +158,7 @@ def _text_model(config: CaptionConfig) -> Backend | None:
 
 
 def look(data: bytes, config: CaptionConfig) -> View | Fault:
-    """Decodes what the model sees of a clip, or says why it cannot."""
+    """Decode the model's input for a clip, or return the fault."""
     try:
         pictures, times_s = clip_pictures(data, fps=config.fps, size=config.short_side_px)
     except ClipError as error:
@@ -171,7 +171,7 @@ def look(data: bytes, config: CaptionConfig) -> View | Fault:
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """``text``, or as many whole sentences of it as fit; as many words, where no sentence does."""
+    """Cut ``text`` to as many whole sentences as fit, or to whole words where no sentence does."""
     if len(text) <= max_chars:
         return text
     head = text[:max_chars]

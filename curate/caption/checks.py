@@ -1,7 +1,7 @@
-"""What is wrong with a caption that a model wrote, as far as its text tells.
+"""Checks of a model's caption by its text alone.
 
-The checks are conservative: they look for what models do when they fail, in any language, and leave a merely dull
-caption alone.
+The checks are conservative: they detect the typical failures of models, in any language, and accept a merely
+dull caption.
 """
 
 import re
@@ -20,9 +20,9 @@ CHECKS: dict[FaultName, str] = {
     "repetition": "it repeated itself",
     "truncated": "it did not come to an end",
 }
-"""Names of the faults, in the order in which they are looked for, and what they say of a model."""
+"""Names of the faults in the order of checking, with their descriptions."""
 
-# Scripts that put no blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+# Scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
 _DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # Python's \w leaves out the vowel signs of Indic scripts and the accents of Hebrew and Arabic.
 _SIGNS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
@@ -63,20 +63,20 @@ _REFUSALS = re.compile(
     )
 )
 
-# (longest unit of a loop, repeats in a row that no writer means); words, then characters of dense scripts.
+# (maximum length of a loop, consecutive repeats that make a fault), in words, then in characters of dense scripts.
 _WORD_LOOPS = ((1, 6), (2, 5), (4, 4), (40, 3))
 _CHARACTER_LOOPS = ((2, 8), (5, 5), (11, 4), (60, 3))
 _PHRASE, _PHRASE_SHARE, _PHRASE_UNITS = 6, 0.5, 60
 
 
 def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[FaultName, ...]:
-    """Names of everything wrong with a caption, in the order of `CHECKS`; () when it is good.
+    """Return the names of all faults of a caption, in the order of `CHECKS`; () for a good one.
 
     Args:
-        text: of the caption, single blanks.
-        stopped: the model ended by itself; one that did not may still have ended with a whole sentence.
-        min_words: fewer are too few. Scripts without blanks count two characters as a word.
-        max_chars: more are too many.
+        text: Caption with single blanks.
+        stopped: True when the model ended by itself; a truncated answer may still end with a whole sentence.
+        min_words: Minimum number of words; two characters count as a word in scripts without blanks.
+        max_chars: Maximum number of characters.
     """
     if not any(char.isalnum() for char in text):
         return ("garbled",) if len(text) > 2 else ("empty",)
@@ -94,7 +94,7 @@ def faults(text: str, stopped: bool, min_words: int, max_chars: int) -> tuple[Fa
 
 
 def _garbled(text: str) -> bool:
-    """Leaked special tokens, broken UTF-8, or mostly signs instead of letters."""
+    """Return True for special tokens, broken UTF-8, or mostly signs instead of letters."""
     visible = [char for char in text if not char.isspace()]
     kinds = [unicodedata.category(char) for char in visible]
     broken = sum(
@@ -112,8 +112,8 @@ def _ended(text: str) -> bool:
 
 
 def _repeats(text: str, units: Sequence[str], dense: int) -> bool:
-    """A loop, one sentence three times and for a third of all, or a long text of few phrases."""
-    # A counter in a loop ("frame 1: ... frame 2: ...") makes every round a little different.
+    """Return True for a loop, one sentence in a third of all (at least three), or a long text of few phrases."""
+    # A counter in a loop ("frame 1: ... frame 2: ...") makes every repeat slightly different.
     plain = ["#" if unit.isdecimal() else unit for unit in units]
     loops = _CHARACTER_LOOPS if dense * 2 > len(units) else _WORD_LOOPS
     return _loops(plain, loops) or _sentences_repeat(text) or _phrases_repeat(plain)

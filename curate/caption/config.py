@@ -1,4 +1,4 @@
-"""Settings of captions."""
+"""Settings of captions and caption models."""
 
 from typing import ClassVar, Literal, Self
 

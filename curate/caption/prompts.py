@@ -1,4 +1,4 @@
-"""What the models are asked."""
+"""Prompts of the caption models."""
 
 import hashlib
 
@@ -26,7 +26,7 @@ PROMPTS = {
         " (still, pan, tilt, zoom, tracking, handheld). Write only what can be seen."
     ),
 }
-"""Variants by name."""
+"""Prompt variants by name."""
 
 REWRITES = {
     "default": (
@@ -35,29 +35,29 @@ REWRITES = {
         " frames, parts or the video itself. Write only the paragraph."
     ),
 }
-"""Instructions for the second model, by name."""
+"""Instructions for the rewriting model, by name."""
 
 
 def prompt_text(prompt: str) -> str:
-    """The text of a variant, or ``prompt`` itself.
+    """Return the text of a variant, or ``prompt`` itself.
 
     Raises:
-        UsageError: one word of plain letters that names no variant: no model could do anything with it.
+        UsageError: The prompt is a single ASCII word and no variant, which no model could follow.
     """
     return _text(prompt, PROMPTS, "captions.prompt")
 
 
 def rewrite_text(prompt: str, caption: str) -> str:
-    """What the second model reads: the instruction, then the caption.
+    """Return the prompt of the rewriting model: the instruction, then the caption.
 
     Raises:
-        UsageError: as `prompt_text`.
+        UsageError: The instruction is a single ASCII word and no variant.
     """
     return f"{_text(prompt, REWRITES, 'captions.rewrite_prompt')}\n\n{caption}"
 
 
 def sha256(text: str) -> str:
-    """Hex digest of a prompt."""
+    """Return the hex digest of a prompt."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
@@ -65,7 +65,7 @@ def _text(prompt: str, variants: dict[str, str], key: str) -> str:
     prompt = prompt.strip()
     if prompt in variants:
         return variants[prompt]
-    # Languages without blanks ask in one word, but not in ASCII.
+    # A language without blanks may ask in one word, but not in ASCII.
     if not prompt or (prompt.isascii() and len(prompt.split()) == 1):
         raise UsageError(f"{key}={prompt} is no prompt; choose {', '.join(variants)}, or write a sentence")
     return prompt

@@ -1,4 +1,4 @@
-"""How a model's caption came about, as text for the index and the manifest."""
+"""Provenance of a model's caption, as text for the index and the manifest."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,19 +16,19 @@ def provenance(
     times_s: Sequence[float],
     answers: Sequence[Answer],
 ) -> dict[str, str]:
-    """What a caption was made of and by.
+    """Return the provenance of a caption.
 
     Args:
-        config: of the captions.
-        model: its identity: model, runtime, config_sha256, weights_sha256.
-        parts: windows of the clip.
-        times_s: of all pictures the model saw, seconds after the clip's first frame.
-        answers: of each window.
+        config: Caption settings.
+        model: Identity of the model: model, runtime, config_sha256, weights_sha256.
+        parts: Windows of the clip.
+        times_s: Display times of all pictures in the prompts, seconds after the clip's first frame.
+        answers: Accepted answer for each window.
 
     Returns:
-        The identity, and: prompt (a variant's name, or "free"), prompt_sha256 (of its text), windows (frames,
-        end excluded), frame_times_s, then seed, temperature and attempts of each window's accepted answer, then
-        tokens_in and tokens_out of all attempts together, and checks (those passed, or "off").
+        The identity, with: prompt (a variant's name, or "free") and prompt_sha256 (of its text). Also windows
+        (frames, end excluded) and frame_times_s. Per window: seed, temperature and attempts of the accepted
+        answer. For all attempts together: tokens_in and tokens_out. At last checks (those passed, or "off").
     """
     return {
         **model,
@@ -42,7 +42,7 @@ def provenance(
 
 
 def rewritten_provenance(config: CaptionConfig, model: Mapping[str, str], answer: Answer) -> dict[str, str]:
-    """The same of the second model, every name with "rewrite_" before it; "rewrite_model" is its name."""
+    """Return the provenance of rewriting, with the prefix "rewrite_" before every name."""
     said = {
         **model,
         "prompt": config.rewrite_prompt if config.rewrite_prompt in REWRITES else "free",

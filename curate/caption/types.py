@@ -1,4 +1,4 @@
-"""What a caption is."""
+"""Caption of a clip, and its origin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption and where it comes from.
+    """Caption with its origin.
 
     Attributes:
-        text: words with single blanks between them; "" when there is none.
-        source: "input" (the list that named the source), "sidecar:NAME.txt", "container:title",
+        text: Words with single blanks between them; "" without a caption.
+        source: Origin: "input" (the list that named the source), "sidecar:NAME.txt", "container:title",
             "model:NAME", or "none".
-        provenance: of a model's caption, all as text: see `curate.caption.provenance`.
+        provenance: Provenance of a model's caption, all as text: see `curate.caption.provenance`.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Long clips are captioned in windows: which frames belong together, and which pictures show them."""
+"""Windows of long clips, which are captioned separately, and their pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ class Window:
 
 
 def windows(frames: int, length: int, shortest: int) -> list[Window]:
-    """Cuts a clip into windows of ``length`` frames.
+    """Split a clip into windows of ``length`` frames.
 
-    A rest of fewer than ``shortest`` frames belongs to the last window, as NeMo Curator and cosmos-curate do it.
-    A clip shorter than that is one window.
+    A rest of fewer than ``shortest`` frames joins the last window, as in NeMo Curator and cosmos-curate. A
+    shorter clip is one window.
 
     Args:
-        frames: of the clip.
-        length: of a window, frames.
-        shortest: rest that is a window of its own, frames.
+        frames: Number of frames of the clip.
+        length: Frames per window.
+        shortest: Minimum length of the last window, frames.
     """
     starts = list(range(0, max(frames, 1), length))
     if len(starts) > 1 and frames - starts[-1] < shortest:
@@ -30,14 +30,14 @@ def windows(frames: int, length: int, shortest: int) -> list[Window]:
 
 
 def pictures_of(parts: Sequence[Window], rate: float, times_s: Sequence[float]) -> list[list[int]]:
-    """Which pictures show each window: the numbers of those whose times fall into it.
+    """Return the indices of each window's pictures: those shown within it.
 
     A window too short for a picture of its own gets the one shown when it begins.
 
     Args:
-        parts: windows of a clip, in order.
-        rate: frames per second of the clip.
-        times_s: of the pictures, rising, the first one at 0.
+        parts: Windows of a clip, in order.
+        rate: Frames per second of the clip.
+        times_s: Display times of the pictures, rising, the first one 0.
     """
     numbers = [round(time_s * rate) for time_s in times_s]
     found = []

@@ -1,4 +1,4 @@
-"""Captions people wrote: in the list that named the source, beside the video, or in its tags."""
+"""Captions written by people: in the list that named the source, beside the video, or in its tags."""
 
 import json
 import re
@@ -15,7 +15,7 @@ CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
 _MIN_WORDS = 4
 _MIN_LETTERS = 0.7
-"""Share of letters among the characters of a caption; settings, dates and places of a camera have fewer."""
+"""Minimum share of letters in a caption; settings, dates and places of a camera have fewer."""
 
 _LINK = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+\.\w+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -31,19 +31,20 @@ _OF_SOFTWARE = re.compile(
 def find_written(
     storage: Storage, path: str, caption: str | None, tags: Mapping[str, str], config: CaptionConfig
 ) -> Caption:
-    """The caption that people wrote for a source; ``NO_CAPTION`` when nobody did.
+    """Return the caption that people wrote for a source, or ``NO_CAPTION``.
 
-    A sidecar that is no text, or JSON without a "caption", counts as absent; so does a tag that is not `plausible`.
+    A sidecar that is no text, or JSON without a "caption", counts as absent; so does a tag that is not
+    `plausible`.
 
     Args:
-        storage: holds the source.
-        path: of the source in it.
-        caption: of the list that named the source; it comes first.
-        tags: of the container.
-        config: which of them count.
+        storage: Storage of the source.
+        path: Path of the source in it.
+        caption: Caption in the list that named the source; it has priority.
+        tags: Tags of the container.
+        config: Settings of the accepted origins.
 
     Raises:
-        ObjectError: there is a sidecar, and it cannot be read.
+        ObjectError: A sidecar exists and cannot be read.
     """
     text = _clean(caption or "", config.max_chars)
     if text:
@@ -53,7 +54,7 @@ def find_written(
         for suffix, parse in ((".txt", _clean), (".json", _from_json)):
             try:
                 info = storage.stat(stem + suffix)
-            except ObjectError:  # what opens the video seldom opens its neighbours
+            except ObjectError:  # a signed address of the video rarely opens its neighbours
                 break
             text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
             if text:
@@ -67,15 +68,15 @@ def find_written(
 
 
 def plausible(text: str, name: str) -> bool:
-    """Whether a container's tag reads like a caption: words that tell of something, and not what software leaves.
+    """Return True when a container's tag reads like a caption: descriptive words, not traces of software.
 
-    Versions, settings, dates, links, credits and the file's own name are none.
+    Versions, settings, dates, links, credits and the file's own name are rejected.
 
     Args:
-        text: Of the tag.
-        name: Of the file, without its suffix.
+        text: Text of the tag.
+        name: Name of the file, without its suffix.
     """
-    if "\ufffd" in text:  # in another encoding than UTF-8, and nobody says in which
+    if "\ufffd" in text:  # in an unknown encoding other than UTF-8
         return False
     plain = _LINK.sub(" ", text)
     if _OF_SOFTWARE.search(text) or words(plain.replace("_", " ")) == words(name.replace("_", " ")):
@@ -88,7 +89,7 @@ def plausible(text: str, name: str) -> bool:
 
 
 def _read_text(storage: Storage, info: ObjectInfo, config: CaptionConfig) -> str:
-    # UTF-8 needs at most four bytes a character, JSON escapes six; anything longer is no caption file.
+    # UTF-8 needs at most four bytes per character, JSON escapes six; a longer file is no caption.
     limit = 16 * config.max_chars
     if info.size > limit:
         return ""
@@ -101,14 +102,14 @@ def _read_text(storage: Storage, info: ObjectInfo, config: CaptionConfig) -> str
 def _from_json(text: str, max_chars: int) -> str:
     try:
         value = json.loads(text) if text else None
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply to be any
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return ""
     caption = value.get("caption") if isinstance(value, dict) else None
     return _clean(caption, max_chars) if isinstance(caption, str) else ""
 
 
 def _clean(text: str, max_chars: int) -> str:
-    # JSON may spell half a surrogate pair, which no file can hold.
+    # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
     text = text.replace("\0", " ").encode("utf-8", "replace").decode()
     words = " ".join(text.split())
     return words if len(words) <= max_chars else words[: max_chars + 1].rsplit(" ", 1)[0][:max_chars]

@@ -1,4 +1,4 @@
-"""Cutting spans out of a source as clips: H.264, constant frame rate, fast start, verified."""
+"""Cutting of spans into clips: H.264, constant frame rate, fast start, verified."""
 
 from curate.cut.clip import Clip, FailedClip, Observe
 from curate.cut.clips import cut

@@ -12,32 +12,32 @@ from numpy.typing import NDArray
 
 from curate.cut.mp4 import Mp4
 
-# ISO/IEC 14496-3, table 1.18, less 96 and 88.2 kHz, which nobody hears.
+# ISO/IEC 14496-3, table 1.18, without 96 and 88.2 kHz, which are beyond hearing.
 RATES = (64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 _OTHER_RATE = 48000
-_SLACK_S = Fraction(1, 50)  # ticks may be coarse; frames this close to one another are one piece
+_SLACK_S = Fraction(1, 50)  # maximum gap between frames of one piece; ticks may be coarse
 _FRAME = 1024
 _BITEXACT = 1 << 23  # AV_CODEC_FLAG_BITEXACT: no version of the encoder in its stream
 
 
 @dataclass(frozen=True)
 class Track:
-    """Samples of a clip, float32 [channels, samples] in [-1, 1], one or two channels, and their rate."""
+    """Sound of a clip, float32 [channels, samples] in [-1, 1], one or two channels, with its sample rate."""
 
     samples: NDArray[np.float32]
     rate: int
 
 
 def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fraction) -> Track | None:
-    """Decoded sound laid on the time axis of a clip: mono, or mixed down to stereo; silence where there is none.
+    """Place decoded sound on the time axis of a clip: mono, or mixed down to stereo; gaps are silent.
 
     Args:
-        frames: decoded, in order.
-        start_s: when the clip begins on their clock.
-        duration_s: of the clip.
+        frames: Decoded frames, in order.
+        start_s: Start of the clip on the frames' clock.
+        duration_s: Duration of the clip.
 
     Returns:
-        Exactly as long as the clip; None when no frame lies inside it.
+        A track exactly as long as the clip; None when no frame lies inside it.
     """
     rate, layout = 0, "mono"
     track = np.zeros((0, 0), np.float32)
@@ -77,11 +77,11 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
 
 
 def encode(track: Track, bitrate_kbps: int) -> bytes:
-    """An MP4 file of one AAC stream that begins at 0; an edit list skips the encoder's own start.
+    """Encode an MP4 file with one AAC stream that begins at 0; an edit list skips the encoder delay.
 
     Args:
-        track: of one or two channels.
-        bitrate_kbps: of the stream.
+        track: Sound with one or two channels.
+        bitrate_kbps: Bit rate of the stream.
     """
     file = Mp4()
     stream = file.container.add_stream("aac", rate=track.rate)

@@ -1,4 +1,4 @@
-"""The sound of a span: packets copied where MP4 can hold them in sync, else decoded and encoded as AAC."""
+"""Sound of a span: packets copied where MP4 can hold them in sync, else decoded and encoded as AAC."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from curate.cut.config import CutConfig
 from curate.cut.mp4 import Mp4
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
-"""Codecs that MP4 holds and readers of MP4 know, by FFmpeg's names."""
+"""Codecs that MP4 and its readers support, by their names in FFmpeg."""
 
-# A decoder needs what came before its first sample: overlapping blocks, and 80 ms of Opus (RFC 7845, 4.6).
+# Pre-roll that a decoder needs before its first sample: one overlapping block, or 80 ms of Opus (RFC 7845, 4.6).
 _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
 READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
@@ -28,12 +28,12 @@ READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
 
 @dataclass(frozen=True)
 class Sound:
-    """The sound of one clip.
+    """Sound track of one clip.
 
     Attributes:
-        name: as ``Clip.audio``.
-        data: an MP4 file with one audio stream that begins with the clip; empty when there is none.
-        fault: why the source's sound is left out, or None.
+        name: Value for ``Clip.audio``.
+        data: MP4 file with one audio stream that begins with the clip; empty without sound.
+        fault: Reason why the source's sound is left out, or None.
     """
 
     name: str = "none"
@@ -46,8 +46,8 @@ class Slice:
     """One sound packet on the clip's time axis, in samples.
 
     Attributes:
-        begin: of what it decodes to; before the clip when negative.
-        samples: it decodes to.
+        begin: First decoded sample; negative before the clip.
+        samples: Number of decoded samples.
     """
 
     begin: int
@@ -61,14 +61,15 @@ def sound_of(
     duration_s: Fraction,
     config: CutConfig,
 ) -> Sound:
-    """The sound of a clip; never raises for a fault of the source.
+    """Return the sound of a clip; faults of the source never raise.
 
     Args:
-        stream: of the source; its decoder is used.
-        packets: of it, in order, from at least `READ_BEFORE_S` before the clip to its end; they stay as they are.
-        start_s: when the clip begins on the stream's clock.
-        duration_s: of the clip.
-        config: Bit rate of sound that has to be encoded, and how much sound is too much.
+        stream: Audio stream of the source; its decoder is used.
+        packets: Packets of the stream, in order, from at least `READ_BEFORE_S` before the clip to its end;
+            left unchanged.
+        start_s: Start of the clip on the stream's clock.
+        duration_s: Duration of the clip.
+        config: Bit rate of encoded sound, and the limit of the sample rate.
     """
     rate = stream.codec_context.sample_rate
     if not packets or rate <= 0:
@@ -102,16 +103,16 @@ def sound_of(
 def slices_of(
     times: Sequence[tuple[int, int]], time_base: Fraction, start_s: Fraction, rate: int, frame_size: int
 ) -> list[Slice]:
-    """Where packets lie on the clip's time axis.
+    """Place packets on the clip's time axis.
 
     Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it.
 
     Args:
         times: (pts, duration) of each packet in ticks; duration 0 when unknown.
-        time_base: seconds per tick.
-        start_s: of the clip.
-        rate: samples per second.
-        frame_size: samples per packet as the codec states it, or 0.
+        time_base: Seconds per tick.
+        start_s: Start of the clip.
+        rate: Samples per second.
+        frame_size: Samples per packet by the codec, or 0.
     """
     tick = time_base * rate
     slices: list[Slice] = []
@@ -130,10 +131,10 @@ def slices_of(
 
 
 def covering(slices: Sequence[Slice], end: int, before: int) -> tuple[int, int]:
-    """Which packets a clip needs: those heard in samples ``[0, end)`` and what their decoder needs before them.
+    """Return the packets for a clip: those that sound in samples ``[0, end)`` and their pre-roll.
 
     Returns:
-        ``(first, stop)``; equal when none is heard.
+        ``(first, stop)``; equal without sound.
     """
     heard = [at for at, one in enumerate(slices) if one.begin < end and one.begin + one.samples > 0]
     if not heard:
@@ -145,7 +146,7 @@ def covering(slices: Sequence[Slice], end: int, before: int) -> tuple[int, int]:
 
 
 def out_of_sync(slices: Sequence[Slice]) -> str | None:
-    """Why packets cannot simply follow one another in an MP4 file that begins with the clip, or None."""
+    """Return why packets cannot follow one another in an MP4 file that begins with the clip, or None."""
     for one, following in pairwise(slices):
         if one.samples <= 0:
             return "a packet does not say how long it lasts"
@@ -162,7 +163,7 @@ def _copyable(codec: str, slices: Sequence[Slice], packets: Sequence[Packet[Audi
 
 
 def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:
-    """Decode packets from a fresh start; an error in any of them is an error."""
+    """Decode packets after a flush; an error in any of them raises."""
     context = stream.codec_context
     context.flush_buffers()
     for packet in packets:
@@ -175,7 +176,7 @@ def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Ite
 def _copy(
     stream: AudioStream, packets: Sequence[Packet[AudioStream]], slices: Sequence[Slice], rate: int
 ) -> bytes:
-    """An edit list in the file skips what lies before the clip, to the sample."""
+    """Copy packets to an MP4 file whose edit list skips the pre-roll, to the sample."""
     file = Mp4()
     target = file.container.add_stream_from_template(stream)
     for packet, one in zip(packets, slices, strict=True):

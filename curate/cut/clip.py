@@ -1,4 +1,4 @@
-"""What cutting gives: a clip, or the reason why there is none."""
+"""Results of cutting: a clip, or the reason why there is none."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from curate.shots.spans import Span
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip.
+    """Encoded or copied clip, verified.
 
     Attributes:
-        span: what it shows.
-        data: the bytes of its .mp4 file.
-        frames: its frame count, verified.
-        rate: frames per second.
-        geometry: size in pixels.
-        codec_mode: whether its pictures were encoded, or copied from the source.
-        audio: its sound track: "none", "copy:" and the codec for packets of the source, or the codec it was
-            encoded with.
-        audio_fault: why the source's sound is not in the clip, or None.
+        span: Span of the source in the clip.
+        data: Bytes of the .mp4 file.
+        frames: Number of frames, verified.
+        rate: Frames per second.
+        geometry: Size of the pictures in pixels.
+        codec_mode: "encode" for encoded pictures, "copy" for copied packets.
+        audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
+            sound.
+        audio_fault: Reason why the source's sound is not in the clip, or None.
     """
 
     span: Span
@@ -39,33 +39,34 @@ class Clip:
 
     @property
     def sha256(self) -> str:
-        """Of the file's bytes."""
+        """Hex digest of the file's bytes."""
         return hashlib.sha256(self.data).hexdigest()
 
 
 @dataclass(frozen=True)
 class FailedClip:
-    """A span that could not become a clip, and why."""
+    """Span that could not become a clip, with the reason."""
 
     span: Span
     reason: str
 
 
 class CutError(Exception):
-    """Why one span gives no clip, in words; never leaves ``curate.cut``."""
+    """Reason why one span gives no clip, in words; never leaves ``curate.cut``."""
 
 
 class Encoded(Protocol):
-    """The spans whose pictures were encoded already, each an MP4 file of pictures only, index last."""
+    """Already encoded spans, each an MP4 file of pictures only, with its index last."""
 
     def __contains__(self, span: object) -> bool:
-        """Whether a span is one of them."""
+        """Return True for an encoded span."""
 
     def get(self, span: Span, /) -> bytes | None:
-        """The file of one of them, else None."""
+        """Return the file of an encoded span, else None."""
 
 
 Observe = Callable[[Span, int, VideoFrame, VideoFrame], None]
-"""Called with (span, number in shown order, decoded frame, finished picture) of every frame that is cut.
+"""Callback with (span, number in display order, decoded frame, finished picture) for every frame that is cut.
 
-The pictures are the cutter's: look at them and do not write into them or keep them."""
+The pictures belong to the cutter: the callback must neither change nor keep them.
+"""

@@ -29,7 +29,7 @@ from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
 from curate.shots.spans import Span
 
-_SOUND_SKEW_S = 5  # how far behind its pictures sound may lie in a file
+_SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
 
 
 def cut(
@@ -42,23 +42,22 @@ def cut(
     encoded: Encoded = MappingProxyType({}),
     max_bytes: float = math.inf,
 ) -> Iterator[Clip | FailedClip]:
-    """Reads the source once and yields every wanted span, in order, as a clip or as failed.
+    """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
-    Only frames of one clip's encoder are in memory. The frames of a span are found by their number in shown
-    order, which decoding gives the same way each time, so neither seeking nor time stamps can shift a cut. A
-    clip that cannot be made does not cost its neighbours, and sound that is broken does not cost its clip.
+    Only frames of one clip's encoder are in memory. The frames of a span are found by their number in display
+    order, which every decoding reproduces. So neither seeking nor time stamps can shift a cut. A clip that
+    fails does not affect its neighbours, and broken sound does not fail its clip.
 
     Args:
-        file: the source, opened for reading.
-        timeline: of the same source.
-        wanted: sorted, not overlapping.
-        size: of finished pictures.
-        config: of the clips.
-        observe: sees every decoded frame of the spans, after it went into its clip, with the codec's motion
-            vectors where it exports them. A span's frames are seen before its clip is yielded, those of the next
-            span after that.
-        encoded: spans that need not be encoded again; they are not observed.
-        max_bytes: All clips may take together; those behind fail.
+        file: Source, opened for reading.
+        timeline: Timeline of the same source.
+        wanted: Sorted, disjoint spans.
+        size: Size of finished pictures.
+        config: Clip settings.
+        observe: Callback for every decoded frame of the spans, after it was encoded, with the codec's motion
+            vectors where exported. All calls for a span precede its clip.
+        encoded: Spans that are already encoded; they are not observed.
+        max_bytes: Maximum size of all clips together; later clips fail.
     """
     if not wanted:
         return
@@ -89,7 +88,7 @@ def cut(
 
 
 def _steps_back(timeline: Timeline) -> dict[int, StepBack]:
-    """Where the clock of a source starts anew, by frame."""
+    """Return the restarts of a source's clock, by frame."""
     if timeline.shifts_s is None:
         return {}
     own_s = timeline.times_s - timeline.shifts_s
@@ -105,7 +104,7 @@ def _steps_back(timeline: Timeline) -> dict[int, StepBack]:
 
 
 class _Pass:
-    """The state of one pass: which frame comes next, and what was read besides."""
+    """State of one pass: position in the frames, and packets read ahead."""
 
     def __init__(
         self,
@@ -123,14 +122,14 @@ class _Pass:
         self._steps = _steps_back(timeline)
         steps = list(self._steps.values())
         self._feed = Feed(container, stream, self._sound, keep_video=config.mode != "encode", steps=steps)
-        # All a decoder asks of a container is its packets.
+        # A decoder uses nothing of a container but its packets.
         decoder = Decoder(cast(InputContainer, self._feed), stream, deinterlace=timeline.deinterlace)
         frames = decoder.frames()
         self._time_base = stream.time_base or Fraction(1, 1000)
         first = next(frames, None)
         self._frames = itertools.chain([] if first is None else [first], frames)
         self._number = 0
-        # AVI says when frames are decoded, not when they are shown.
+        # AVI stores decoding times instead of display times.
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
         self._form = form_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
@@ -143,15 +142,15 @@ class _Pass:
             self.stop_decoding()
 
     def stop_decoding(self) -> None:
-        """No span is to be decoded any more."""
+        """End decoding when no later span needs it."""
         self._feed.stop_decoding()
         self._decodes = False
 
     def clip(self, span: Span, encoded: bytes | None, max_bytes: float) -> Clip:
-        """The clip of the next span; of what was encoded before, where that is given.
+        """Return the clip of the next span, from its encoded pictures where given.
 
         Raises:
-            CutError: there is none.
+            CutError: The span gives no clip.
         """
         start_s = int(self._ticks[span.first]) * self._time_base
         self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(start_s - READ_BEFORE_S))
@@ -159,7 +158,7 @@ class _Pass:
         mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
         frames = len(self._slots(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
-            deque(self._shown(span), maxlen=0)  # a later span is to be decoded
+            deque(self._shown(span), maxlen=0)  # a later span needs decoding
         if picture is None:
             frames, picture = self._encoded(span, max_bytes)
         sound = self._sound_of(start_s, frames / self._timeline.rate)
@@ -173,7 +172,7 @@ class _Pass:
         return self._assembled(span, mode, picture, frames, sound)
 
     def _copied(self, span: Span) -> bytes | None:
-        """The span's own packets, or None when it is to be encoded."""
+        """Return the span's own packets, or None when it needs encoding."""
         config, feed = self._config, self._feed
         if config.mode == "encode":
             return None
@@ -213,11 +212,11 @@ class _Pass:
             raise
 
     def _slots(self, span: Span) -> NDArray[np.int64]:
-        """Which frame of the source each frame of an encoded clip shows."""
+        """Return the source frame for each frame of an encoded clip."""
         return source_frames(self._timeline.times_s, span.first, span.last, self._timeline.rate)
 
     def _shown(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
-        """The frames of a span with their numbers; frames before it are passed over."""
+        """Yield the frames of a span with their numbers; earlier frames are skipped."""
         while self._number < span.last:
             frame = next(self._frames, None)
             if frame is None:

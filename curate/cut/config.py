@@ -1,4 +1,4 @@
-"""Settings of the cutter."""
+"""Settings of the stage that cuts clips."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Copying a span's H.264 packets without loss, where that is exact to the frame."""
+"""Lossless copying of a span's H.264 packets, where that is exact to the frame."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _SLICE_IDR = 5  # nal_unit_type of ITU-T H.264, table 7-1
 
 @dataclass(frozen=True)
 class Form:
-    """What of a source decides whether any of it can be copied.
+    """Properties of a source that decide whether its packets can be copied.
 
     Attributes:
-        codec: FFmpeg's name of the codec.
-        pixel_format: as decoded.
-        width: as decoded.
-        height: as decoded.
-        turned: whether viewers turn or mirror it.
-        square: whether its pixels are.
-        progressive: whether its frames are.
-        full_range: whether it uses the full range of values.
-        transfer: characteristics of its first frame, in ITU-T H.273.
-        header: parameter sets of the stream, as the container holds them.
-        reorders: whether it is decoded in another order than shown.
+        codec: Name of the codec in FFmpeg.
+        pixel_format: Pixel format of decoded frames.
+        width: Width of decoded frames.
+        height: Height of decoded frames.
+        turned: True when players rotate or mirror the pictures.
+        square: True for square pixels.
+        progressive: True for progressive frames.
+        full_range: True for full-range samples.
+        transfer: Transfer characteristics of the first frame, in ITU-T H.273.
+        header: Parameter sets of the stream, as stored in the container.
+        reorders: True when decoding and display order differ.
     """
 
     codec: str
@@ -58,13 +58,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Unit:
-    """One packet of the picture stream.
+    """One packet of the video stream.
 
     Attributes:
-        place: in the file's order.
-        number: of the source's frame it shows; -1 when there is none at its time.
-        idr: whether decoding can begin here, and nothing after it needs or precedes what was before.
-        sound: whether it is undamaged, shown, and no change of parameters.
+        place: Position in the file's order.
+        number: Number of the source frame in the packet; -1 when no frame has its time.
+        idr: True when decoding can begin here, without references across it.
+        sound: True when the packet is undamaged, visible, and changes no parameters.
     """
 
     place: int
@@ -74,7 +74,7 @@ class Unit:
 
 
 def form_of(stream: VideoStream, first: VideoFrame) -> Form:
-    """The form of a source with this first frame."""
+    """Return the form of a source with this first frame."""
     context = stream.codec_context
     return Form(
         codec=context.codec.canonical_name,
@@ -94,15 +94,15 @@ def form_of(stream: VideoStream, first: VideoFrame) -> Form:
 def copyable(
     form: Form, size: Geometry, timeline: Timeline, units: Sequence[Unit], first: int, last: int
 ) -> str | None:
-    """Why frames ``[first, last)`` of a source cannot be copied, or None when they can, exactly.
+    """Return why frames ``[first, last)`` of a source cannot be copied exactly, or None when they can.
 
     Args:
-        form: of the source.
-        size: clips of this source have.
-        timeline: of the source.
-        units: the packets in the file's order, from the one that shows ``first`` on; empty when there is none.
-        first: first frame, in shown order.
-        last: one past the last frame.
+        form: Form of the source.
+        size: Size of clips from this source.
+        timeline: Timeline of the source.
+        units: Packets in the file's order, from the one that shows ``first`` on; empty when there is none.
+        first: First frame, in display order.
+        last: One past the last frame.
     """
     return _form_fault(form, size, timeline) or _span_fault(form, timeline, units, first, last)
 
@@ -142,7 +142,7 @@ def _span_fault(form: Form, timeline: Timeline, units: Sequence[Unit], first: in
     if not all(unit.sound for unit in run):
         return "it holds packets that are damaged, hidden or change parameters"
     if form.reorders and count > 1 and [unit.number for unit in run] == list(range(first, last)):
-        # Times of decoding taken for times of showing look like this; so does a run without B-frames.
+        # Decoding times mistaken for display times give this order; so does a run without B-frames.
         return "its frames are stored in the order in which they are shown, although it may have B-frames"
     return None
 
@@ -150,13 +150,13 @@ def _span_fault(form: Form, timeline: Timeline, units: Sequence[Unit], first: in
 def units_of(
     packets: Sequence[tuple[int, Packet[VideoStream]]], ticks: NDArray[np.int64], first: int, header: bytes
 ) -> list[Unit]:
-    """The packets from the one that shows frame ``first`` on.
+    """Return the packets from the one that shows frame ``first`` on.
 
     Args:
-        packets: with their places, in the file's order.
-        ticks: int64 [frames + 1]: when each frame is shown, in the stream's time base.
-        first: frame number.
-        header: of `Form`.
+        packets: Packets with their positions, in the file's order.
+        ticks: int64 [frames + 1]: display time of each frame, in the stream's time base.
+        first: Frame number.
+        header: Parameter sets, as in `Form`.
     """
     numbers = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
     units: list[Unit] = []
@@ -166,18 +166,18 @@ def units_of(
             continue
         whole = not (packet.is_corrupt or packet.is_discard)
         changes = packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
-        # The first packet alone is asked whether decoding can begin there.
+        # Only the first packet must be an IDR picture.
         idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header)
         units.append(Unit(place, number, idr, whole and not changes))
     return units
 
 
 def holds_idr(packet: bytes, header: bytes) -> bool:
-    """Whether an H.264 packet is an IDR picture, told from its NAL units.
+    """Return True when an H.264 packet holds an IDR picture, by its NAL units.
 
     Args:
-        packet: length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
-        header: says which: it begins with 1 when lengths go before the units.
+        packet: Packet, length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
+        header: Parameter sets; a first byte of 1 means length prefixes.
     """
     if header[:1] != b"\x01" or len(header) < 5:
         at = packet.find(b"\x00\x00\x01")
@@ -195,10 +195,10 @@ def holds_idr(packet: bytes, header: bytes) -> bool:
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:
-    """When each packet is decoded, in frames: rising by one, never after it is shown.
+    """Return the decoding time of each packet in frames: rising by one, never after its display time.
 
     Args:
-        shown: when each is shown, in the order of decoding; a permutation of 0, 1, ...
+        shown: Display times in decoding order; a permutation of 0, 1, ...
     """
     delay = max((place - at for place, at in enumerate(shown)), default=0)
     return [place - delay for place in range(len(shown))]
@@ -210,16 +210,16 @@ def copy(
     first: int,
     rate: Fraction,
 ) -> bytes:
-    """An MP4 file of these packets on the grid of ``rate``, its index last; the packets stay as they are.
+    """Write packets to an MP4 file on the grid of ``rate``, with its index last; the packets are left unchanged.
 
     Args:
-        stream: they come from.
-        run: the packets of a whole span in the order of decoding, each with the number of the frame it shows.
-        first: frame of the span.
-        rate: frames per second.
+        stream: Stream of the packets.
+        run: Packets of a whole span in decoding order, each with its frame number.
+        first: First frame of the span.
+        rate: Frames per second.
 
     Raises:
-        CutError: MP4 cannot hold them.
+        CutError: MP4 cannot hold the packets.
     """
     shown = [number - first for _, number in run]
     header = bytes(stream.codec_context.extradata or b"")
@@ -231,7 +231,7 @@ def copy(
             twin = Packet(bytes(packet))
             twin.stream, twin.time_base = target, 1 / rate
             twin.pts, twin.dts, twin.duration = pts, dts, 1
-            # Key frames of open groups of pictures are none for readers that seek.
+            # Key frames of open groups of pictures are no seek points.
             twin.is_keyframe = packet.is_keyframe and holds_idr(bytes(packet), header)
             file.container.mux_one(twin)
         return file.close()

@@ -1,4 +1,4 @@
-"""Encoding pictures as H.264: x264, or NVENC where the machine has it."""
+"""Encoding of pictures as H.264: x264, or NVENC where the machine has it."""
 
 import contextlib
 import functools
@@ -22,17 +22,17 @@ _PROBE_SIZE, _PROBE_FRAMES = Geometry(256, 256), 4
 
 
 class Encoder:
-    """Encodes the pictures of one clip.
+    """Encoder of one clip's pictures.
 
     Args:
-        codec: name of FFmpeg's encoder.
-        size: of the pictures.
-        rate: frames per second.
-        config: of the encoder.
-        max_bytes: It may take.
+        codec: Name of the encoder in FFmpeg.
+        size: Size of the pictures.
+        rate: Frames per second.
+        config: Encoder settings.
+        max_bytes: Maximum size of the file.
 
     Raises:
-        CutError: it cannot be opened.
+        CutError: The encoder cannot be opened.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Encoder:
         self._left_bytes = max_bytes
 
     def show(self, picture: VideoFrame, times: int) -> None:
-        """Encodes one picture for the next ``times`` frames of the clip. The picture comes back as it was.
+        """Encode one picture for the next ``times`` frames of the clip; the picture's fields are restored.
 
         Raises:
-            CutError: it could not be encoded, or has become too large.
+            CutError: The picture could not be encoded, or the clip has become too large.
         """
         context, stream = self._stream.codec_context, self._stream
         before = picture.pts, picture.time_base or self._time_base, picture.pict_type
@@ -80,10 +80,10 @@ class Encoder:
             picture.pts, picture.time_base, picture.pict_type = before
 
     def finish(self) -> bytes:
-        """The MP4 file, its index last.
+        """Return the MP4 file, with its index last.
 
         Raises:
-            CutError: it could not be encoded.
+            CutError: The clip could not be encoded.
         """
         try:
             self._file.container.mux(self._stream.encode(None))
@@ -92,24 +92,24 @@ class Encoder:
             raise CutError(f"could not be encoded with {self._codec}: {error}") from error
 
     def abandon(self) -> None:
-        """Lets go of a clip that failed."""
+        """Close the file of a failed clip."""
         with contextlib.suppress(av.error.FFmpegError, ValueError):
             self._file.close()
 
 
 def options(codec: str, config: CutConfig) -> dict[str, object]:
-    """FFmpeg's options for an encoder."""
+    """Return FFmpeg's options for an encoder."""
     if codec == NVENC:
         return {"rc": "vbr", "cq": str(config.crf), "b": "0", "preset": "p4", "tune": "hq", "forced-idr": "1"}
-    # x264's macroblock tree reads uninitialised memory on CPUs with AVX-512: other bytes on every run.
+    # x264's macroblock tree reads uninitialised memory on CPUs with AVX-512, which changes the bytes from run to run.
     return {"crf": str(config.crf), "preset": config.preset, "x264-params": "mbtree=0"}
 
 
 def choose(encoder: Literal["x264", "nvenc", "auto"]) -> str:
-    """The name of FFmpeg's encoder.
+    """Return the encoder's name in FFmpeg.
 
     Raises:
-        CutError: nvenc is asked for and does not work here.
+        CutError: NVENC is configured and does not work here.
     """
     if encoder == "x264":
         return X264
@@ -123,9 +123,9 @@ def choose(encoder: Literal["x264", "nvenc", "auto"]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def nvenc_fault() -> str | None:
-    """Why NVENC does not work here, or None; found out by encoding a few frames, once per process.
+    """Return why NVENC does not work here, or None; tested by encoding a few frames, once per process.
 
-    A driver, a GPU and an encoder on it are three things: data centre GPUs such as A100 and H100 have none.
+    A driver and a GPU are not enough: data centre GPUs such as A100 and H100 have no encoder.
     """
     picture = VideoFrame.from_ndarray(
         np.full((_PROBE_SIZE.height * 3 // 2, _PROBE_SIZE.width), 128, np.uint8), "yuv420p"

@@ -1,4 +1,4 @@
-"""One pass over a source's packets for everyone who needs them: the decoder, the copier, the sound."""
+"""Read-ahead over a source's packets, shared by decoder, copier and sound."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_SOUND_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class StepBack:
-    """A place where the clock of a source starts anew, in all its streams.
+    """Restart of a source's clock, in all its streams.
 
     Attributes:
-        back_s: By how much it steps back in the pictures.
-        later_s: What is added to times behind it, so that clocks rise.
+        back_s: Time by which the clock of the pictures steps back.
+        later_s: Offset for later times, so that clocks rise.
     """
 
     back_s: Fraction
@@ -34,14 +34,14 @@ class StepBack:
 
 
 class _Clock:
-    """The rising clock of one stream, in its own ticks; packets come in the order of the file."""
+    """Rising clock of one stream, in its own ticks; packets arrive in the order of the file."""
 
     def __init__(self, stream: Stream | None, steps: Sequence[StepBack]) -> None:
         tick_s = stream.time_base if stream is not None and stream.time_base else Fraction(1, 1000)
         self._steps = [(int(step.back_s / tick_s), round(step.later_s / tick_s)) for step in steps]
         self._last = -(1 << 63)
         self._later = 0
-        self.steps = 0  # that were met
+        self.steps = 0  # steps back so far
 
     def rising(self, ticks: int) -> int:
         if self.steps < len(self._steps) and self._last - ticks > self._steps[self.steps][0] // 2:
@@ -52,23 +52,23 @@ class _Clock:
 
 
 class Feed:
-    """Stands in for the container towards `curate.frames.frame_times.Decoder` and keeps what others want on the way.
+    """Packet source for `curate.frames.frame_times.Decoder` that also keeps packets for copying and for sound.
 
-    Sound never lies exactly beside its pictures, and whether a span can be copied is known only at its end; so
-    a feed reads ahead. Packets are compressed, and how many of them it may hold is bounded.
+    Sound never lies exactly next to its pictures, and only the end of a span decides whether it can be
+    copied. So a feed reads ahead. Packets are compressed, and their number in memory is bounded.
 
     Args:
-        container: opened, at its start.
-        video: its picture stream.
-        sound: its sound stream, or None when that is not wanted.
-        keep_video: whether picture packets are kept for copying.
-        steps: Where the clock of the source starts anew; times of packets that are kept rise over them.
+        container: Opened container, at its start.
+        video: Video stream of the container.
+        sound: Sound stream of the container, or None without sound.
+        keep_video: True to keep video packets for copying.
+        steps: Restarts of the source's clock; times of kept packets rise over them.
 
     Attributes:
-        video: kept picture packets with their place in the file's order.
-        sound: kept sound packets.
-        overflow: whether sound was let go because it was too much.
-        ended: whether the file's end, or an error that ends it, has been read.
+        video: Kept video packets with their positions in the file's order.
+        sound: Kept sound packets.
+        overflow: True when sound was dropped because it exceeded the memory limit.
+        ended: True after the file's end, or after an error that ends it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Feed:
         self.overflow = self.ended = False
 
     def demux(self, _: VideoStream) -> Iterator[Packet[VideoStream]]:
-        """The picture packets, as the container gives them."""
+        """Yield the video packets, in the container's order."""
         while self._waiting is not None:
             while self._waiting:
                 packet = self._waiting.popleft()
@@ -108,11 +108,11 @@ class Feed:
             self._next()
 
     def stop_decoding(self) -> None:
-        """Holds no more packets for the decoder; ``demux`` ends."""
+        """Drop the packets for the decoder and end ``demux``."""
         self._waiting = None
 
     def keep_from(self, video_pts: int, sound_pts: int) -> None:
-        """Lets go of pictures shown and sound over before these times, in ticks of their streams."""
+        """Drop pictures shown and sound over before these times, in ticks of their streams."""
         self._video_from, self._sound_from = video_pts, sound_pts
         self.video = [(place, packet) for place, packet in self.video if (packet.pts or 0) >= video_pts]
         self._video_bytes = sum(packet.size for _, packet in self.video)
@@ -122,16 +122,16 @@ class Feed:
 
     @property
     def sound_steps(self) -> int:
-        """How many of the steps back the sound read up to now has made."""
+        """Number of steps back in the sound read so far."""
         return self._sound_clock.steps
 
     def read_video(self, until_pts: int) -> None:
-        """Reads ahead until every picture before this time has been read."""
+        """Read ahead until every picture before a time has been read."""
         while not self.ended and self._video_dts < until_pts and not self._full():
             self._next()
 
     def read_sound(self, until_pts: int, video_pts: int) -> None:
-        """Reads ahead until the sound before a time has been read, or the pictures are past ``video_pts``."""
+        """Read ahead until the sound before a time has been read, or the pictures are past ``video_pts``."""
         while not self.ended and self._sound_pts < until_pts and self._video_dts < video_pts:
             if self._full() or self.overflow:
                 break
@@ -148,7 +148,7 @@ class Feed:
         except (av.error.FFmpegError, OSError) as error:
             self.ended, self._fault = True, error
         else:
-            # The packet that says the end bears its stream, and no index.
+            # The end-of-stream packet has a stream, but no index.
             if packet.stream.index == self._video_index:
                 self._take_video(packet)
             elif packet.size:
@@ -184,7 +184,7 @@ def _end(packet: Packet[AudioStream]) -> int:
 
 
 def choose_sound(container: InputContainer) -> AudioStream | None:
-    """The sound stream a viewer hears: the default one, or the first."""
+    """Choose the sound stream that a player plays: the default one, or the first."""
     candidates = []
     for stream in container.streams.audio:
         context: AudioCodecContext | None = stream.codec_context  # None where FFmpeg knows no decoder

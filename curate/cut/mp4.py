@@ -1,4 +1,4 @@
-"""MP4 files in memory: the same bytes on each run, index first."""
+"""MP4 files in memory, deterministic and with the index first."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ from av.packet import Packet
 from av.stream import Stream
 
 _BUFFER_BYTES = 1 << 20
-_PROBED_WITH = [{"skip_frame": "all"}] * 2
-"""Of pictures and sound: FFmpeg decodes a key frame when it opens a file, though its index says all we ask."""
 
 _NESTED = frozenset({b"trak", b"mdia", b"minf", b"stbl"})
 
 
 class Mp4:
-    """An MP4 file that is being written; nothing of it touches a disk, so that a full one cannot spoil a clip.
+    """MP4 file under construction; it is never on disk, so that a full disk cannot damage a clip.
 
     Attributes:
-        container: to add streams and packets to.
+        container: Container for adding streams and packets.
     """
 
     def __init__(self) -> None:
         self._file = io.BytesIO()
-        # Bit-exact: no version or date in the file.
+        # Bit-exact output: no version or date in the file.
         self.container: OutputContainer = av.open(
             self._file, "w", format="mp4", options={"fflags": "+bitexact"}, buffer_size=_BUFFER_BYTES
         )
 
     def close(self) -> bytes:
-        """Writes the index; returns the file, index last."""
+        """Write the index and return the file, with its index last."""
         self.container.close()
         data = self._file.getvalue()
-        self._file.close()  # a container is part of a cycle: without this its file stays until somebody collects
+        self._file.close()  # containers are reference cycles and would keep the file until garbage collection
         return data
 
 
 @contextmanager
 def read(data: bytes) -> Iterator[InputContainer]:
-    """Opens a file of ours."""
+    """Open an MP4 file written by this module."""
     with (
         io.BytesIO(data) as file,
         av.open(file, "r", format="mp4", metadata_errors="replace", buffer_size=_BUFFER_BYTES) as container,
@@ -55,7 +53,7 @@ def read(data: bytes) -> Iterator[InputContainer]:
 
 
 def merge(picture: bytes, sound: bytes) -> bytes:
-    """One file of the video stream of ``picture`` and the audio stream of ``sound``, packets and times unchanged."""
+    """Return one file of the video stream of ``picture`` and the audio stream of ``sound``, packets unchanged."""
     with read(picture) as video, read(sound) as audio:
         tracks: list[tuple[InputContainer, Stream]] = [
             (video, video.streams.video[0]),
@@ -83,12 +81,12 @@ def _timed(
 
 
 def fast_start(data: bytes) -> bytes:
-    """The same file with its index (``moov``) before its media, so that it plays from its first bytes.
+    """Move the index (``moov``) before the media, so that the file plays from its first bytes.
 
     Chunk offsets (``stco``, ``co64``; ISO/IEC 14496-12, 8.7.5) move by the size of the index.
 
     Raises:
-        ValueError: not a file with an index after its media.
+        ValueError: The file has no index after its media.
     """
     boxes = list(_boxes(data, 0, len(data)))
     kinds = [kind for kind, _, _ in boxes]
@@ -103,7 +101,7 @@ def fast_start(data: bytes) -> bytes:
 
 
 def _boxes(data: bytes | bytearray, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """(type, begin, end) of the boxes side by side in ``data[start:end]``."""
+    """Yield (type, begin, end) of the adjacent boxes in ``data[start:end]``."""
     while start + 8 <= end:
         size, kind = struct.unpack_from(">I4s", data, start)
         if size == 1:

@@ -1,4 +1,4 @@
-"""Proof that a written clip is what its index will promise."""
+"""Verification of a written clip against its index entry."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def verify(
     sound: bool,
     extent: Literal["ends", "whole"] = "ends",
 ) -> None:
-    """Reads a clip as a reader would: counts its packets and decodes its ends, or all of it.
+    """Read a clip as a player would: count its packets and decode its ends, or all of it.
 
     Args:
-        data: of the MP4 file.
-        frames: it must hold.
-        rate: of the grid its frames must lie on, beginning at 0.
-        size: of its pictures.
-        sound: whether it must have a sound track, which begins with the first picture.
-        extent: what is decoded: the first and the last frame with those that it builds on, or all.
+        data: Bytes of the MP4 file.
+        frames: Expected number of frames.
+        rate: Frame rate of the grid that frames must lie on, beginning at 0.
+        size: Expected size of the pictures.
+        sound: True when a sound track that begins with the first picture is expected.
+        extent: Decoded part: the first and the last frame with their references, or all.
 
     Raises:
-        CutError: it is not as it must be.
+        CutError: The clip differs.
     """
     try:
         with read(data) as container:
             stream = container.streams.video[0]
             stream.thread_type = "NONE"
-            # A decoder hides damage from viewers unless it is told to give up. Smoothing blocks proves nothing.
+            # By default a decoder conceals damage. The loop filter proves nothing here.
             stream.codec_context.options = {"err_detect": "explode", "skip_loop_filter": "all"}
             packets: list[Packet[Stream]] = [packet for packet in container.demux() if packet.size]
             picture = [packet for packet in packets if isinstance(packet.stream, VideoStream)]
@@ -88,9 +88,9 @@ def _check_pictures(
 
 
 def _last(stream: VideoStream, packets: list[Packet[Stream]]) -> list[VideoFrame]:
-    """The frame shown last, decoded from a key frame on through the frames it builds on, or none."""
+    """Decode the frame shown last, from a key frame on through its references; an empty list without it."""
     last_pts = max(packet.pts or 0 for packet in packets)
-    # Frames on which no other builds are passed over on the way.
+    # Frames without dependents are skipped.
     stream.codec_context.skip_frame = "NONREF"
     found = None
     for packet in [*packets, None]:

@@ -1,4 +1,4 @@
-"""Deduplication: exact, perceptual and semantic, as pure functions over items; nothing here reads a clip."""
+"""Deduplication, exact, perceptual and semantic: pure functions over items, without access to clips."""
 
 import itertools
 import math
@@ -21,27 +21,27 @@ Vector = NDArray[Any]
 Compare = Callable[[Item, Item, float], Duplicate | None]
 
 _NEIGHBOURS = 32
-"""Candidates compared closely with one clip at most: thousands of one camera would otherwise cost their square."""
+"""Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
 
 
 def quality(
     scores: Mapping[str, float], width: int, height: int, clip_bytes: int, duration_s: float
 ) -> tuple[float, ...]:
-    """What is better in a clip, most important first: pixels, aesthetic score, length, bits spent on a second."""
+    """Return the quality of a clip, by falling priority: pixels, aesthetic score, length, bits per second."""
     bits = clip_bytes / max(duration_s, 1e-6)
     return (float(width * height), scores.get("aesthetic", 0.0), round(duration_s, 1), round(bits))
 
 
 def dedup(items: Sequence[Item], config: DedupConfig, older: Sequence[Item] = ()) -> dict[str, Duplicate]:
-    """What of the items is a duplicate, by key; the same in whatever order the items come.
+    """Find the duplicates among items, by key; the order of the items does not matter.
 
-    The best of each group is kept, and every duplicate matches the very clip it is called a duplicate of:
-    likeness is not passed on from clip to clip.
+    The best item of each group is kept. Every duplicate directly matches the kept item: similarity is not
+    transitive.
 
     Args:
-        items: to be deduplicated.
-        config: what counts.
-        older: of the dataset already there; never dropped, and preferred to new ones.
+        items: Items to deduplicate.
+        config: Kinds of duplicates and their thresholds.
+        older: Items of the existing dataset; never dropped, and preferred to new ones.
     """
     found: dict[str, Duplicate] = {}
     ordered = sorted(older, key=_order) + sorted(items, key=_order)
@@ -59,7 +59,7 @@ def dedup(items: Sequence[Item], config: DedupConfig, older: Sequence[Item] = ()
 def contaminated(
     items: Sequence[Item], evaluation: Sequence[Item], config: DedupConfig
 ) -> dict[str, Duplicate]:
-    """What of the items also lies in an evaluation set, by key; duplicates among the items do not count."""
+    """Find the items that are also in an evaluation set, by key; duplicates among the items do not count."""
     found: dict[str, Duplicate] = {}
     theirs = {item.sha256: item for item in sorted(evaluation, key=_order, reverse=True)}
     if config.exact.enabled:
@@ -86,7 +86,7 @@ def _order(item: Item) -> tuple[tuple[float, ...], str]:
 
 
 def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
-    """The duplicate, of what is kept at last: a later kind may have dropped the clip it was named after."""
+    """Point a duplicate at the finally kept clip: a later kind may have dropped the clip it names."""
     while duplicate.of in found:
         duplicate = replace(duplicate, of=found[duplicate.of].of)
     return duplicate
@@ -164,14 +164,14 @@ def _embedding(item: Item) -> Vector | None:
 def _with_vectors(
     items: Sequence[Item], vector_of: Callable[[Item], Vector | None]
 ) -> tuple[list[Item], Floats]:
-    """The items that have the vector, and the vectors, float32 [n, D]."""
+    """Return the items that have the vector, and the vectors, float32 [n, D]."""
     seen = [(item, vector) for item in items if (vector := vector_of(item)) is not None]
     vectors = [np.asarray(vector, np.float32) for _, vector in seen]
     return [item for item, _ in seen], np.stack(vectors) if vectors else np.zeros((0, 1), np.float32)
 
 
 def _members(nearest: Places) -> list[Places]:
-    """The places of each cluster's items, rising."""
+    """Return the rising indices of each cluster's items."""
     order = np.argsort(nearest, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
 
@@ -179,18 +179,18 @@ def _members(nearest: Places) -> list[Places]:
 def _pairs(
     items: Sequence[Item], vectors: Floats, old: set[str], least: float, device: Device
 ) -> Iterator[tuple[Item, Item, float]]:
-    """(earlier, later, cosine) of items near each other of which the later may be dropped."""
+    """Yield (earlier, later, cosine) of similar items of which the later one may be dropped."""
     for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
         if items[later].key not in old:
             yield items[earlier], items[later], cosine
 
 
 def _stars(pairs: Iterable[tuple[Item, Item, float]], compare: Compare) -> dict[str, Duplicate]:
-    """Each later item that ``compare`` matches with an earlier, kept one; the surest match counts.
+    """Return each later item that ``compare`` matches with an earlier, kept one, by its best match.
 
     Args:
-        pairs: (earlier, later, cosine), by the later one, in order.
-        compare: what the two are to each other.
+        pairs: Triples (earlier, later, cosine), grouped by the later item.
+        compare: Comparison of two items; returns None for no match.
     """
     found: dict[str, Duplicate] = {}
     for key, group in itertools.groupby(pairs, key=lambda pair: pair[1].key):

@@ -1,4 +1,4 @@
-"""Clusters of an embedding by spherical k-means, so that near neighbours need not be sought among all."""
+"""Spherical k-means over an embedding, which limits the neighbour search to clusters."""
 
 import numpy as np
 
@@ -7,16 +7,17 @@ from curate.models.device import Device
 
 
 def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu") -> Places:
-    """The cluster of each vector; the same on every run: the first centres are spread evenly over the vectors.
+    """Assign each vector to a cluster; deterministic, because the first centres are spaced evenly over the vectors.
 
     Args:
         vectors: float32 [n, D], unit length.
-        size: vectors a cluster shall hold on average.
-        iterations: at most; it ends when nothing moves.
-        device: as of `curate.dedup.neighbours.near_pairs`; a GPU may place a vector between two centres otherwise.
+        size: Mean number of vectors per cluster.
+        iterations: Maximum number of iterations; they end early when nothing moves.
+        device: Device of the products, as in `curate.dedup.neighbours.near_pairs`; a GPU may assign a vector
+            between two centres differently.
 
     Returns:
-        [n], from 0.
+        Cluster numbers, [n], from 0.
     """
     count = max(1, len(vectors) // size)
     centres = vectors[np.linspace(0, len(vectors) - 1, count).astype(np.intp)].copy()
@@ -29,6 +30,6 @@ def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu"
         used, starts = np.unique(nearest[order], return_index=True)
         sums = np.add.reduceat(vectors[order], starts, axis=0)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        # A centre that nobody is near, or whose vectors cancel out, stays where it is.
+        # A centre without vectors, or whose vectors cancel out, is left unchanged.
         centres[used] = np.where(lengths > 1e-6, sums / np.maximum(lengths, 1e-6), centres[used])
     return nearest

@@ -1,7 +1,7 @@
-"""The fingerprint of a clip: small grey pictures without bars, and how well two of them agree.
+"""Fingerprint of a clip: small grey pictures without bars, and the agreement of two fingerprints.
 
-Agreement is local. Two shots of one fixed camera agree everywhere but where something moves, and that is what
-counts: the blocks that agree least decide. A slight crop or scaling is undone by a small search before.
+Agreement is local. Two shots of one fixed camera differ only where something moves, so the blocks with the
+lowest agreement decide. A small search undoes a slight crop or scaling first.
 """
 
 from collections.abc import Sequence
@@ -18,30 +18,31 @@ Floats = NDArray[np.float32]
 Box = tuple[float, float, float]
 """(left, top, scale) of a crop, as shares of the picture."""
 
-_BAR = 16.0  # darker borders are bars
+_BAR = 16.0  # luminance below which borders are bars
 _BLOCKS = (8, 6)  # columns, rows
-_FLOOR = 30.0  # grey levels squared: variance that coding noise has too
-_WORST_SHARE = 0.05  # of the blocks; the best of the worst is the agreement
-_FEWER_WORST = 0.25  # while the crop is sought: smoother
-_REFINEMENTS = (0.025, 0.0125, 0.006)  # steps by which a crop is moved and resized
+_FLOOR = 30.0  # variance of coding noise, grey levels squared
+_WORST_SHARE = 0.05  # share of the worst blocks; the best of them is the agreement
+_FEWER_WORST = 0.25  # share of the worst blocks in the crop search, for a smoother objective
+_REFINEMENTS = (0.025, 0.0125, 0.006)  # steps of moving and resizing a crop
 _SCALES = (1.0, 0.95, 0.9, 0.85)
-_STEPS = (0.0, 0.5, 1.0)  # where a crop may lie, as a share of what is left over
+_STEPS = (0.0, 0.5, 1.0)  # initial positions of a crop, as a share of the remaining margin
 _FIRST_BOXES: tuple[Box, ...] = (
     (0.0, 0.0, 1.0),
     *(((1 - scale) * x, (1 - scale) * y, scale) for scale in _SCALES[1:] for x in _STEPS for y in _STEPS),
 )
-_LEAST_STILL = 0.45  # below it two pictures are not of one moment, whatever moves alike in them
-_STILL_POWER = 3  # without motion to go by, what stands still must agree all but wholly
-_CHANGE_FLOOR = 2.0  # grey levels squared: change that coding noise makes too
-_COARSE = 0.6  # overall correlation below which a closer look is no use
+_LEAST_STILL = 0.45  # minimum agreement of the pictures, whatever the agreement of their changes
+_STILL_POWER = 3  # without motion as evidence, still parts must agree almost perfectly
+_CHANGE_FLOOR = 2.0  # change caused by coding noise, grey levels squared
+_COARSE = 0.6  # minimum overall correlation for a detailed comparison
 
 
 class Match(NamedTuple):
-    """How two clips agree at their best alignment.
+    """Agreement of two clips at their best alignment.
 
     Attributes:
-        agreement: of the least alike blocks, of the least alike pictures; 1 for the same footage.
-        shared: pictures of each that lie side by side.
+        agreement: Agreement of the least similar blocks in the least similar pictures; 1 for the same
+            footage.
+        shared: Number of aligned pictures.
     """
 
     agreement: float
@@ -49,14 +50,14 @@ class Match(NamedTuple):
 
 
 def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The fingerprint of a clip from its pictures.
+    """Return the fingerprint of a clip from its pictures.
 
     Args:
-        pictures: uint8 [n, h, w, 3] RGB, at least PICTURES_PER_S of them a second.
+        pictures: uint8 [n, h, w, 3] RGB, at least PICTURES_PER_S per second.
         times_s: float64 [n], rising.
 
     Returns:
-        uint8 [m, HEIGHT, WIDTH], PICTURES_PER_S a second: 2.6 KB a second.
+        uint8 [m, HEIGHT, WIDTH], PICTURES_PER_S per second: 2.6 KB per second.
     """
     due = np.arange(0.0, float(times_s[-1]) + 1e-6, 1 / PICTURES_PER_S)
     chosen = np.unique(np.searchsorted(times_s, due - 1e-6).clip(0, len(times_s) - 1))
@@ -64,12 +65,12 @@ def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> ND
 
 
 def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
-    """The best agreement of two fingerprints over shifts in time, crops and scales.
+    """Return the best agreement of two fingerprints over time offsets, crops and scales.
 
     Args:
         a: uint8 [n, HEIGHT, WIDTH].
         b: uint8 [m, HEIGHT, WIDTH].
-        min_shared: pictures that must lie side by side.
+        min_shared: Minimum number of aligned pictures.
     """
     coarse = _coarse(a) @ _coarse(b).T  # [n, m]
     offsets = []
@@ -90,7 +91,7 @@ def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
 
 
 def _best_crop(whole: NDArray[np.uint8], part: NDArray[np.uint8]) -> float:
-    """Agreement when ``part`` is a crop of ``whole``: the best of some crops on few pictures, then refined."""
+    """Return the agreement of ``part`` with its best crop of ``whole``: a coarse grid on few pictures, refined."""
     few = np.unique(np.linspace(0, len(whole) - 1, min(3, len(whole))).astype(int))
     seen, wanted = whole[few], _blocks(part[few].astype(np.float32))
 
@@ -128,7 +129,7 @@ def _nearby(box: Box, step: float) -> list[Box]:
 
 
 def _agreement(one: Floats, other: Floats, worst_share: float) -> Floats:
-    """Agreement of pictures in blocks, pair by pair, [..., n]: the best of a share of the worst blocks."""
+    """Return the agreement of pictures in blocks, pair by pair, [..., n]: the best of the worst share of blocks."""
     one = one - one.mean(axis=-1, keepdims=True)
     other = other - other.mean(axis=-1, keepdims=True)
     together = (one * other).mean(axis=-1)
@@ -139,14 +140,14 @@ def _agreement(one: Floats, other: Floats, worst_share: float) -> Floats:
 
 
 def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
-    """How far what changes from picture to picture agrees, and how much evidence that is, both at most 1.
+    """Return the agreement of changes from picture to picture, and the weight of this evidence, both at most 1.
 
-    Two stretches of one fixed camera agree in all that stands still; what moves tells them apart. Where hardly
-    anything moves this says nothing, and its evidence is near 0.
+    Two stretches of one fixed camera agree in everything still; motion distinguishes them. Where hardly
+    anything moves, the weight is near 0.
 
     Args:
         a: float32 [n, HEIGHT, WIDTH].
-        b: the same.
+        b: float32 [n, HEIGHT, WIDTH].
     """
     one, other = np.diff(a, axis=0), np.diff(b, axis=0)
     apart = float((one * one).sum() + (other * other).sum()) / 2
@@ -155,7 +156,7 @@ def _changes_alike(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _blocks(pictures: Floats) -> Floats:
-    """[..., HEIGHT, WIDTH] to [..., blocks, pixels]; a row or column that does not fit is left out."""
+    """Reshape [..., HEIGHT, WIDTH] to [..., blocks, pixels]; rows and columns beyond the last block are dropped."""
     columns, rows = _BLOCKS
     high, wide = HEIGHT // rows, WIDTH // columns
     inner = pictures[..., : high * rows, : wide * columns]
@@ -164,7 +165,7 @@ def _blocks(pictures: Floats) -> Floats:
 
 
 def _crops(pictures: NDArray[np.uint8], boxes: Sequence[Box]) -> Floats:
-    """Crops of pictures [n, HEIGHT, WIDTH], scaled up to the same size: [boxes, n, HEIGHT, WIDTH]."""
+    """Return crops of pictures [n, HEIGHT, WIDTH], scaled up to the same size: [boxes, n, HEIGHT, WIDTH]."""
     left, top, scale = np.array(boxes).T[..., None]
     rows, down = _positions(HEIGHT, top, scale)
     columns, right = _positions(WIDTH, left, scale)
@@ -179,14 +180,14 @@ def _crops(pictures: NDArray[np.uint8], boxes: Sequence[Box]) -> Floats:
 def _positions(
     size: int, start: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], Floats]:
-    """The pixel before each point of the crops, and how far the point lies towards the next: both [boxes, size]."""
+    """Return the pixel before each sample of the crops, and the sample's offset to the next: both [boxes, size]."""
     centres = (np.arange(size) + 0.5) * scale + start * size - 0.5
     low = np.floor(centres).clip(0, size - 1).astype(np.intp)
     return low, (centres - low).clip(0, 1).astype(np.float32)
 
 
 def _coarse(pictures: NDArray[np.uint8]) -> Floats:
-    """Pictures at a third of their size, mean removed, unit length: [n, 144]."""
+    """Return pictures at a third of their size, mean removed, unit length: [n, 144]."""
     thirds = (
         pictures.astype(np.float32).reshape(len(pictures), HEIGHT // 3, 3, WIDTH // 3, 3).mean(axis=(2, 4))
     )
@@ -196,7 +197,7 @@ def _coarse(pictures: NDArray[np.uint8]) -> Floats:
 
 
 def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """One picture without its bars, grey, WIDTH x HEIGHT."""
+    """Convert one picture to grey without bars, WIDTH x HEIGHT."""
     luma = (picture.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.uint8)
     lit = luma > _BAR
     rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))

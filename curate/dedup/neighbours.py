@@ -1,7 +1,7 @@
-"""Pairs of vectors that point the same way, in memory that does not grow with their number.
+"""Neighbour search by cosine similarity, in memory independent of the number of vectors.
 
-Blocks of a matrix product nominate pairs, on a processor or a GPU; the cosine of a pair is computed apart, in 64 bits,
-so that what is near does not depend on where the blocks were multiplied.
+Blocks of a matrix product nominate pairs, on a CPU or a GPU. The cosine of a pair is computed separately in
+64 bits, so that neighbours do not depend on the device.
 """
 
 from collections.abc import Iterator
@@ -15,25 +15,26 @@ from curate.models.device import Device, pick_device
 Floats = NDArray[np.float32]
 Places = NDArray[np.intp]
 
-_ROWS, _COLUMNS = 1024, 16384  # of a block: 67 MB
-_SLACK = 1e-4  # more than a product in 32 bits is off
-_GPU_PAYS_FROM = 20_000  # vectors; below, starting CUDA takes longer than the products
-_AT_ONCE = 4096  # cosines in 64 bits
+_ROWS, _COLUMNS = 1024, 16384  # size of a block: 67 MB
+_SLACK = 1e-4  # bound on the error of a 32-bit product
+_GPU_PAYS_FROM = 20_000  # number of vectors below which starting CUDA takes longer than the products
+_AT_ONCE = 4096  # batch of cosines in 64 bits
 
 
 def near_pairs(
     vectors: Floats, least: float, most: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
-    """(earlier, later, cosine) of pairs at least so near, at most so many earlier ones for each later one.
+    """Yield (earlier, later, cosine) of similar pairs, with a maximum number of earlier ones for each later one.
 
     Args:
         vectors: float32 [n, D], unit length.
-        least: cosine.
-        most: the nearest are given, in the order of ``later``, then of nearness.
-        device: auto takes the GPU where there is one and enough to do.
+        least: Minimum cosine.
+        most: Maximum number of pairs per ``later``; the nearest, ordered by ``later``, then by falling
+            cosine.
+        device: Device of the products; auto is a GPU where there is one and enough work.
 
     Raises:
-        UsageError: there is no such device.
+        UsageError: There is no such device.
     """
     blocks = _blocks(vectors, vectors, device)
     for rows in _slices(0, len(vectors), _ROWS):
@@ -44,9 +45,14 @@ def near_pairs(
 def near_others(
     vectors: Floats, others: Floats, least: float, most: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
-    """(other, one, cosine) of pairs at least so near, at most so many of the ``others`` for each vector.
+    """Yield (other, one, cosine) of similar pairs, with a maximum number of ``others`` for each vector.
 
-    Args as of `near_pairs`; ``others`` is float32 [m, D].
+    Args:
+        vectors: float32 [n, D], unit length.
+        others: float32 [m, D], unit length.
+        least: Minimum cosine.
+        most: Maximum number of pairs per vector, as in `near_pairs`.
+        device: Device of the products, as in `near_pairs`.
     """
     blocks = _blocks(vectors, others, device)
     columns = list(_slices(0, len(others), _COLUMNS))
@@ -55,7 +61,7 @@ def near_others(
 
 
 def nearest_centre(vectors: Floats, centres: Floats, device: Device = "cpu") -> Places:
-    """The centre with the largest inner product, for each vector: [n]; of equal ones the first."""
+    """Return the centre with the largest inner product for each vector, [n]; the first of equal ones."""
     blocks = _blocks(vectors, centres, device)
     return np.concatenate([blocks.best(rows) for rows in _slices(0, len(vectors), _ROWS)])
 
@@ -64,10 +70,10 @@ class _Blocks(Protocol):
     """Products of one matrix with another, block by block."""
 
     def near(self, rows: slice, columns: slice, least: float, most: int) -> tuple[Places, Places]:
-        """Row and column, in the block, of products from ``least`` on; of a row the ``most`` largest at most."""
+        """Return (row, column) within the block of products >= ``least``, with the ``most`` largest per row at most."""
 
     def best(self, rows: slice) -> Places:
-        """The column of the largest product of each row."""
+        """Return the column of the largest product of each row."""
 
 
 class _OnCpu:
@@ -90,7 +96,7 @@ class _OnCpu:
 
 
 class TorchBlocks:
-    """The same with torch, on its device; all vectors lie in that device's memory."""
+    """`_Blocks` with torch; all vectors are in the memory of the device."""
 
     def __init__(self, rows: Floats, columns: Floats, device: str) -> None:
         import torch
@@ -99,14 +105,12 @@ class TorchBlocks:
         self._columns = self._rows if columns is rows else torch.from_numpy(columns).to(device)
 
     def near(self, rows: slice, columns: slice, least: float, most: int) -> tuple[Places, Places]:
-        """See `_Blocks`."""
         products = self._rows[rows] @ self._columns[columns].T
         values, place = products.topk(min(most, products.shape[1]), dim=1)
         found, rank = (values >= least).nonzero(as_tuple=True)
         return found.cpu().numpy(), place[found, rank].cpu().numpy()
 
     def best(self, rows: slice) -> Places:
-        """See `_Blocks`."""
         return np.asarray((self._rows[rows] @ self._columns.T).argmax(dim=1).cpu().numpy(), np.intp)
 
 
@@ -126,11 +130,11 @@ def _nearest(
     least: float,
     most: int,
 ) -> Iterator[tuple[int, int, float]]:
-    """The nearest of the columns for each of the rows; of rows compared with themselves only earlier ones."""
+    """Yield the nearest columns for each row; of rows compared with themselves only earlier ones."""
     found: list[tuple[Places, Places]] = [(np.zeros(0, np.intp), np.zeros(0, np.intp))]
     for part in columns:
         itself = part == rows and others is vectors
-        # A row may find all that come after it nearer than those before.
+        # All later rows may be nearer than the earlier ones, so none may be cut off here.
         row, column = blocks.near(rows, part, least - _SLACK, _ROWS if itself else most)
         earlier = column < row if itself else np.ones(len(row), bool)
         found.append((row[earlier] + rows.start, column[earlier] + part.start))

@@ -1,4 +1,4 @@
-"""What deduplication works on and what it says."""
+"""Inputs, results and settings of deduplication."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,17 +12,17 @@ from curate.models.device import Device
 
 @dataclass(frozen=True)
 class Item:
-    """A clip as far as duplicates are concerned.
+    """Clip with the properties that deduplication compares.
 
     Attributes:
-        key: of the clip.
-        sha256: of its bytes.
-        source: URI.
-        duration_s: of the clip.
-        quality: of two duplicates the one with the larger tuple is kept; ties go to the smaller key.
-        fingerprint: uint8 [pictures, 27, 48] of `curate.dedup.fingerprint`, or None.
-        embedding: float [D], unit length, or None.
-        global_embedding: the weights-free embedding, float [D], which finds candidates; or None.
+        key: Key of the clip.
+        sha256: Digest of the clip's bytes.
+        source: URI of the source.
+        duration_s: Duration of the clip.
+        quality: Rank among duplicates: the larger tuple is kept; ties go to the smaller key.
+        fingerprint: uint8 [pictures, 27, 48] from `curate.dedup.fingerprint`, or None.
+        embedding: Model embedding, float [D], unit length, or None.
+        global_embedding: Perceptual embedding, float [D], for the candidate search; or None.
     """
 
     key: str
@@ -37,14 +37,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """That a clip is a duplicate.
+    """Finding that a clip is a duplicate.
 
     Attributes:
-        of: key of the clip kept in its place.
+        of: Key of the kept clip.
         kind: "exact", "perceptual" or "semantic".
-        score: how alike they are.
-        threshold: that the score met.
-        reason: in words.
+        score: Similarity of the two clips.
+        threshold: Threshold that the score reached.
+        reason: Reason in words.
     """
 
     of: str
@@ -97,7 +97,7 @@ class SemanticConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class DedupConfig(BaseModel, frozen=True, extra="forbid"):
-    """Deduplication."""
+    """Deduplication within a dataset and against other datasets."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})
 

@@ -1,4 +1,4 @@
-"""Filters: numbers first, from one shared sample of each clip; thresholds decide later, apart."""
+"""Scores of clips from one shared sample, and thresholds that decide on them separately."""
 
 from curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars, find_bars, without_bars
 from curate.filters.config import FilterConfig, ScoreConfig
@@ -18,11 +18,10 @@ _DIGITS = 6
 
 
 def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
-    """All scores of a clip by name, rounded to six digits after the point.
+    """Return all scores of a clip by name, rounded to six decimals; a score that could not be measured is left out.
 
-    What each one is and which values are good: docs/filters.md. A score that could not be measured is left out.
-
-    The package of ``config.ocr`` must be there: see `check_ocr`.
+    docs/filters.md defines each score and its useful values. The package of ``config.ocr`` must be installed:
+    see `check_ocr`.
     """
     bars = find_bars(sample.pictures)
     inner = without_bars(sample, bars)

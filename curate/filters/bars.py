@@ -1,4 +1,4 @@
-"""Letterbox, pillarbox and other even borders, and the picture inside them."""
+"""Letterbox, pillarbox and other uniform borders, and the picture inside them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,18 +9,22 @@ from numpy.typing import NDArray
 from curate.filters.config import ScoreConfig
 from curate.filters.sample import ClipSample
 
-_TOLERANCE = 14  # levels per channel: noise and coding of an even border
-_PURE, _MOSTLY, _INSIDE = 0.98, 0.5, 0.4  # shares of a line in the border's colour
-_EVERY = 3  # pixels along a line; as many tell its share well enough
-_MIN_LINES = 2  # a single dark line is the edge of a film or of a scaler
-_FADED = 0.2  # of the step at a seam may lie before it; more is a gradient
-# Share of a side; a picture smaller than that inside its bars is a black picture with a spot.
+_TOLERANCE = 14  # noise of a uniform border, levels per channel
+_PURE, _MOSTLY, _INSIDE = (
+    0.98,
+    0.5,
+    0.4,
+)  # shares of a line in the border's colour: at the seam, in the bar, inside
+_EVERY = 3  # sampling step along a line, pixels
+_MIN_LINES = 2  # minimum height of a bar: a single dark line is the edge of a film or of a scaler
+_FADED = 0.2  # share of the step at a seam that may precede it; more is a gradient
+# Minimum share of a side inside the bars; a smaller picture is a black one with a spot.
 _MIN_INNER = 0.25
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Lines that belong to a border on each side of a picture, in its pixels."""
+    """Width of the border on each side of a picture, pixels."""
 
     top: int = 0
     bottom: int = 0
@@ -30,7 +34,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Crop:
-    """A rectangle in pixels: columns ``[left, right)``, rows ``[top, bottom)``."""
+    """Rectangle in pixels: columns ``[left, right)``, rows ``[top, bottom)``."""
 
     left: int
     top: int
@@ -39,11 +43,12 @@ class Crop:
 
 
 def find_bars(pictures: NDArray[np.uint8]) -> Bars:
-    """Even borders of one colour that stay for the whole time and end in a straight seam.
+    """Find uniform borders of one colour that stay for the whole time and end in a straight seam.
 
-    A line belongs to the border while at least half of it has the border's colour in all pictures, so that
-    subtitles inside a bar do not end it; at the seam almost all of the last line has it and most of the next but
-    one has not. A night sky fades into the picture: it has no seam, or is no longer black before it.
+    A line belongs to the border while at least half of it has the border's colour in all pictures. So
+    subtitles inside a bar do not end it. At the seam almost all of the last line has the colour and most of
+    the next but one has not. A night sky fades into the picture: it has no seam, or is no longer black before
+    it.
 
     Args:
         pictures: uint8 [n, h, w, 3].
@@ -59,9 +64,9 @@ def find_bars(pictures: NDArray[np.uint8]) -> Bars:
 
 
 def bars_scores(sample: ClipSample, bars: Bars) -> dict[str, float]:
-    """``bar_top_px`` and so on: lines of the clip that are border; ``bars_share`` of its area.
+    """Return ``bar_top_px`` and so on, the border's width in pixels of the clip, and ``bars_share`` of its area.
 
-    Precise to one pixel of the sample: at a width of 1920 and 256 sampled, 7.5 pixels.
+    The precision is one pixel of the sample: at a width of 1920 and 256 sampled, 7.5 pixels.
     """
     height, width = sample.pictures.shape[1:3]
     inner = (height - bars.top - bars.bottom) * (width - bars.left - bars.right)
@@ -76,13 +81,13 @@ def bars_scores(sample: ClipSample, bars: Bars) -> dict[str, float]:
 
 
 def crop_of_bars(scores: Mapping[str, float], width: int, height: int, config: ScoreConfig) -> Crop:
-    """The rectangle inside the bars, on even pixels; a side that has a bar gives up one sampled pixel more.
+    """Return the rectangle inside the bars, on even pixels; sides with a bar lose one more sampled pixel.
 
     Args:
-        scores: of `bars_scores`.
-        width: of the clip, pixels.
-        height: of the clip, pixels.
-        config: with which the scores were made.
+        scores: Scores from `bars_scores`.
+        width: Width of the clip, pixels.
+        height: Height of the clip, pixels.
+        config: Settings that the scores were measured with.
     """
     sample_px = max(1.0, max(width, height) / config.long_side_px)
 
@@ -96,9 +101,9 @@ def crop_of_bars(scores: Mapping[str, float], width: int, height: int, config: S
 
 
 def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:
-    """The sample with its pictures cropped to what is inside the bars.
+    """Return the sample with its pictures cropped to the inside of the bars.
 
-    One more line goes with each bar, whose seam is smeared.
+    One more line goes with each bar, because its seam is smeared.
     """
     if bars == Bars():
         return sample
@@ -110,7 +115,7 @@ def without_bars(sample: ClipSample, bars: Bars) -> ClipSample:
 
 
 def _depth(least: NDArray[np.uint8], largest: NDArray[np.uint8]) -> int:
-    """Lines of the border at the top; of the least and largest values over time, [h, w, 3]."""
+    """Return the number of border lines at the top, from the minima and maxima over time, [h, w, 3]."""
     low, high = least.astype(np.int16), largest.astype(np.int16)
     colour = np.median((low[0] + high[0]) // 2, axis=0).astype(np.int16)
     even = (np.abs(low - colour) <= _TOLERANCE) & (np.abs(high - colour) <= _TOLERANCE)

@@ -1,4 +1,4 @@
-"""From scores and thresholds to one decision, without looking at a clip again."""
+"""Filter decisions, made from scores and thresholds without access to clips."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -11,14 +11,14 @@ from curate.filters.motion import VECTORS_MISSING
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a clip is not kept.
+    """Reason why a clip is not kept.
 
     Attributes:
         stage: "filter." and the name of the score.
-        reason: one sentence that names the configuration's key.
-        score: the number that was looked at; None when it is missing.
-        threshold: what it was compared with.
-        state: "filtered", or "failed" where the score is missing and nobody can tell.
+        reason: Sentence that names the configuration key.
+        score: Score of the clip; None when missing.
+        threshold: Threshold that the score was compared with.
+        state: "filtered", or "failed" where the score is missing.
     """
 
     stage: str
@@ -31,15 +31,14 @@ class Rejection:
 def decide(
     scores: Mapping[str, float], config: FilterConfig, pending: Collection[str] = ()
 ) -> Rejection | None:
-    """The first threshold that the scores miss, in the order of `FilterConfig`, or None when the clip is kept.
+    """Return the first threshold that rejects the scores, in the order of `FilterConfig`, or None for a kept clip.
 
-    A threshold on a score that is missing, or not a number, is no pass and no miss: the clip failed. A score on
-    its threshold passes.
+    A threshold on a score that is missing or NaN makes the clip fail. A score equal to its threshold passes.
 
     Args:
-        scores: of a clip, by name.
-        config: thresholds.
-        pending: names of scores that a later stage writes; their thresholds are passed over until then.
+        scores: Scores of a clip, by name.
+        config: Thresholds.
+        pending: Names of scores that a later stage writes; their thresholds are skipped until then.
     """
     for key in FilterConfig.model_fields:
         threshold = getattr(config, key)

@@ -1,7 +1,7 @@
-"""Motion between the pictures of a sample, for codecs that keep their motion vectors to themselves.
+"""Motion between the pictures of a sample, for codecs whose motion vectors are not exported.
 
-Phase correlation: the whole picture first, which gives the camera's shift, then windows of the shifted picture,
-which give what is left. No codec, no search, and the same cost whatever moves.
+Phase correlation of the whole picture gives the camera's shift; then windows of the shifted picture give the
+remaining motion. The cost does not depend on codec or content.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from curate.filters.sample import Floats
 from curate.filters.vectors import camera_motion
 
-_LONG_SIDE_PX = 128  # pictures of about this size are compared
+_LONG_SIDE_PX = 128  # approximate long side of the compared pictures
 _WINDOW_PX = 32
 _STRIDE_PX = 24
-_MIN_CONTRAST = 2.0  # grey levels; flatter windows tell nothing and count as following the camera
+_MIN_CONTRAST = 2.0  # grey levels; flatter windows count as following the camera
 _CELL_PX = 4
-_STILL = 1.0  # mean grey levels by which two cells differ at most when nothing moves in them
+_STILL = 1.0  # maximum mean difference of a still cell, grey levels
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Flow:
 
 
 def flow(grey: Floats) -> Flow:
-    """Motion between neighbouring pictures.
+    """Measure the motion between neighbouring pictures.
 
-    Displacements beyond about a third of the picture, and in a window beyond half its size after the camera's
-    shift is taken away, are not seen as what they are.
+    Displacements beyond about a third of the picture are not measured correctly. For a window the limit is
+    half its size after compensation of the camera's shift.
 
     Args:
-        grey: luminance, [n, h, w].
+        grey: Luminance, [n, h, w].
     """
     halved = _halved(grey)
     height, width = halved.shape[1:]
@@ -70,7 +70,7 @@ def flow(grey: Floats) -> Flow:
 
 
 def _halved(grey: Floats) -> Floats:
-    """The pictures at whole fractions of their size until the long side is about `_LONG_SIDE_PX`."""
+    """Downscale the pictures by a whole factor to a long side of about `_LONG_SIDE_PX`."""
     factor = max(1, round(max(grey.shape[1:]) / _LONG_SIDE_PX))
     count, height, width = grey.shape
     height, width = height // factor, width // factor
@@ -80,7 +80,7 @@ def _halved(grey: Floats) -> Floats:
 
 
 def _starts(size: int, window: int) -> list[int]:
-    """Where windows begin, so that they cover a side evenly and overlap by about half."""
+    """Return window positions that cover a side evenly and overlap by about half."""
     count = max(1, round((size - window) / _STRIDE_PX) + 1)
     return [round(place * (size - window) / max(1, count - 1)) for place in range(count)]
 
@@ -91,14 +91,14 @@ def _taper(height: int, width: int) -> Floats:
 
 
 def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
-    """Rows and columns by which each picture moved, [n, 2]: the peak of the phase correlation, refined."""
+    """Return the rows and columns by which each picture moved, [n, 2]: the refined peak of the phase correlation."""
     a, b = (
         np.fft.rfft2((picture - picture.mean(axis=(1, 2), keepdims=True)) * taper)
         for picture in (before, after)
     )
     cross = b * a.conj()
     size = np.abs(cross)
-    # Whitened only above the noise of 8-bit pictures: full whitening follows the grain, none the shading.
+    # Whitening only above the noise of 8-bit pictures: full whitening follows the grain, none follows the shading.
     cross /= size + 0.05 * size.mean(axis=(1, 2), keepdims=True) + 1e-6
     peaks = np.fft.irfft2(cross, s=before.shape[1:])
     count, height, width = peaks.shape
@@ -119,14 +119,14 @@ def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
 
 
 def _changed(a: Floats, b: Floats) -> Floats:
-    """Share of each window [n, window, window] that changes, [n]: a thing that reaches into it fills only a part."""
+    """Return the changed share of each window [n, window, window], [n]: moving things may fill only a part."""
     count, size = a.shape[0], a.shape[1] // _CELL_PX * _CELL_PX
     cells = np.abs(a - b)[:, :size, :size].reshape(count, size // _CELL_PX, _CELL_PX, -1, _CELL_PX)
     return np.asarray((cells.mean(axis=(2, 4)) >= _STILL).mean(axis=(1, 2)), np.float32)
 
 
 def _difference(before: Floats, after: Floats, down: int, right: int) -> float:
-    """Mean difference of two pictures where they overlap when the first is shifted; grey levels."""
+    """Return the mean difference of two pictures in their overlap after a shift of the first, grey levels."""
     height, width = before.shape
     if abs(down) > height // 2 or abs(right) > width // 2:
         return np.inf
@@ -138,12 +138,12 @@ def _difference(before: Floats, after: Floats, down: int, right: int) -> float:
 def _windows(
     before: Floats, after: Floats, tops: list[int], lefts: list[int], window: int, down: int, right: int
 ) -> tuple[Floats, Floats]:
-    """Windows of the first picture and, displaced by the camera's shift, of the second, [n, window, window]."""
+    """Return windows of both pictures, displaced by the camera's shift in the second, each [n, window, window]."""
     height, width = before.shape
     a, b = [], []
     for top in tops:
         for left in lefts:
-            # A window that would leave the second picture slides with the first one too.
+            # A window that would leave the second picture is moved in both.
             to_top = min(max(top + down, 0), height - window)
             to_left = min(max(left + right, 0), width - window)
             from_top = min(max(to_top - down, 0), height - window)

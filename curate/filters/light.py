@@ -1,4 +1,4 @@
-"""Black and white pictures, exposure, contrast and colour."""
+"""Scores of black and white pictures, exposure, contrast and colour."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,26 +7,26 @@ from curate.filters.sample import ClipSample, Floats
 
 _DARK, _BRIGHT = 25, 230
 _ALL = 0.98
-"""A picture can be black when 98 percent of it are darker than a tenth of the range: FFmpeg's ``blackdetect``."""
+"""Share of dark pixels above which a picture may be black, as in FFmpeg's ``blackdetect``."""
 
 STANDS_OUT, SUBJECT = 30.0, 5e-4
-"""Grey levels, and the share of a picture that differs by so much where there is something to see.
+"""Difference in grey levels that makes a pixel stand out, and the share of such pixels that makes a subject.
 
-Stars, a moon, lit windows, a dancer on a dark stage and lines on white paper cover 0.1 to 1 percent; noise, dust on
-black leader and what codecs do to an even picture cover 0.02 or less.
+Stars, a moon, lit windows, a dancer on a dark stage and lines on white paper cover 0.1 to 1 percent. Noise,
+dust on black leader and coding artefacts of a uniform picture cover 0.02 percent or less.
 """
 
-_CRUSHED, _CLIPPED = 4, 251  # codecs and scaling move full black and white by a few levels
-_STEP = 2  # every second row and column tells as much of a histogram
+_CRUSHED, _CLIPPED = 4, 251  # limits of full black and white, which codecs and scaling shift by a few levels
+_STEP = 2  # sampling step of histograms, rows and columns
 
 
 def light_scores(sample: ClipSample) -> dict[str, float]:
-    """Scores of light and colour, from pictures without bars.
+    """Return the scores of light and colour, from pictures without bars.
 
-    ``black_share`` and ``white_share`` of the pictures, which are dark or bright and show nothing; ``luminance``,
-    its mean, and ``contrast``, its 95th less its 5th percentile in the median picture, both 0 to 255;
-    ``crushed_share`` and ``clipped_share`` of the pixels that are fully black or white; ``colourfulness`` of the
-    median picture (Hasler and Suesstrunk 2003).
+    ``black_share`` and ``white_share`` are the shares of pictures that are dark or bright and show nothing.
+    ``luminance`` is its mean, and ``contrast`` the 95th minus the 5th percentile in the median picture, both
+    0 to 255. ``crushed_share`` and ``clipped_share`` are the shares of pixels that are fully black or white.
+    ``colourfulness`` is that of the median picture (Hasler and Suesstrunk 2003).
     """
     shares = _cumulative(sample)
     dark, bright = shares[:, _DARK] >= _ALL, 1 - shares[:, _BRIGHT - 1] >= _ALL
@@ -47,12 +47,12 @@ def light_scores(sample: ClipSample) -> dict[str, float]:
 
 
 def _shows(grey: Floats) -> bool:
-    """Whether something stands out from the ground of an even picture [h, w]."""
+    """Return True when something stands out from the ground of a uniform picture [h, w]."""
     return bool((np.abs(grey - np.median(grey)) > STANDS_OUT).mean() >= SUBJECT)
 
 
 def _cumulative(sample: ClipSample) -> NDArray[np.float64]:
-    """Share of each picture's pixels whose luminance is at most 0, 1, ... 255; [n, 256]."""
+    """Return the share of each picture's pixels with luminance <= 0, 1, ... 255; [n, 256]."""
     grey = (sample.grey[:, ::_STEP, ::_STEP] + np.float32(0.5)).astype(np.uint8).reshape(len(sample.grey), -1)
     counts = np.array([np.bincount(picture, minlength=256) for picture in grey])
     return np.asarray(counts.cumsum(axis=1) / grey.shape[1], np.float64)

@@ -1,4 +1,4 @@
-"""How much moves in a clip, in picture diagonals per second, whatever its codec."""
+"""Motion scores of a clip, in picture diagonals per second, for any codec."""
 
 import numpy as np
 
@@ -10,10 +10,11 @@ CODEC, FLOW, VECTORS_MISSING = 0.0, 1.0, 2.0
 
 
 def motion_scores(sample: ClipSample) -> dict[str, float]:
-    """Motion of everything, and of things less that of the camera; both in picture diagonals per second.
+    """Return the mean motion, and the mean motion relative to the camera, in picture diagonals per second.
 
-    ``motion_source`` says where it comes from: 0, the codec's vectors; 1, the pictures, for codecs without;
-    2, nowhere: the codec has vectors and gave none, which is an error, and there is no ``motion``.
+    ``motion_source`` is 0 for the codec's motion vectors and 1 for phase correlation of pictures, used for
+    codecs without vectors. It is 2, without ``motion``, for an error: the codec has vectors, but exported
+    none.
     """
     if sample.vectors_missing:
         return {"motion_source": VECTORS_MISSING}

@@ -1,4 +1,4 @@
-"""Text found by an OCR package, where one is installed; none is needed for anything else."""
+"""Text found by an optional OCR package."""
 
 import importlib.util
 from functools import cache
@@ -13,23 +13,23 @@ from loader.errors import UsageError
 
 Polygon = NDArray[np.float64]
 
-_PACKAGES = {"rapidocr": "rapidocr_onnxruntime", "easyocr": "easyocr"}  # imported by the name they install by
+_PACKAGES = {"rapidocr": "rapidocr_onnxruntime", "easyocr": "easyocr"}  # import names
 _MIN_INTERVAL_S = 1.0
 
 
 class TextReader(Protocol):
-    """Whatever finds text in a picture."""
+    """Detector of text in a picture."""
 
     def __call__(self, picture: NDArray[np.uint8]) -> list[Polygon]:
-        """Outlines [corners, 2] in (x, y) pixels of each line of text in a picture [h, w, 3] RGB."""
+        """Return the outline [corners, 2], in (x, y) pixels, of each line of text in a picture [h, w, 3] RGB."""
         ...
 
 
 def check_ocr(config: ScoreConfig) -> None:
-    """Makes sure that the package of ``scores.ocr`` is there.
+    """Check that the package of ``scores.ocr`` is installed.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: The package is not installed.
     """
     package = _PACKAGES.get(config.ocr)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -41,10 +41,10 @@ def check_ocr(config: ScoreConfig) -> None:
 
 @cache
 def text_reader(name: str) -> TextReader:
-    """The reader of a package, loaded once per process.
+    """Return this process's reader of an OCR package.
 
     Raises:
-        UsageError: the name is not one of ``scores.ocr``.
+        UsageError: The name is not one of ``scores.ocr``.
     """
     if name == "rapidocr":
         return _RapidReader()
@@ -54,7 +54,7 @@ def text_reader(name: str) -> TextReader:
 
 
 def ocr_scores(sample: ClipSample, reader: TextReader) -> dict[str, float]:
-    """``ocr_share``: share of the picture inside the outlines of text; the median of one picture per second."""
+    """Return ``ocr_share``: the share of the picture inside text outlines, median of one picture per second."""
     height, width = sample.pictures.shape[1:3]
     shares = []
     latest = -_MIN_INTERVAL_S
@@ -71,7 +71,7 @@ def _area(polygon: Polygon) -> float:
 
 
 class _RapidReader:
-    """RapidOCR on the processor; its models come inside the wheel."""
+    """RapidOCR on the CPU; its models are part of the wheel."""
 
     def __init__(self) -> None:
         from rapidocr_onnxruntime import RapidOCR
@@ -84,7 +84,7 @@ class _RapidReader:
 
 
 class _EasyReader:
-    """EasyOCR on the processor; it fetches its models unless they lie where it looks for them."""
+    """EasyOCR on the CPU; it downloads its models unless they are in its cache."""
 
     def __init__(self) -> None:
         import easyocr

@@ -1,8 +1,9 @@
-"""Burnt-in text and marks: edges that stay in place, told from the picture by how they lie and what moves.
+"""Scores of burnt-in text and marks, found as edges that stay in place while the picture moves.
 
-Text is found by the strokes of its letters. In a line of text bright and dark edges take turns many times within
-a few pixels, in a band that ends sharply above and below, and the band stays in place for a second or two. Leaves
-and bricks of a fixed camera stay too, but in no such band; whatever the camera moves over does not stay.
+Text is found by the strokes of its letters. In a line of text, bright and dark edges alternate many times
+within a few pixels. They form a band that ends sharply above and below and stays in place for a second or
+two. Leaves and bricks of a fixed camera stay too, but in no such band; everything under a moving camera
+changes.
 """
 
 from collections.abc import Iterator
@@ -12,33 +13,33 @@ from numpy.typing import NDArray
 
 from curate.filters.sample import ClipSample, Floats
 
-_EDGE = 24  # grey levels between neighbouring pixels
-_STAYS_S = 1.5  # shorter titles cannot be read
-_WIDTH = 32  # pixels of a band that are looked at at a time: some six letters
-_HEIGHTS = (6, 12, 20)  # pixels: a line of subtitles, two lines, a title
+_EDGE = 24  # minimum step between neighbouring pixels, grey levels
+_STAYS_S = 1.5  # minimum duration of readable text
+_WIDTH = 32  # window width within a band, pixels: about six letters
+_HEIGHTS = (6, 12, 20)  # band heights, pixels: a line of subtitles, two lines, a title
 _GAP, _MARGIN = (
     2,
     4,
-)  # pixels: rows left out above and below a band, and rows in which strokes count against it
+)  # rows ignored above and below a band, and rows in which strokes count against it, pixels
 _AGAINST = 2.0
 _TEXT = 0.16
-_LARGE_WEIGHT = 0.8  # of what is found at half size, where bushes begin to look like letters
+_LARGE_WEIGHT = 0.8  # weight of responses at half size, where bushes begin to resemble letters
 
 _MARK_EDGE = 20
 _MARK_TILE = 8
-_MARK_SHARE = 0.06  # of a tile that edges must cover
-_MAX_STILL = 0.2  # share of the edges that stay, above which the camera stands still and nothing can be told
+_MARK_SHARE = 0.06  # minimum share of a tile covered by edges
+_MAX_STILL = 0.2  # share of lasting edges above which the camera is still and marks cannot be distinguished
 
 Edges = NDArray[np.int16]
 
 
 def overlay_scores(sample: ClipSample) -> dict[str, float]:
-    """Scores of what was laid over the picture, from pictures without bars.
+    """Return the scores of overlays, from pictures without bars.
 
-    ``text_peak``: how much the most text-like place looks like text: strokes per pixel of its rows, less twice
-    those beside it, 0 to about 0.6; ``text_share`` of the picture in places above 0.16; ``overlay_share`` of the
-    picture in tiles whose edges stay for the whole clip while the camera moves, 0 where it stands still
-    or the footage has hardly any edges.
+    ``text_peak`` is the response of the most text-like place, 0 to about 0.6: strokes per pixel of its rows,
+    minus twice those next to it. ``text_share`` is the share of the picture in places above 0.16.
+    ``overlay_share`` is the share of the picture in tiles whose edges stay for the whole clip while the
+    camera moves. It is 0 where the camera is still or the footage has hardly any edges.
     """
     grey = sample.grey.astype(np.int16)
     seconds = float(sample.times_s[-1] - sample.times_s[0])
@@ -56,11 +57,11 @@ def overlay_scores(sample: ClipSample) -> dict[str, float]:
 
 
 def lasting_edges(grey: Edges, window: int) -> tuple[Edges, Edges]:
-    """Steps to the right that stay for ``window`` pictures on end, rising and falling, [h, w - 1] each, at least 0.
+    """Return rising and falling horizontal steps that last for ``window`` consecutive pictures, [h, w - 1] each, >= 0.
 
     Args:
-        grey: luminance, [n, h, w], n >= window.
-        window: pictures.
+        grey: Luminance, [n, h, w], n >= window.
+        window: Number of pictures.
     """
     steps = grey[:, :, 1:] - grey[:, :, :-1]
     rising = _lasting(steps, window, np.minimum).max(axis=0)
@@ -69,7 +70,7 @@ def lasting_edges(grey: Edges, window: int) -> tuple[Edges, Edges]:
 
 
 def _lasting(steps: Edges, window: int, extreme: np.ufunc) -> Edges:
-    """The extreme over each window of pictures, by doubling."""
+    """Return the extreme over each window of pictures, by doubling."""
     done = 1
     while done < window:
         more = min(done, window - done)
@@ -85,7 +86,7 @@ def _half(grey: Edges) -> Edges:
 
 
 def _text(grey: Edges, window: int, threshold: float = _TEXT) -> tuple[float, NDArray[np.bool_]]:
-    """The strongest response, and which pixels [h, w] lie in a band whose response is above the threshold."""
+    """Return the strongest response, and a mask [h, w] of the bands with a response above the threshold."""
     height, width = grey.shape[1:]
     peak, covered = 0.0, np.zeros((height, width), np.bool_)
     for band, response in _responses(*lasting_edges(grey, window)):
@@ -96,13 +97,15 @@ def _text(grey: Edges, window: int, threshold: float = _TEXT) -> tuple[float, ND
 
 
 def _responses(rising: Edges, falling: Edges) -> Iterator[tuple[int, Floats]]:
-    """(band height, how much each band of that height looks like a line of text [tops, lefts])."""
+    """Yield band heights, each with the text response of all bands of that height, [tops, lefts]."""
     height, width = rising.shape
     pad = _GAP + _MARGIN
     sums = []
     for edges in (rising, falling):
         strokes = edges >= _EDGE
-        strokes[:, 1:] &= ~strokes[:, :-1].copy()  # a stroke begins once per row, however wide its edge
+        strokes[:, 1:] &= ~strokes[
+            :, :-1
+        ].copy()  # one stroke per row and edge, whatever the width of the edge
         padded = np.pad(strokes, ((pad, pad), (0, 0))).astype(np.int32)
         sums.append(np.pad(padded.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0))))
     for band in _HEIGHTS:
@@ -116,7 +119,7 @@ def _responses(rising: Edges, falling: Edges) -> Iterator[tuple[int, Floats]]:
 
 
 def _density(sums: list[NDArray[np.int32]], band: int) -> Floats:
-    """Strokes per pixel in every box of ``band`` rows, of the kind of edge that is rarer."""
+    """Return strokes per pixel in every box of ``band`` rows, for the rarer kind of edge."""
     counts = [
         total[band:, _WIDTH:] - total[:-band, _WIDTH:] - total[band:, :-_WIDTH] + total[:-band, :-_WIDTH]
         for total in sums
@@ -138,7 +141,7 @@ def _marks(grey: Edges) -> float:
 
 
 def _edged(edges: Edges) -> NDArray[np.bool_]:
-    """Which tiles hold edges, [rows, columns]."""
+    """Return a mask of the tiles that hold edges, [rows, columns]."""
     rows, columns = (size // _MARK_TILE for size in edges.shape)
     whole = (edges >= _MARK_EDGE)[: rows * _MARK_TILE, : columns * _MARK_TILE]
     tiles = whole.reshape(rows, _MARK_TILE, columns, _MARK_TILE).sum(axis=(1, 3))

@@ -1,4 +1,4 @@
-"""What all scores of a clip are taken from: one shared sample, collected while the clip is cut."""
+"""Shared sample of a clip, collected while the clip is cut; the input of all scores."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,25 +13,25 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 @dataclass(frozen=True, eq=False)
 class ClipSample:
-    """A few small pictures of a clip and a few numbers of each of its frames.
+    """Small pictures of a clip and per-frame measurements.
 
     Attributes:
         pictures: uint8 [n, h, w, 3] RGB of finished pictures, n > 0, evenly spaced, aspect kept.
-        times_s: float64 [n], rising: when each picture is shown, seconds after the clip's start.
+        times_s: float64 [n], rising: display time of each picture, seconds after the clip's start.
         luma: float32 [frames]: mean luminance of every frame of the clip, 0 to 255.
-        steps: float32 [frames]: mean absolute difference of the luminance to the frame before, grey levels,
-            at 64x36 pixels; the first is 0.
-        motion: float32 [frames]: as `curate.filters.vectors.MotionMeter` gives it: mean displacement in picture
-            diagonals per frame, NaN where a frame was not measured; None: nothing was measured.
-        width: of the clip, pixels.
-        height: of the clip, pixels.
-        frames: of the clip.
-        fps: of the clip.
-        duration_s: of the clip.
-        audio_dbfs: float32 [windows]: loudness of every 100 ms, as `curate.filters.sound.levels` gives it; empty:
-            the clip has no sound track; None: not measured.
-        motion_local: as ``motion``, for what is left when the camera's motion is taken away.
-        vectors_missing: the codec has motion vectors and yet none came.
+        steps: float32 [frames]: mean absolute difference in luminance from the frame before, grey levels, at
+            64x36 pixels; the first is 0.
+        motion: float32 [frames]: mean displacement from `curate.filters.vectors.MotionMeter`, picture
+            diagonals per frame, NaN for unmeasured frames; None: nothing was measured.
+        width: Width of the clip, pixels.
+        height: Height of the clip, pixels.
+        frames: Number of frames of the clip.
+        fps: Frames per second of the clip.
+        duration_s: Duration of the clip.
+        audio_dbfs: float32 [windows]: loudness of every 100 ms from `curate.filters.sound.levels`; empty: no
+            sound track; None: not measured.
+        motion_local: float32 [frames]: motion relative to the camera, in the form of ``motion``.
+        vectors_missing: True when the codec has motion vectors, but exported none.
     """
 
     pictures: NDArray[np.uint8]

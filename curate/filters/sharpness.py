@@ -1,4 +1,4 @@
-"""Whether a clip is in focus."""
+"""Score of sharpness, for footage out of focus."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from curate.filters.sample import ClipSample, Floats
 
 # Grey levels: rounding and coding noise of a picture without detail has a mean absolute Laplacian of 0.9 to 1.5.
 _NOISE = 1.2
-_FLOOR = 0.5  # grey levels: keeps the noise of a flat picture at half size from looking like coarse detail
+_FLOOR = 0.5  # grey levels: keeps the noise of a flat picture at half size from counting as coarse detail
 
 
 def sharpness_scores(sample: ClipSample) -> dict[str, float]:
-    """``sharpness``: mean absolute Laplacian of a picture over that of the picture at half size; the median picture's.
+    """Return ``sharpness``: the mean absolute Laplacian of a picture over that at half size, for the median picture.
 
-    The ratio does not depend on contrast and hardly on content: footage in focus has 0.34 to 0.8, the same
-    footage blurred by one pixel of its sample (sigma; 2.5 pixels at a width of 640) 0.11 to 0.29, by more 0 to 0.2.
+    The ratio does not depend on contrast and hardly on content. Footage in focus has 0.34 to 0.8. The same
+    footage with a blur of one pixel (sigma, in its sample) has 0.11 to 0.29; stronger blur gives 0 to 0.2.
     """
     ratios = []
     for grey in sample.grey:
@@ -25,7 +25,7 @@ def sharpness_scores(sample: ClipSample) -> dict[str, float]:
 
 
 def _detail(grey: Floats) -> float:
-    """Mean absolute Laplacian, grey levels; 0 for pictures without inner pixels."""
+    """Return the mean absolute Laplacian, grey levels; 0 for pictures without inner pixels."""
     if min(grey.shape) < 3:
         return 0.0
     around = grey[:-2, 1:-1] + grey[2:, 1:-1]

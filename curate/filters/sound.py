@@ -1,4 +1,4 @@
-"""How loud a clip is, and for how much of its time it is silent."""
+"""Scores of loudness and silence."""
 
 import io
 
@@ -11,7 +11,7 @@ from curate.filters.sample import ClipSample, Floats
 
 WINDOW_S = 0.1
 SILENCE_DBFS = -60.0
-"""A window that is softer is silent: the default of FFmpeg's ``silencedetect``."""
+"""Loudness below which a window is silent, the default of FFmpeg's ``silencedetect``."""
 
 _FLOOR_DBFS = -120.0
 _MAX_RATE = 384_000
@@ -19,14 +19,14 @@ _MAX_CHANNELS = 64
 
 
 def levels(data: bytes) -> Floats:
-    """Loudness of the sound track of an encoded clip, decoded once in one thread.
+    """Measure the loudness of the sound track of an encoded clip, decoded once in one thread.
 
     Args:
-        data: of a media file.
+        data: Bytes of a media file.
 
     Returns:
-        float32 [windows]: root mean square of every 100 ms over all channels, decibels below full scale, at least
-        -120; what decodes before the first error, if there is one; empty without a sound track.
+        float32 [windows]: root mean square of every 100 ms over all channels, dBFS, at least -120. A broken
+        track has the windows before its first error. The array is empty without a sound track.
     """
     powers: list[float] = []
     rest = np.zeros(0, np.float32)
@@ -45,7 +45,7 @@ def levels(data: bytes) -> Floats:
                 powers += rest[: whole * size].reshape(whole, size).mean(axis=1).tolist()
                 rest = rest[whole * size :]
     except (av.error.FFmpegError, OSError, ValueError):
-        pass  # a broken sound track is as loud as what can be heard of it
+        pass  # score whatever decoded before the error
     if not powers and len(rest):
         powers = [float(rest.mean())]
     floor = 10 ** (_FLOOR_DBFS / 10)
@@ -53,10 +53,10 @@ def levels(data: bytes) -> Floats:
 
 
 def sound_scores(sample: ClipSample) -> dict[str, float]:
-    """Scores of the sound track; none where it was not measured.
+    """Return the scores of the sound track; none where it was not measured.
 
-    ``has_audio`` is 1 or 0; ``silent_share`` the share of the time that is silent, 1 without a sound track;
-    ``loudness_dbfs`` the root mean square of the whole track, decibels below full scale.
+    ``has_audio`` is 1 or 0. ``silent_share`` is the share of silent time, 1 without a sound track.
+    ``loudness_dbfs`` is the root mean square of the whole track, dBFS.
     """
     found = sample.audio_dbfs
     if found is None:
@@ -72,7 +72,7 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
 
 
 def _power(frame: AudioFrame) -> NDArray[np.float32]:
-    """Mean square over the channels of each moment, [samples]; 1 is full scale."""
+    """Return the mean square over the channels of each sample time, [samples]; 1 is full scale."""
     samples = frame.to_ndarray()
     if samples.dtype == np.uint8:
         scaled = (samples.astype(np.float32) - np.float32(128)) / np.float32(128)

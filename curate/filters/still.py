@@ -1,4 +1,4 @@
-"""Pictures that stand still: frozen clips, repeated frames, slideshows; and light that flickers."""
+"""Scores of still pictures (frozen clips, repeated frames, slideshows) and of flicker."""
 
 from itertools import pairwise
 
@@ -10,23 +10,23 @@ from curate.filters.sample import ClipSample, Floats
 
 _TILE_PX = 16
 _STILL = 2.0
-"""Grey levels by which the most changed tile of a still picture changes at most.
+"""Maximum change of the most changed tile of a still picture, grey levels.
 
-Stills that were encoded from crf 18 to 300 kb/s change by 1.4 or less in nine intervals of ten, real footage of
-the calmest kind (fog, a parked car) by 2.6 or more.
+Stills encoded from crf 18 to 300 kb/s change by 1.4 or less in nine intervals of ten. The calmest real
+footage (fog, a parked car) changes by 2.6 or more.
 """
-_POP = 12.0  # a key frame may look that different for one interval
-_REPEATED = 0.02  # grey levels at 64x36: a repeated frame after its codec
-_NEW_SLIDE = 8.0  # mean grey levels between two stills that are not the same
+_POP = 12.0  # maximum change caused by a key frame, for one interval
+_REPEATED = 0.02  # maximum coding noise of a repeated frame at 64x36, grey levels
+_NEW_SLIDE = 8.0  # minimum mean difference of two slides, grey levels
 
 
 def still_scores(sample: ClipSample) -> dict[str, float]:
-    """Scores of stillness and flicker.
+    """Return the scores of stillness and flicker.
 
-    ``frozen_share`` of the time between pictures in which nothing changes anywhere; ``slideshow``: the same share
-    where the clip holds at least two stills that differ, else 0; ``duplicate_share`` of the frames that repeat
-    the one before (drawn on twos, pulled down, dropped by a recorder); ``flicker``: mean amplitude of the
-    brightness from frame to frame, 0 to 255.
+    ``frozen_share`` is the share of intervals between pictures without any change. ``slideshow`` is the same
+    share where the clip holds at least two different stills, else 0. ``duplicate_share`` is the share of
+    frames that repeat the one before (drawn on twos, pulled down, dropped by a recorder). ``flicker`` is the
+    mean amplitude of the brightness from frame to frame, 0 to 255.
     """
     repeated = sample.steps[1:] <= _REPEATED
     duplicate_share = float(repeated.mean()) if len(repeated) else 0.0
@@ -44,11 +44,11 @@ def still_scores(sample: ClipSample) -> dict[str, float]:
 
 
 def frozen_intervals(grey: Floats) -> NDArray[np.bool_]:
-    """Whether the picture stands still between neighbours, [n - 1], for luminance [n, h, w].
+    """Return a mask of the still intervals between pictures, [n - 1], for luminance [n, h, w].
 
-    The most changed of all tiles decides, so that a mouse in an empty room counts as motion; so do points that
-    change much, such as stars, which no tile shows. A single change between two stills is a key frame and no
-    motion, unless it is large.
+    The most changed tile decides, so that a mouse in an empty room counts as motion. Points that change much,
+    such as stars, count too, although no tile shows them. A single change between two stills is a key frame
+    and no motion, unless it is large.
     """
     changes = [np.abs(after - before) for before, after in pairwise(grey)]
     change = np.array([_tile_peak(one) for one in changes])
@@ -60,9 +60,9 @@ def frozen_intervals(grey: Floats) -> NDArray[np.bool_]:
 
 
 def flicker(luma: Floats) -> float:
-    """Mean amplitude of the brightness from frame to frame: of light that alternates by plus and minus a, a.
+    """Return the mean amplitude of the brightness from frame to frame; light that alternates by plus and minus a has a.
 
-    A quarter of the second difference, so that a fade or a pan into the light counts as nothing.
+    It is a quarter of the second difference, so that a fade or a pan into the light counts as nothing.
     """
     if len(luma) < 3:
         return 0.0
@@ -70,7 +70,7 @@ def flicker(luma: Floats) -> float:
 
 
 def _slides(grey: Floats, frozen: NDArray[np.bool_]) -> int:
-    """How many stills of at least two intervals follow each other, each unlike the one before."""
+    """Count successive different stills of at least two intervals each."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], frozen.view(np.int8), [0]])))
     shown: list[Floats] = []
     for first, last in zip(edges[::2], edges[1::2], strict=True):
@@ -81,7 +81,7 @@ def _slides(grey: Floats, frozen: NDArray[np.bool_]) -> int:
 
 
 def _tile_peak(change: Floats) -> float:
-    """The mean of the tile with the largest mean, for [h, w]; what is left over at the edges joins no tile."""
+    """Return the mean of the tile with the largest mean, for [h, w]; the rest at the edges joins no tile."""
     height, width = (max(1, size // _TILE_PX) for size in change.shape)
     rows, columns = min(_TILE_PX, change.shape[0]), min(_TILE_PX, change.shape[1])
     whole = change[: height * rows, : width * columns]

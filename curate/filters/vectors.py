@@ -1,4 +1,4 @@
-"""Motion of a frame from the vectors its codec was encoded with; they cost next to nothing."""
+"""Motion of a frame from the codec's motion vectors, at almost no cost."""
 
 from dataclasses import dataclass
 
@@ -24,18 +24,18 @@ VECTOR_CODECS = frozenset(
         "wmv2",
     }
 )
-"""Names of FFmpeg's decoders that give their vectors away; those of HEVC, VP8, VP9 and AV1 do not."""
+"""Decoders of FFmpeg that export motion vectors; those of HEVC, VP8, VP9 and AV1 do not."""
 
-_EVERY_S = 0.2  # of the P pictures, one in this time is measured
-_FITTED = 384  # blocks at most that the camera's motion is fitted to
+_EVERY_S = 0.2  # interval between measured P pictures
+_FITTED = 384  # maximum number of blocks in the fit of the camera's motion
 
-_MIN_COVERED = 0.1  # share of the picture that vectors must cover; the rest is coded without reference
+_MIN_COVERED = 0.1  # minimum share of the picture covered by vectors; the rest is intra-coded
 _FITS = 3
 
 
 @dataclass(frozen=True)
 class Motion:
-    """Motion of the frames of a span; attributes as of `curate.filters.sample.ClipSample`."""
+    """Motion of the frames of a span, with the attributes of `curate.filters.sample.ClipSample`."""
 
     motion: Floats | None
     motion_local: Floats | None
@@ -43,14 +43,14 @@ class Motion:
 
 
 class MotionMeter:
-    """Measures the motion of one span after the other while its frames are decoded.
+    """Motion measurement of one span after the other while its frames are decoded.
 
-    Only P pictures count: they refer to the last I or P picture before them, so that the distance in frames is
-    known. B pictures refer to both sides at distances the decoder does not tell; they carry no number, and neither
-    do P pictures within a fifth of a second of one that does.
+    Only P pictures count: they refer to the last I or P picture before them, so that the distance in frames
+    is known. B pictures refer to both sides at distances that the decoder does not export. They have no
+    number, and neither have P pictures within a fifth of a second of a measured one.
 
     Args:
-        codec: name of the decoder.
+        codec: Name of the decoder in FFmpeg.
     """
 
     def __init__(self, codec: str) -> None:
@@ -62,11 +62,11 @@ class MotionMeter:
         self._predicted = 0
 
     def push(self, frame: VideoFrame, since_s: float) -> None:
-        """Takes the next frame of the span, from a decoder that exports motion vectors.
+        """Process the next frame of the span, from a decoder that exports motion vectors.
 
         Args:
-            frame: as decoded; of codecs without vectors it may be any.
-            since_s: when it is shown, seconds after the span's start.
+            frame: Decoded frame; ignored for codecs without vectors.
+            since_s: Display time, seconds after the span's start.
         """
         if self._codec not in VECTOR_CODECS:
             return
@@ -83,10 +83,10 @@ class MotionMeter:
         self._values.append(found or (np.nan, np.nan))
 
     def take(self) -> Motion:
-        """What was measured; the next span begins afresh."""
+        """Return the measurements and reset for the next span."""
         values = np.array(self._values, np.float32).reshape(-1, 2)
         known = bool(np.isfinite(values).any())
-        # One P picture may well be coded without any reference, or follow a reference outside the span.
+        # One P picture may be coded without any reference, or follow a reference outside the span.
         missing = self._predicted > 2 and not known
         self._begin()
         if not known:
@@ -102,14 +102,14 @@ class MotionMeter:
 
 
 def frame_motion(frame: VideoFrame, distance: int = 1) -> float | None:
-    """Mean displacement of the picture's area since its reference, in picture diagonals per frame.
+    """Return the mean displacement of the picture's area since its reference, in picture diagonals per frame.
 
     Args:
-        frame: from a decoder that exports motion vectors.
-        distance: frames between it and the picture it refers to.
+        frame: Frame from a decoder that exports motion vectors.
+        distance: Frames between the picture and its reference.
 
     Returns:
-        None when the frame carries no vectors into the past, or too few.
+        None when the frame has no vectors into the past, or too few.
     """
     found = _motion(frame, distance)
     return None if found is None else found[0]
@@ -118,7 +118,7 @@ def frame_motion(frame: VideoFrame, distance: int = 1) -> float | None:
 def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
     try:
         beside = frame.side_data
-    except ValueError:  # side data of a kind that PyAV has no name for, beside which it shows none
+    except ValueError:  # PyAV fails on frames with side data of an unknown kind
         return None
     if Type.MOTION_VECTORS not in beside:
         return None
@@ -128,19 +128,19 @@ def _motion(frame: VideoFrame, distance: int) -> tuple[float, float] | None:
 
 
 def vector_motion(vectors: NDArray[np.void], width: int, height: int) -> tuple[float, float] | None:
-    """Motion in one picture: of everything, and of what does not move with the camera.
+    """Return the motion in one picture, and the motion relative to the camera.
 
-    Vectors into the past count, each by the area of its block: an encoder puts many small blocks on an edge
-    and one large one on a wall.
+    Vectors into the past count, each by the area of its block. An encoder uses many small blocks on an edge
+    and one large block on a wall.
 
     Args:
-        vectors: records [blocks] with the fields of FFmpeg's ``AVMotionVector``.
-        width: of the coded picture, pixels.
-        height: of the coded picture, pixels.
+        vectors: Records [blocks] with the fields of FFmpeg's ``AVMotionVector``.
+        width: Width of the coded picture, pixels.
+        height: Height of the coded picture, pixels.
 
     Returns:
-        Area means of the vectors' lengths and of their distances from the camera's motion, in picture diagonals;
-        None when the vectors cover less than a tenth of the picture.
+        Area means of the vectors' lengths and of their distances from the camera's motion, in picture
+        diagonals; None when the vectors cover less than a tenth of the picture.
     """
     past = vectors if (vectors["source"] < 0).all() else vectors[vectors["source"] < 0]
     area = past["w"].astype(np.float64) * past["h"]
@@ -162,14 +162,15 @@ def vector_motion(vectors: NDArray[np.void], width: int, height: int) -> tuple[f
 def camera_motion(
     places: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The motion of the camera at each block: an affine field (pan, zoom, turn) that most of the area follows.
+    """Fit the motion of the camera at each block: an affine field (pan, zoom, turn) that most of the area follows.
 
-    Least squares, reweighted by Cauchy's function, so that what moves on its own loses its say.
+    The fit is least squares, reweighted by Cauchy's function, which reduces the weight of independently
+    moving things.
 
     Args:
-        places: of the blocks, [n, 2].
-        moved: their displacements, [n, 2], pixels.
-        share: of the area, [n], positive, adding up to 1.
+        places: Centres of the blocks, [n, 2].
+        moved: Displacements of the blocks, [n, 2], pixels.
+        share: Areas of the blocks, [n], positive, with sum 1.
 
     Returns:
         Displacements, [n, 2], pixels.
@@ -184,8 +185,8 @@ def camera_motion(
 def _fit(
     basis: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Coefficients [3, 2] of the affine field."""
-    # A little ridge: a handful of blocks in a row must not give a wild slope.
+    """Return the coefficients [3, 2] of the affine field."""
+    # Slight ridge regularization: a few blocks in a row must not give an extreme slope.
     ridge = np.diag([1e-9, 1e-3, 1e-3])
     order = np.argsort(moved, axis=0)
     middle = (np.cumsum(share[order], axis=0) < 0.5).sum(axis=0).clip(0, len(moved) - 1)

@@ -1,30 +1,30 @@
-"""Bounds on the work that one source may cause, from what it holds itself.
+"""Limits on the work that one source may cause, relative to the source's own size.
 
-A few bytes can stand for hours: pictures that only repeat, stamps that lie far apart, noise that a decoder makes up.
+A few bytes can cause hours of work: repeated pictures, time stamps far apart, noise that a decoder generates.
 """
 
 from curate.frames.probe import ProbeConfig
 from curate.frames.source import SourceError
 
 _FREE_PIXELS = 2 * 10**10
-"""Pixels that any source may show: 10,000 frames of 1080p, a minute or so of work."""
+"""Pixels that any source may show: 10,000 frames of 1080p, about a minute of work."""
 
 _FREE_FRAMES = 1000
 _FREE_BYTES = 1 << 28
 
 
 def most_pixels(source_bytes: int, limits: ProbeConfig) -> int:
-    """Return how many pixels may be decoded of a source, and how many encoded."""
+    """Return the maximum number of pixels to decode of a source, and to encode."""
     return max(_FREE_PIXELS, int(limits.max_pixels_per_byte * source_bytes))
 
 
 def most_frames(decoded: int, limits: ProbeConfig) -> int:
-    """Return how many frames the clips of a source may have together."""
+    """Return the maximum number of frames of a source's clips together."""
     return max(_FREE_FRAMES, int(limits.max_fill * decoded))
 
 
 def most_bytes(source_bytes: int, limits: ProbeConfig) -> int:
-    """Return how many bytes the clips of a source may take together."""
+    """Return the maximum size of a source's clips together, bytes."""
     return max(_FREE_BYTES, int(limits.max_growth * source_bytes))
 
 
@@ -38,14 +38,14 @@ def check_pixels(pixels: int, source_bytes: int, limits: ProbeConfig) -> None:
 
 
 def check_clips(frames: int, decoded: int, pixels: int, source_bytes: int, limits: ProbeConfig) -> None:
-    """Raise `SourceError` for clips that would be made from too little.
+    """Raise `SourceError` for clips that are too large for their source.
 
     Args:
-        frames: Of all clips together.
-        decoded: Frames of the source.
-        pixels: Of one frame of a clip.
+        frames: Number of frames of all clips together.
+        decoded: Number of frames of the source.
+        pixels: Pixels per frame of a clip.
         source_bytes: Size of the source.
-        limits: What is allowed.
+        limits: Limits of accepted sources.
     """
     if frames > most_frames(decoded, limits):
         raise SourceError(

@@ -1,7 +1,7 @@
-"""Work on untrusted video in a child process, so that a decoder that crashes or hangs takes nobody along.
+"""Child processes for untrusted video, so that a crash or a hang of a decoder ends the child alone.
 
-The child is started once and serves one row after the other. When it dies or stays silent too long, the row is
-tried again in a new child; a row that does so every time is given up with a reason.
+A child is started once and processes one row after the other. When it dies or exceeds the time limit, the row
+is retried in a new child. A row that fails every attempt is given up with a reason.
 """
 
 import ctypes
@@ -22,24 +22,24 @@ from loader.errors import RunError
 
 _PR_SET_PDEATHSIG = 1
 _STARTS = 3
-_STARTUP_S = 300.0  # importing on a machine that is short of everything
+_STARTUP_S = 300.0  # time for imports on an overloaded machine
 
 
 @dataclass(frozen=True)
 class Poisoned:
-    """A row that kills or hangs every process that works on it, and how."""
+    """Reason why a row was given up: it crashed or hung every process that worked on it."""
 
     reason: str
 
 
 @dataclass
 class Isolated:
-    """Calls a function in a child process; can be pickled, the child stays behind.
+    """Function that runs in a child process; pickling it leaves the child behind.
 
     Attributes:
-        function: row -> rows; must survive pickling, and give the same rows each time.
-        attempts: children a row may cost before it is given up.
-        max_silence_s: seconds after which a child that gave no row counts as hanging.
+        function: Picklable function from a row to rows; deterministic.
+        attempts: Number of children that a row may crash before it is given up.
+        max_silence_s: Seconds without a result after which a child counts as hung.
     """
 
     function: Callable[[Row], Iterable[Row]]
@@ -51,10 +51,10 @@ class Isolated:
         return {**self.__dict__, "_child": None}
 
     def __call__(self, row: Row) -> list[Row] | Poisoned:
-        """All rows the function gives for this one.
+        """Return all rows of the function for one row.
 
         Raises:
-            Exception: what the function raised in the child.
+            Exception: The exception that the function raised in the child.
         """
         deaths = []
         for _ in range(self.attempts):
@@ -69,10 +69,10 @@ class Isolated:
         return Poisoned(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
 
     def _started(self) -> "_Child":
-        """A child that is ready; one that is lost before it saw a row says nothing against the row.
+        """Start a child and wait until it is ready; a child lost before its first row counts against no row.
 
         Raises:
-            RunError: none could be started.
+            RunError: No child could be started.
         """
         for _ in range(_STARTS):
             try:
@@ -85,14 +85,14 @@ class Isolated:
         )
 
     def close(self) -> None:
-        """Ends the child; the next call starts another."""
+        """Stop the child; the next call starts another."""
         if self._child is not None:
             self._child.stop()
             self._child = None
 
 
 class _ChildLostError(Exception):
-    """How the child ended."""
+    """Loss of a child process, in words."""
 
 
 class _Child:
@@ -152,11 +152,11 @@ class _Child:
 def _serve(handle: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    if os.getppid() != parent:  # it died before we could ask to be told
+    if os.getppid() != parent:  # the parent died before prctl asked for its death signal
         return
     with Connection(handle) as pipe:
         function = pipe.recv()
-        gc.freeze()  # what was imported stays; nobody needs to look through it again
+        gc.freeze()  # imported objects live for ever; the collector can skip them
         pipe.send(("ready", None))
         while True:
             try:
@@ -166,7 +166,7 @@ def _serve(handle: int, parent: int) -> None:
             try:
                 for result in function(row):
                     pipe.send(("row", result))
-            except Exception as error:  # noqa: BLE001 - it is raised again in the parent
+            except Exception as error:  # noqa: BLE001 - raised again in the parent
                 pipe.send(("raised", error))
             else:
                 pipe.send(("end", None))

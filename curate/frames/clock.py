@@ -1,7 +1,7 @@
-"""Time stamps that do not rise: repaired around the place, so that all others keep their word.
+"""Repair of time stamps that do not rise, around the fault, so that all other stamps stay as they are.
 
-A clock that starts anew or jumps (recordings joined together, counters that wrap) is joined where it breaks. Single
-stamps that are out of order, repeated or missing are put evenly between their neighbours.
+A clock that restarts or jumps (joined recordings, counters that wrap) is joined at the break. Single stamps
+that are out of order, repeated or missing are spread evenly between their neighbours.
 """
 
 from bisect import bisect_left
@@ -12,27 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_LOST = 0.2
-"""Share of wrong stamps above which nothing is believed: AVI counts frames in the order of decoding."""
+"""Share of wrong stamps above which all are rejected: AVI counts frames in decoding order."""
 
 JUMP_S = 60.0
-"""A frame that nothing says is shown for so long is the last one before a jump of the clock."""
+"""Seconds above which a frame without a stated duration is the last one before a jump of the clock."""
 
 _AROUND, _LEAST = 8, 4
-"""Frames on each side of a break that must lie wholly apart, and how few there may be of a clock that starts anew."""
+"""Frames compared on each side of a break, and the minimum number of them where a clock restarts."""
 
-_REORDERED = 16  # frames by which H.264 and HEVC may move a picture
+_REORDERED = 16  # maximum distance of decoding and display order in H.264 and HEVC, frames
 
 Ticks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The repaired clock of a source's frames, in ticks.
+    """Repaired clock of a source's frames, in ticks.
 
     Attributes:
         ticks: float64 [frames], strictly rising.
-        shifts: float64 [frames]: how much later each one is than the source says.
-        breaks: Frames at which the clock jumps or starts anew.
+        shifts: float64 [frames]: repaired stamp minus the stamp in the source.
+        breaks: Frames at which the clock jumps or restarts.
     """
 
     ticks: NDArray[np.float64]
@@ -43,12 +43,12 @@ class Clock:
 def repaired(
     pts: Sequence[int | None], seconds_per_tick: float, durations: Sequence[int] | None = None
 ) -> Clock | None:
-    """The clock of frames in shown order; None when so much is wrong that nothing can be believed.
+    """Return the clock of frames in display order, or None when too many stamps are wrong.
 
     Args:
-        pts: As the decoder gave them.
-        seconds_per_tick: Of both.
-        durations: How long each frame says it is shown, 0 where it does not; a long one is no jump.
+        pts: Presentation stamps from the decoder, in ticks.
+        seconds_per_tick: Time base of stamps and durations.
+        durations: Stated duration of each frame in ticks, 0 where unknown; a long duration is no jump.
     """
     known = np.array([number for number, tick in enumerate(pts) if tick is not None], np.int64)
     if not len(known) or len(pts) - len(known) > _MOST_LOST * len(pts):
@@ -78,9 +78,9 @@ def repaired(
 
 
 def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np.bool_]:
-    """Return which gaps between frames are longer than ``longest`` without a frame near by that says so.
+    """Return a mask of the gaps longer than ``longest`` without a nearby frame that states such a duration.
 
-    Where pictures are reordered, MP4 states the durations in the order of decoding.
+    MP4 states durations in decoding order where pictures are reordered, so nearby frames count.
     """
     jumps = np.zeros(len(gaps), bool)
     for place in np.flatnonzero(gaps > longest).tolist():
@@ -90,7 +90,7 @@ def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np
 
 
 def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:
-    """Places from which on the clock is another one: all around before and after lies apart."""
+    """Yield the frames at which another clock begins: the stamps around them before and after do not overlap."""
     since = 0
     for place in suspects.tolist():
         before, after = stated[max(since, place - _AROUND) : place], stated[place : place + _AROUND]
@@ -101,7 +101,7 @@ def _breaks(stated: Ticks, suspects: NDArray[np.intp]) -> Iterator[int]:
 
 
 def _longest_rising(ticks: list[float]) -> list[int]:
-    """Places of the longest strictly rising subsequence; of equal ticks the first."""
+    """Return the indices of the longest strictly rising subsequence; the first of equal ticks."""
     tails: list[float] = []
     ends: list[int] = []
     previous = [-1] * len(ticks)
@@ -128,9 +128,10 @@ def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:
 def _filled(
     frames: int, places: Ticks, ticks: NDArray[np.float64], usual: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ticks of all frames, and by how much each one was moved to make room.
+    """Return ticks of all frames, and the delay of each frame that made room for missing ones.
 
-    Frames between two of ``places`` are spread evenly; where there is no room for them, all that follows moves.
+    Frames between two of ``places`` are spread evenly; where there is no room for them, everything after is
+    delayed.
     """
     count = np.diff(places)
     room = np.diff(ticks)

@@ -1,4 +1,4 @@
-"""The boundary around one source: which errors are its own, and what they are called in the accounting."""
+"""Error boundary of one source: classification of its errors, and their names in the accounting."""
 
 import errno
 import traceback
@@ -9,17 +9,18 @@ from loader.errors import ObjectError, RunError, UsageError
 
 _ROOMS = frozenset(("curate", "loader"))
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Errors of this process or machine, which the next source would meet as well."""
+"""Errors of this process or machine, which the next source would meet too."""
 
 
 def fault_of(error: Exception) -> tuple[str, str]:
-    """Return the stage at which a source failed and why, in words, for any error that came of working on it.
+    """Return stage and reason of a source's failure, for any exception raised while working on it.
 
-    Of an error that nobody foresaw only its type and place are told: its text may hold an address with a password.
+    The reason of an unexpected exception is its type and line alone: its text may hold an address with a
+    password.
 
     Raises:
-        RunError: the error is that of the environment, which would fail other sources as well.
-        UsageError: the configuration is wrong.
+        RunError: The environment is at fault, and other sources would fail too.
+        UsageError: The configuration is wrong.
     """
     if isinstance(error, SourceError):
         return "probe", str(error)
@@ -43,7 +44,7 @@ def fault_of(error: Exception) -> tuple[str, str]:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of ours that an error passed."""
+    """Return the innermost line of this package in a traceback."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = PurePath(frame.filename)
         if not _ROOMS.isdisjoint(path.parts) and "site-packages" not in path.parts:

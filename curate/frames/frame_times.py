@@ -1,4 +1,4 @@
-"""When each frame of a source is shown, and at which constant rate its clips shall run."""
+"""Display time of each frame of a source, and the constant frame rate of its clips."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -22,15 +22,15 @@ STANDARD_RATES = tuple(
     Fraction(rate)
     for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
 )
-CONSTANT_TOLERANCE = 0.25  # of a frame; container ticks (1 ms in Matroska) move frames by less
-_SNAP_TOLERANCE = 0.01  # relative distance at which a measured rate is a standard one
-# Frames closer than this percentile show the camera's rate where a recorder dropped still frames.
+CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska) move frames by less
+_SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
+# A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
 _NOMINAL_GAP_PERCENTILE = 10
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Frames ``[first, last)``, in shown order, that could not be decoded cleanly, and why."""
+    """Reason why frames ``[first, last)``, in display order, could not be decoded cleanly."""
 
     first: int
     last: int
@@ -39,18 +39,19 @@ class Damage:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The shown frames of a source.
+    """Display times of a source's frames.
 
     Attributes:
-        times_s: float64 [frames + 1]: when each frame appears, seconds after the first one; the last entry
-            is when the last frame disappears.
-        rate: frames per second for clips of this source.
-        constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for one.
-        damage: sorted, apart from each other.
-        deinterlace: whether frames hold two fields of which clips shall show a full picture.
-        shifts_s: float64 [frames + 1]: how much later ``times_s`` is than the source's own clock, where that was
-            repaired; None: nowhere.
-        breaks: frames at which the source's clock jumps or starts anew; no clip goes across one.
+        times_s: float64 [frames + 1]: start of each frame, seconds after the first one; the last entry is the
+            end of the last frame.
+        rate: Frames per second of clips made from this source.
+        constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for
+            one.
+        damage: Damaged runs of frames, sorted and disjoint.
+        deinterlace: True when frames are interlaced and clips show deinterlaced pictures.
+        shifts_s: float64 [frames + 1]: ``times_s`` minus the source's own clock, where that was repaired;
+            None: nowhere.
+        breaks: Frames at which the source's clock jumps or restarts; no clip crosses one.
     """
 
     times_s: NDArray[np.float64]
@@ -68,16 +69,17 @@ class Timeline:
 
 
 class Decoder:
-    """Decodes a stream in shown order, going on after errors and remembering where they were.
+    """Decoder of one stream in display order that continues after errors and records the damage.
 
-    A frame that depends on a lost one looks wrong although it decodes; so damage lasts from the first
-    frame that had not been shown when the error came until the next key frame.
+    A frame that depends on a lost one looks wrong although it decodes. So damage extends from the first frame
+    not yet shown at the time of the error to the next key frame.
 
     Args:
-        container: opened.
-        stream: of it.
-        limits: that every frame must keep, whatever the header said; None for a source that was seen before.
-        deinterlace: whether interlaced frames become full pictures; one frame comes out for each.
+        container: Opened container.
+        stream: Video stream of the container.
+        limits: Limits that every frame is checked against, whatever the header said; None for a source
+            checked before.
+        deinterlace: True to deinterlace, one picture per frame.
     """
 
     def __init__(
@@ -99,17 +101,17 @@ class Decoder:
         self._damage: list[Damage] = []
 
     def frames(self) -> Iterator[VideoFrame]:
-        """Every frame that decodes, damaged ones too, so that numbers agree between passes.
+        """Yield every frame that decodes, damaged ones too, so that frame numbers agree between passes.
 
         Raises:
-            SourceError: a limit is broken.
+            SourceError: A limit is broken.
         """
         decoded = self._decoded() if self._limits is None else self._limited(self._limits)
         return deinterlaced(decoded) if self._deinterlace else decoded
 
     @property
     def interlaced(self) -> bool:
-        """Whether one of the frames so far was interlaced."""
+        """True when one of the frames so far was interlaced."""
         return self._interlaced > 0
 
     def _decoded(self) -> Iterator[VideoFrame]:
@@ -140,7 +142,7 @@ class Decoder:
                     raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
                 if frame.pts is not None:
                     gap_s = 0.0 if shown is None else (frame.pts - shown) * tick_s
-                    # Jumps of the clock may be repaired; what is left of them is looked at when all is known.
+                    # Jumps of the clock may be repaired later; the caller checks the repaired duration.
                     lasting += gap_s if 0 < gap_s <= JUMP_S else 0.0
                     shown = frame.pts
                     if lasting > limits.max_duration_s:
@@ -149,14 +151,14 @@ class Decoder:
             began_s = time.thread_time()
 
     def _packets(self) -> Iterator[list[VideoFrame]]:
-        """The frames that each packet lets out."""
+        """Yield the frames that each packet releases."""
         try:
             for packet in self._container.demux(self._stream):
                 try:
                     decoded = packet.decode()
                 except av.error.FFmpegError:
                     if self._limits is not None:
-                        # A decoder refuses a picture too large for memory with an error like any other.
+                        # A picture too large for memory raises the same error as damage.
                         context = self._stream.codec_context
                         check_size(context.width, context.height, self._limits)
                     self._break()
@@ -173,7 +175,7 @@ class Decoder:
             self._break()
 
     def damage(self) -> tuple[Damage, ...]:
-        """Damage seen so far; complete after ``frames`` is exhausted."""
+        """Return the damage so far; complete after ``frames`` is exhausted."""
         self._mend()
         return tuple(self._damage)
 
@@ -191,7 +193,7 @@ class Decoder:
 
 
 def too_long(limits: ProbeConfig) -> SourceError:
-    """The fault of a source that shows frames for longer than it may."""
+    """Return the error for a source that lasts too long."""
     return SourceError(f"lasts more than probe.max_duration_s = {limits.max_duration_s:.0f}")
 
 
@@ -205,19 +207,19 @@ def timeline(
     deinterlace: bool = False,
     durations: Sequence[int] | None = None,
 ) -> Timeline:
-    """The timeline of frames in shown order.
+    """Return the timeline of frames in display order.
 
     Args:
-        pts: presentation time of each frame in ticks, as the decoder gave it. What does not rise is repaired around
-            the place; where most is missing or disordered (AVI stores no presentation times), the frames lie on
-            the grid of the stated rate.
-        time_base: seconds per tick.
-        last_duration: of the last frame in ticks, when known.
-        stated_rate: of the container, frames per second.
-        damage: as the decoder saw it.
-        max_fps: upper limit of the rate chosen for sources of variable frame rate.
-        deinterlace: as of `Timeline`.
-        durations: of every frame in ticks, 0 where not known.
+        pts: Presentation stamp of each frame in ticks, from the decoder. Stamps that do not rise are repaired
+            locally; where most are missing or disordered (AVI stores none), frames lie on the grid of the
+            stated rate.
+        time_base: Seconds per tick.
+        last_duration: Duration of the last frame in ticks, when known.
+        stated_rate: Frame rate in the container, frames per second.
+        damage: Damage recorded by the decoder.
+        max_fps: Upper limit of the rate of clips from sources with variable frame rate.
+        deinterlace: Value for `Timeline.deinterlace`.
+        durations: Duration of every frame in ticks, 0 where unknown.
     """
     clock = repaired(pts, float(time_base), durations)
     if clock is None:
@@ -237,18 +239,18 @@ def timeline(
 
 
 def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:
-    """The rate of the timeline of frames of which only the first ones are known, if the others go on like them.
+    """Return the rate that the timeline will have if later frames continue like the first ones.
 
     Args:
         times_s: float64 [frames], rising.
-        stated: as of `timeline`.
-        max_fps: as of `timeline`.
+        stated: Frame rate in the container, frames per second.
+        max_fps: Upper limit of the rate for variable frame rate.
     """
     return _choose_rate(times_s, np.diff(times_s), stated, (), max_fps)[0]
 
 
 def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:
-    """Runs ``[first, last)`` of frames outside all damage."""
+    """Return the runs ``[first, last)`` of undamaged frames."""
     runs = []
     first = 0
     for hurt in damage:
@@ -298,20 +300,20 @@ def _lies_on_grid(times_s: NDArray[np.float64], rate: Fraction, damage: tuple[Da
 
 
 def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fraction) -> NDArray[np.int64]:
-    """Which source frame a constant-rate clip of frames ``[first, last)`` shows in each of its slots.
+    """Return the source frame shown in each slot of a constant-rate clip of frames ``[first, last)``.
 
     A slot shows the frame that is on screen in its middle. Where the source lies on the grid of ``rate``
     within half a frame this is the identity.
 
     Args:
-        times_s: as in ``Timeline``.
-        first: first source frame of the span.
-        last: one past the last source frame.
-        rate: of the clip, frames per second.
+        times_s: Start of each frame, as in `Timeline`.
+        first: First source frame of the span.
+        last: One past the last source frame.
+        rate: Frames per second of the clip.
 
     Returns:
-        int64 [slots], non-decreasing, in ``[first, last)``; slots / rate is the span's duration within half a
-        frame, and there is at least one slot.
+        int64 [slots], slots >= 1, non-decreasing, in ``[first, last)``; slots / rate is the span's duration
+        within half a frame.
     """
     duration_s = times_s[last] - times_s[first]
     slots = max(1, round(duration_s * float(rate)))

@@ -1,4 +1,4 @@
-"""Tone mapping of HDR (PQ, HLG; BT.2020) to BT.709 SDR: the formulas."""
+"""Formulas of tone mapping from HDR (PQ, HLG; BT.2020) to BT.709 SDR."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ BT2020_TO_BT709 = np.array(
 
 
 def tone_map(rgb: NDArray[np.float64], transfer: int) -> NDArray[np.float64]:
-    """HDR signal values [..., 3] in [0, 1] to SDR signal values [..., 3] in [0, 1].
+    """Map HDR signal values [..., 3] in [0, 1] to SDR signal values [..., 3] in [0, 1].
 
-    The brightest channel goes through the EETF of ITU-R BT.2390 (5.4.1) towards SDR white, the others keep
-    their ratio to it, so that hues stay.
+    The brightest channel goes through the EETF of ITU-R BT.2390 (5.4.1) towards SDR white. The other channels
+    keep their ratio to it, which preserves hues.
     """
     nits = pq_to_nits(rgb) if transfer == PQ else _hlg_to_nits(rgb)
     brightest = np.maximum(nits.max(axis=-1, keepdims=True), 1e-6)
@@ -30,7 +30,7 @@ def tone_map(rgb: NDArray[np.float64], transfer: int) -> NDArray[np.float64]:
 
 
 def eetf(nits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The EETF of ITU-R BT.2390 (5.4.1) from 1,000 nits to SDR white, in nits."""
+    """Apply the EETF of ITU-R BT.2390 (5.4.1) from 1,000 nits to SDR white; input and output in nits."""
     source_peak = _nits_to_pq(np.array(_SOURCE_PEAK_NITS))
     e = np.minimum(_nits_to_pq(nits) / source_peak, 1.0)
     peak = _nits_to_pq(np.array(SDR_WHITE_NITS)) / source_peak
@@ -48,7 +48,7 @@ _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
 
 
 def pq_to_nits(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The EOTF of SMPTE ST 2084."""
+    """Apply the EOTF of SMPTE ST 2084 to a signal in [0, 1]; output in nits."""
     power = np.clip(signal, 0.0, 1.0) ** (1 / _M2)
     nits: NDArray[np.float64] = 10000 * (np.maximum(power - _C1, 0) / (_C2 - _C3 * power)) ** (1 / _M1)
     return nits
@@ -61,14 +61,14 @@ def _nits_to_pq(nits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def hlg_to_scene(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scene light of ITU-R BT.2100 HLG, 0 to 1."""
+    """Return the scene light of ITU-R BT.2100 HLG, 0 to 1."""
     a, b, c = 0.17883277, 0.28466892, 0.55991073
     scene: NDArray[np.float64] = np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - c) / a) + b) / 12)
     return scene
 
 
 def _hlg_to_nits(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ITU-R BT.2100 HLG at its nominal 1000 nit display (system gamma 1.2)."""
+    """Apply ITU-R BT.2100 HLG with its nominal 1000 nit display (system gamma 1.2); output in nits."""
     scene = hlg_to_scene(signal)
     luminance = scene @ np.array([0.2627, 0.6780, 0.0593])
     nits: NDArray[np.float64] = 1000 * scene * np.maximum(luminance, 1e-9)[..., None] ** 0.2

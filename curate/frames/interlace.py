@@ -1,4 +1,4 @@
-"""Full pictures from interlaced frames, one for each."""
+"""Deinterlacing, one full picture per frame."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -7,15 +7,15 @@ import av
 from av.filter import Graph
 from av.video.frame import VideoFrame
 
-_SMALLEST = 4  # pixels; the filter needs some lines above and below
+_SMALLEST = 4  # minimum side, pixels; the filter needs some lines above and below
 
 
 def deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
-    """The same number of frames in the same order, those marked as interlaced as full pictures.
+    """Yield the same number of frames in the same order, with interlaced frames as full pictures.
 
-    Each shows the moment of its first field (bwdif, which looks at one frame before and one after). Frames
-    before the first interlaced one pass untouched and at once; from then on one frame is held back. Time
-    stamps stay as they are.
+    Each picture shows the moment of its first field (bwdif, which reads one frame before and one after).
+    Frames before the first interlaced one pass unchanged and without delay; later ones are delayed by one
+    frame. Time stamps are unchanged.
     """
     graph: Graph | None = None
     made_for: tuple[object, ...] = ()
@@ -37,7 +37,7 @@ def deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
 
 
 def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) -> Iterator[VideoFrame]:
-    """Hands a frame over, or None for the end, and yields what comes out with its own time stamps."""
+    """Push a frame, or None for the end, and yield the finished frames with their own time stamps."""
     graph.push(frame)
     while True:
         try:
@@ -46,7 +46,7 @@ def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) 
             return
         assert isinstance(finished, VideoFrame)
         original = waiting.popleft()
-        # The filter counts in half ticks, for those who want a picture of each field.
+        # The filter counts in half ticks, to leave room for one picture per field.
         finished.pts, finished.time_base = original.pts, original.time_base
         finished.duration = original.duration
         yield finished

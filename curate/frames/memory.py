@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Return of freed memory to the operating system."""
 
 import ctypes
 import gc
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def give_back() -> None:
-    """Lets go of freed memory, where the C library keeps it.
+    """Return freed memory that the C library keeps to the operating system.
 
-    glibc does: buffers of pictures and motion vectors come and go in all sizes, and a worker that decodes 1080p for
-    five minutes holds twice the memory it uses. Frames whose side data was looked at are cycles, which Python would
-    collect some day.
+    glibc keeps it, since buffers of pictures and motion vectors come and go in all sizes. A worker that
+    decodes 1080p for five minutes then holds twice the memory it uses. Frames whose side data was read are
+    reference cycles, so they are collected first.
     """
     gc.collect()
     _trim()(0)

@@ -1,8 +1,8 @@
-"""A weights-free embedding of pictures: where light and dark lie, which way edges run, a little colour.
+"""Perceptual embedding of pictures without weights: light and dark, edge orientations and some colour.
 
-Meant for what needs no understanding: stitching, near-duplicates, search by example, and the offline default of
-the dataset's video embeddings. Structure weighs most, so that other encodings, sizes and hues stay near; edges
-are counted in cells and pooled, so that a slight crop does too.
+Used where no understanding is needed: stitching, near-duplicates, search by example, and the offline default
+of the dataset's video embeddings. Structure has the largest weight, so that other encodings, sizes and hues
+stay close. Edges are counted in cells and pooled, so that a slight crop stays close too.
 """
 
 import numpy as np
@@ -10,14 +10,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 PICTURE = (64, 36)
-"""(width, height) of the pictures that are described."""
+"""(width, height) of the embedded pictures."""
 
 DIMENSIONS = 264
 
-_LIGHT, _EDGES, _COLOUR = 0.7, 0.6, 0.25  # weights of the three parts; their squares count in the cosine
-_CELLS = (4, 3)  # columns and rows of the cells in which edges and colours are pooled
+_LIGHT, _EDGES, _COLOUR = (
+    0.7,
+    0.6,
+    0.25,
+)  # weights of the three parts; the cosine weights parts by their squares
+_CELLS = (4, 3)  # columns and rows of the pooling cells for edges and colours
 _ORIENTATIONS = 8
-_FLAT = 4.0  # grey levels: contrast below which a picture has no structure to speak of
+_FLAT = 4.0  # grey levels: contrast below which a picture has hardly any structure
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _COLOURFUL = 48.0  # levels of chroma that count as full colour
 
@@ -25,13 +29,14 @@ Floats = NDArray[np.float32]
 
 
 def describe(pictures: NDArray[np.uint8]) -> Floats:
-    """The descriptors of pictures; each depends on its own picture alone.
+    """Return the descriptors of pictures; each depends on its own picture alone.
 
     Args:
         pictures: uint8 [n, 36, 64, 3] RGB.
 
     Returns:
-        float32 [n, DIMENSIONS], unit length; the cosine of two is about 1 for the same scene and near 0 for others.
+        float32 [n, DIMENSIONS], unit length; the cosine of two is about 1 for the same scene and near 0 for
+        others.
     """
     rgb = pictures.astype(np.float32)
     luma = (rgb[..., 0] * _LUMA[0] + rgb[..., 1] * _LUMA[1]) + rgb[..., 2] * _LUMA[2]
@@ -42,19 +47,19 @@ def describe(pictures: NDArray[np.uint8]) -> Floats:
     ]
     whole = np.concatenate(parts, axis=1)
     lengths = _lengths(whole)
-    even = lengths[:, 0] < 1e-6  # one even grey: all such pictures are alike
+    even = lengths[:, 0] < 1e-6  # one even grey: all such pictures get the same descriptor
     whole[even, -1], lengths[even] = 1.0, 1.0
     return np.asarray(whole / lengths, np.float32)
 
 
 def pool(descriptors: NDArray[np.floating]) -> Floats:
-    """The embedding of a clip from the descriptors [n, DIMENSIONS] of its pictures: their mean, unit length."""
+    """Return the embedding of a clip: the mean of its picture descriptors [n, DIMENSIONS], scaled to unit length."""
     mean = np.asarray(descriptors, np.float32).mean(axis=0)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), np.float32)
 
 
 def embed_pictures(pictures: NDArray[np.uint8]) -> NDArray[np.float16]:
-    """The embedding of a clip from pictures uint8 [n, h, w, 3] of any size; float16 [DIMENSIONS], unit length."""
+    """Embed a clip from pictures uint8 [n, h, w, 3] of any size; float16 [DIMENSIONS], unit length."""
     small = [
         np.asarray(Image.fromarray(picture).resize(PICTURE, Image.Resampling.BOX)) for picture in pictures
     ]
@@ -62,13 +67,13 @@ def embed_pictures(pictures: NDArray[np.uint8]) -> NDArray[np.float16]:
 
 
 def _light(luma: Floats) -> Floats:
-    """Luminance in 16 x 9 cells less its mean, [n, 144]."""
+    """Return the luminance in 16 x 9 cells minus its mean, [n, 144]."""
     cells = luma.reshape(-1, 9, 4, 16, 4).mean(axis=(2, 4)).reshape(-1, 144)
     return np.asarray(cells - cells.mean(axis=1, keepdims=True), np.float32)
 
 
 def _edges(luma: Floats) -> Floats:
-    """How much edge of which orientation lies in each cell, less the cell's mean, [n, 96]."""
+    """Return histograms of edge orientations, weighted by strength, per cell, minus each cell's mean, [n, 96]."""
     down, right = np.gradient(luma, axis=(1, 2))
     strength = np.hypot(down, right)
     bins = (np.arctan2(down, right) % np.pi / np.pi * _ORIENTATIONS).astype(np.intp) % _ORIENTATIONS
@@ -84,7 +89,7 @@ def _edges(luma: Floats) -> Floats:
 
 
 def _colour(rgb: Floats, luma: Floats) -> Floats:
-    """Mean chroma of each cell, [n, 24], at most about unit length."""
+    """Return the mean chroma of each cell, [n, 24], with a norm of about 1 at most."""
     columns, rows = _CELLS
     chroma = np.stack([rgb[..., 2] - luma, rgb[..., 0] - luma], axis=-1)
     cells = chroma.reshape(-1, rows, 36 // rows, columns, 64 // columns, 2).mean(axis=(2, 4))
@@ -93,7 +98,7 @@ def _colour(rgb: Floats, luma: Floats) -> Floats:
 
 
 def _unit(values: Floats, floor: float) -> Floats:
-    """Unit length, or less where there is hardly anything, [n, D]."""
+    """Scale rows to unit length, or to less where their length is below the floor, [n, D]."""
     return np.asarray(values / np.maximum(_lengths(values), floor), np.float32)
 
 

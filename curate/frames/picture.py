@@ -1,4 +1,4 @@
-"""Pictures as clips hold them: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
+"""Conversion of frames to the format of clips: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
 
 import re
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ class Geometry:
 
 
 def geometry(frame: VideoFrame, pixel_aspect: Fraction | None) -> Geometry:
-    """The size a clip made from this decoded frame has.
+    """Return the size of a clip made from a decoded frame.
 
     Args:
-        frame: as decoded.
-        pixel_aspect: width of a stored pixel over its height; None or 0 when unknown, taken as square.
+        frame: Decoded frame.
+        pixel_aspect: Width of a stored pixel over its height; None or 0 when unknown, taken as square.
     """
     width, height = frame.width, frame.height
     if pixel_aspect:
@@ -50,10 +50,10 @@ def geometry(frame: VideoFrame, pixel_aspect: Fraction | None) -> Geometry:
 
 
 class Finisher:
-    """Turns decoded frames into finished pictures of one size.
+    """Converter from decoded frames to finished pictures of one size.
 
-    Frames that are finished already pass untouched, so that nothing is lost twice. A source that changes
-    its size on the way is scaled to the size it began with.
+    Frames that are finished already pass unchanged, without another loss. Where a source changes its size
+    midway, pictures are scaled to the first size.
     """
 
     def __init__(self, target: Geometry) -> None:
@@ -62,8 +62,8 @@ class Finisher:
         self._turn, self._rotation = Turn(), 0
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
-        """The finished picture of one decoded frame; time stamps are left to the caller."""
-        # A frame whose side data was looked at is freed by nothing but the garbage collector.
+        """Return the finished picture of a decoded frame; time stamps are left to the caller."""
+        # A frame whose side data was read is freed only by the garbage collector.
         if frame.key_frame or frame.rotation != self._rotation:
             self._turn, self._rotation = turn_of(frame), frame.rotation
         turn = self._turn
@@ -74,11 +74,11 @@ class Finisher:
         if not _narrows(frame):
             return self._shaped(frame, self._to_shape(frame, turn))
         narrowed = _narrowed(frame)
-        # Set only now: scaling a tagged frame converts it to another matrix and leaves it without tags.
+        # Tags are set last: scaling a tagged frame converts its matrix and drops the tags.
         return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
 
     def _to_shape(self, frame: VideoFrame, turn: Turn) -> tuple[str, ...]:
-        """Filters that give a frame range, format, orientation and size."""
+        """Return the filters that convert a frame's range, format, orientation and size."""
         steps = []
         if frame.color_range == _FULL_RANGE:
             steps.append("scale=out_range=limited")
@@ -89,7 +89,7 @@ class Finisher:
         if upright != (self._target.width, self._target.height):
             lost = (upright[0] - self._target.width, upright[1] - self._target.height)
             if max(lost) <= 1 and min(lost) >= 0:
-                # An odd row or column cannot be said in 4:2:0; dropping it keeps the others as they are.
+                # 4:2:0 cannot express an odd row or column; dropping it leaves the others unchanged.
                 steps.append(f"crop={self._target.width}:{self._target.height}:0:0")
             else:
                 steps.append(f"scale={self._target.width}:{self._target.height}:flags=area")
@@ -98,7 +98,7 @@ class Finisher:
 
 
 class _Chain:
-    """Filters in a row, kept while frames are of one kind."""
+    """Filter graph, rebuilt when the kind of frames changes."""
 
     def __init__(self) -> None:
         self._graph: Graph | None = None
@@ -118,7 +118,7 @@ class _Chain:
 
 
 def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
-    """Filters that make of an HDR frame what is tone-mapped."""
+    """Return the filters that convert an HDR frame to the input format of tone mapping."""
     if frame.format.name == tone_map.FORMAT and frame.color_range != _FULL_RANGE:
         return ()
     return (
@@ -134,15 +134,16 @@ def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
 
 
 def _narrows(frame: VideoFrame) -> bool:
-    """Whether the samples of a frame are rounded to 8 bits before anything else.
+    """Return True when a frame's samples are rounded to 8 bits before any filter.
 
-    swscale converts tagged frames to another matrix besides, a level too dark, and takes three times as long.
+    swscale would take three times as long. It would also convert the matrix of tagged frames, one level too
+    dark.
     """
     return _DEEP.fullmatch(frame.format.name) is not None and frame.color_range != _FULL_RANGE
 
 
 def _narrowed(frame: VideoFrame) -> VideoFrame:
-    """The frame in 8 bits, each sample rounded to the nearest value; without tags."""
+    """Return the frame in 8 bits, each sample rounded to the nearest value, without tags."""
     deep = _DEEP.fullmatch(frame.format.name)
     assert deep is not None
     bits = int(deep[2]) - 8

@@ -1,4 +1,4 @@
-"""Opening a raw video safely and choosing its picture stream."""
+"""Safe opening of a raw video, and the choice of its video stream."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ _IO_BUFFER_BYTES = 1 << 20
 
 _COUNTED, _COUNTED_BYTES = 250, 1 << 26
 _STILLS = 20
-"""A stream with fewer than a twentieth of another one's frames holds stills: a motion photo's, or thumbnails."""
+"""Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
 
 
 class SourceError(Exception):
-    """Why a source gives no clips, in words for ``accounting.parquet``; stages turn it into a record."""
+    """Reason why a source gives no clips, in words for ``accounting.parquet``; stages turn it into a record."""
 
 
 @contextmanager
@@ -35,16 +35,18 @@ def open_video(
     motion_vectors: bool = False,
     containers: str = CONTAINERS,
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The container in ``file`` and its picture stream, closed on exit.
+    """Open the container in ``file`` and yield it with its main video stream; close it on exit.
 
     Args:
-        file: seekable, at its start.
-        max_pixels: of one picture; the decoder refuses larger ones before it takes memory for them.
-        motion_vectors: whether frames carry the codec's motion vectors as side data, where it has any.
-        containers: FFmpeg's names of those that may be read.
+        file: Seekable file, at its start.
+        max_pixels: Maximum pixels per picture; the decoder rejects larger pictures before it allocates
+            memory.
+        motion_vectors: True to export the codec's motion vectors as side data of frames, where the codec has
+            any.
+        containers: Accepted container formats, by their names in FFmpeg.
 
     Raises:
-        SourceError: no container can be read, or it holds no picture stream.
+        SourceError: The file is no accepted container, or holds no video stream.
     """
     container = _opened(file, max_pixels, containers)
     frames = {stream.index: stream.frames for stream in _pictures(container)}
@@ -55,7 +57,7 @@ def open_video(
         container = _opened(file, max_pixels, containers)
     with container:
         stream = _choose_picture(container, frames)
-        # One thread decodes the same way every time, damaged streams too; sources run side by side instead.
+        # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1
         options = {"max_pixels": str(max_pixels)}
@@ -85,7 +87,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
 
 
 def _counted(container: InputContainer) -> dict[int, int]:
-    """Number of frames of each picture stream at a container's beginning, by index; it is read for nothing else."""
+    """Count the frames of each video stream at the beginning of a container, by stream index."""
     streams = _pictures(container)
     counts = {stream.index: 0 for stream in streams}
     seen_bytes = 0
@@ -95,13 +97,13 @@ def _counted(container: InputContainer) -> dict[int, int]:
             seen_bytes += packet.size
             if max(counts.values()) >= _COUNTED or seen_bytes >= _COUNTED_BYTES:
                 break
-    except (av.error.FFmpegError, OSError):  # decoding will tell
+    except (av.error.FFmpegError, OSError):  # the decoder will report it
         pass
     return counts
 
 
 def _pictures(container: InputContainer) -> list[VideoStream]:
-    """The streams that are neither cover art nor previews."""
+    """Return the video streams except cover art and thumbnails."""
     return [
         stream
         for stream in container.streams.video
@@ -110,7 +112,7 @@ def _pictures(container: InputContainer) -> list[VideoStream]:
 
 
 def _choose_picture(container: InputContainer, frames: dict[int, int]) -> VideoStream:
-    """The stream a viewer sees: a film before stills and thumbnails, default before others, then the largest."""
+    """Choose the stream that a player shows: films before stills, default before others, then the largest."""
     candidates = _pictures(container)
     if not candidates:
         raise SourceError("has no video stream")

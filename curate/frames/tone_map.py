@@ -1,7 +1,7 @@
-"""Tone mapping of whole HDR pictures: what each YCbCr sample becomes is computed once and then looked up.
+"""Tone mapping of whole HDR pictures by lookup tables, whose entries are computed on first use.
 
-Chroma is mapped where it lies, with the mean of the four luma samples around it, so that nothing is resampled. Tables
-are filled with what the footage shows: a film holds a few thousand of all pairs of Cb and Cr.
+Chroma is mapped at its own resolution, with the mean of the four luma samples around it, so that nothing is
+resampled. Tables are filled on demand: a film holds a few thousand of all pairs of Cb and Cr.
 """
 
 from functools import cache
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from curate.frames import hdr
 
 FORMAT = "yuv420p10le"
-"""What is mapped, in limited range with the matrix of BT.2020."""
+"""Input format of the mapping, limited range, BT.2020 matrix."""
 
-_BT709 = 1  # of primaries, transfer and matrix in ITU-T H.273
+_BT709 = 1  # code of BT.709 primaries, transfer and matrix in ITU-T H.273
 _LIMITED_RANGE = 1
 _BITS = 10
-_PAIR_BITS = 1  # last bits of Cb and of Cr that do not count for chroma
-_GROUP_BITS = 2  # and for luma
-_MEAN_BITS = 3  # of the mean of luma that do not count for chroma
-_COMPUTED_STEP = 4  # codes of luma between which entries of luma lie on a line
+_PAIR_BITS = 1  # low bits of Cb and of Cr ignored for chroma
+_GROUP_BITS = 2  # low bits of Cb and of Cr ignored for luma
+_MEAN_BITS = 3  # low bits of the luma mean ignored for chroma
+_COMPUTED_STEP = 4  # luma codes between computed entries; entries in between are interpolated
 _CODES = 1 << _BITS
 _PAIRS = _CODES >> _PAIR_BITS
 _GROUPS = _CODES >> _GROUP_BITS
 _MEANS = _CODES >> _MEAN_BITS
-_BLOCK_PIXELS = 1 << 15  # that stay in the cache
+_BLOCK_PIXELS = 1 << 15  # block size that stays in the CPU cache
 _FILLED_AT_ONCE = 128
-_STEPS = 1 << 14  # of curves
+_STEPS = 1 << 14  # resolution of curves
 _PEAK_NITS = 10_000.0
 
 _KR, _KB = 0.2627, 0.0593  # ITU-R BT.2020
@@ -44,12 +44,12 @@ Numbers = NDArray[np.int64] | NDArray[np.float64] | Floats
 
 @cache
 def tone_mapper(transfer: int) -> "ToneMapper":
-    """The mapper of a transfer (`hdr.PQ` or `hdr.HLG`), one per process."""
+    """Return this process's mapper of a transfer function (`hdr.PQ` or `hdr.HLG`)."""
     return ToneMapper(transfer)
 
 
 class ToneMapper:
-    """Maps frames to 8-bit SDR of BT.709; up to 140 MB of memory where a film shows every colour, mostly 10.
+    """Mapper from HDR frames to 8-bit BT.709 SDR; takes 10 MB of memory for usual films, 140 MB with every colour.
 
     Args:
         transfer: `hdr.PQ` or `hdr.HLG`.
@@ -57,19 +57,19 @@ class ToneMapper:
 
     def __init__(self, transfer: int) -> None:
         self._curves = _Curves(transfer)
-        # Memory of entries that are never filled is never taken. No sample is 0 in limited range: that is no entry.
+        # Unfilled entries take no physical memory. A 0 marks them, since no sample is 0 in limited range.
         self._luma = np.zeros((_GROUPS**2, _CODES), np.uint8)
         self._chroma = np.zeros((_PAIRS**2, _MEANS, 2), np.uint8)
-        # Fresh memory for every frame costs as much as the sums in it.
+        # Allocating memory for every frame would cost as much as the arithmetic.
         self._places = np.empty(_BLOCK_PIXELS, np.int64)
         self._found = np.empty(_BLOCK_PIXELS, np.uint8)
 
     def __call__(self, frame: VideoFrame) -> VideoFrame:
-        """The mapped picture of a frame of `FORMAT`, with tags, without side data."""
+        """Return the mapped picture of a frame in `FORMAT`, with tags, without side data."""
         y, u, v = _planes(frame, "<u2")
         mapped = VideoFrame(frame.width, frame.height, "yuv420p")
         luma, blue, red = _planes(mapped, np.uint8)
-        # An odd last row or column is done by itself, as if it were there twice.
+        # An odd last row or column is padded by its own copy.
         height, width = y.shape[0] // 2 * 2, y.shape[1] // 2 * 2
         if (height, width) != y.shape:
             whole = np.pad(y, ((0, y.shape[0] - height), (0, y.shape[1] - width)), mode="edge")
@@ -84,10 +84,10 @@ class ToneMapper:
         return mapped
 
     def _map_rows(self, y: Codes, u: Codes, v: Codes, luma: Bytes, blue: Bytes, red: Bytes) -> None:
-        """Map planes of even size, block by block, into 8-bit ones."""
+        """Map planes of even size to 8-bit planes, block by block."""
         columns = u.shape[1]
         at_once = max(1, _BLOCK_PIXELS // (4 * columns))
-        if 4 * columns > _BLOCK_PIXELS:  # a row alone is more
+        if 4 * columns > _BLOCK_PIXELS:  # a single row exceeds the block
             half = columns // 2
             for part, wide in (
                 (slice(None, half), slice(None, 2 * half)),
@@ -107,7 +107,7 @@ class ToneMapper:
         entries <<= _BITS - _MEAN_BITS
         entries += means
         table = self._chroma.view(np.uint16).reshape(-1)
-        # Codes of more than 10 bits are nobody's; "wrap" keeps them inside the tables, and needs no check.
+        # Invalid codes of more than 10 bits are wrapped into the tables, which is cheaper than a check.
         chroma = table.take(entries, mode="wrap")
         groups = _joined(u >> _GROUP_BITS, v >> _GROUP_BITS, _BITS - _GROUP_BITS)
         if not chroma.all():
@@ -126,7 +126,7 @@ class ToneMapper:
         luma[:] = found
 
     def _fill(self, groups: NDArray[np.int64]) -> None:
-        """Compute the entries of these groups of chroma, for luma and for the pairs in them."""
+        """Compute the table entries of chroma groups, for luma and for the chroma pairs in them."""
         each = 1 << _GROUP_BITS - _PAIR_BITS
         within = np.arange(each)
         means = _middle(np.arange(_MEANS), _MEAN_BITS)[:, 0]
@@ -147,7 +147,7 @@ class ToneMapper:
 class _Curves:
     """`hdr.tone_map` of YCbCr samples, by curves of one variable.
 
-    Tables and plain float32 arithmetic give the same numbers on every processor; powers do not.
+    Tables and plain float32 arithmetic give the same numbers on every processor; power functions do not.
     """
 
     def __init__(self, transfer: int) -> None:
@@ -155,7 +155,7 @@ class _Curves:
         self._hlg = transfer == hdr.HLG
         light = hdr.hlg_to_scene(steps) * 1000 if self._hlg else hdr.pq_to_nits(steps)
         self._light = (light / _PEAK_NITS).astype(np.float32)
-        # The other curves are steep at 0, and so are made over square roots.
+        # The other curves are steep at 0, so they are tabulated over square roots.
         self._system = ((steps**2) ** 0.2).astype(np.float32)
         nits = np.maximum(steps**2 * _PEAK_NITS, 1e-6)
         self._gain = (hdr.eetf(nits) / nits * (_PEAK_NITS / hdr.SDR_WHITE_NITS)).astype(np.float32)
@@ -163,7 +163,7 @@ class _Curves:
         self._to_709 = hdr.BT2020_TO_BT709.astype(np.float32)
 
     def mapped(self, y: Numbers, u: Numbers, v: Numbers) -> tuple[Floats, Floats, Floats]:
-        """Y, Cb and Cr of limited range, BT.709, in codes of 8 bits, of 10-bit codes of BT.2020 that broadcast."""
+        """Convert 10-bit BT.2020 codes (broadcastable) to 8-bit BT.709 codes of Y, Cb and Cr, limited range."""
         luma = ((y - 64) / 876).astype(np.float32)
         blue = luma + ((u - 512) / 896 * (2 - 2 * _KB)).astype(np.float32)
         red = luma + ((v - 512) / 896 * (2 - 2 * _KR)).astype(np.float32)
@@ -193,13 +193,13 @@ class _Curves:
 
 
 def _at(curve: Floats, of: Floats) -> Floats:
-    """A curve at values, those outside of 0 to 1 brought inside."""
+    """Look up a curve at values, clipped to 0 to 1."""
     places = (of.clip(0, 1) * np.float32(_STEPS) + np.float32(0.5)).astype(np.intp)
     return np.asarray(curve[places])
 
 
 def _middle(places: NDArray[np.int64], bits: int) -> Floats:
-    """The middles of the codes that share all but the last bits, [n, 1]."""
+    """Return the mean code of each group of codes that share all but the low bits, [n, 1]."""
     return ((places << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
 
 
@@ -215,7 +215,7 @@ def _rounded(codes: Floats) -> Bytes:
 
 
 def _planes(frame: VideoFrame, kind: Any) -> list[NDArray[Any]]:
-    """The samples of each plane, [height, width], without what pads lines."""
+    """Return the samples of each plane, [height, width], without line padding."""
     return [
         np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[:, : plane.width]
         for plane in frame.planes

@@ -1,9 +1,10 @@
-"""How pleasing people find a picture: a small head on the CLIP embedding, from a file of weights.
+"""Aesthetic score: a small head on the CLIP embedding, from a file of weights.
 
-Two published layouts are read, both by their tensors' names and shapes: one linear layer ("weight", "bias":
-github.com/LAION-AI/aesthetic-predictor), and five of them in a row ("layers.0.weight" ...:
-github.com/christophschuhmann/improved-aesthetic-predictor). Nothing bends between the five, only dropout lies
-there while training, so they are one linear map as well, and are multiplied out when read.
+Two published layouts are recognized by their tensors' names and shapes. One is a single linear layer
+("weight", "bias": github.com/LAION-AI/aesthetic-predictor). The other is five of them in a row
+("layers.0.weight" ...: github.com/christophschuhmann/improved-aesthetic-predictor). There is no activation
+between the five, only dropout during training, so they are one linear map too, and are multiplied out on
+loading.
 """
 
 import hashlib
@@ -34,10 +35,10 @@ class AestheticConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class AestheticHead:
-    """The head, loaded.
+    """Aesthetic head, loaded from its file.
 
     Raises:
-        UsageError: there is no such file, or it holds another kind of head.
+        UsageError: There is no such file, or it holds another kind of head.
     """
 
     def __init__(self, config: AestheticConfig) -> None:
@@ -49,10 +50,10 @@ class AestheticHead:
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def check(self, width: int) -> None:
-        """Passes when embeddings of ``width`` numbers fit.
+        """Check that embeddings of ``width`` numbers fit the head.
 
         Raises:
-            UsageError: they do not.
+            UsageError: The width differs.
         """
         if width != len(self._weight):
             raise UsageError(
@@ -61,26 +62,26 @@ class AestheticHead:
             )
 
     def score(self, frames: Floats) -> float:
-        """The score of a clip from its pictures' CLIP vectors, float32 [n, D], unit length."""
+        """Score a clip by the CLIP vectors of its pictures, float32 [n, D], unit length."""
         self.check(frames.shape[1])
         scores = picture_scores(frames, self._weight, self._bias)
         return float(scores.min() if self._config.reduce == "min" else scores.mean())
 
 
 def picture_scores(frames: Floats, weight: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
-    """Scores [n] of vectors [n, D] of unit length, with a head of `flattened`."""
+    """Return the scores [n] of unit vectors [n, D] under a head from `flattened`."""
     return np.asarray(frames.astype(np.float64) @ weight + bias, np.float64)
 
 
 def flattened(tensors: dict[str, Floats], name: str) -> tuple[NDArray[np.float64], float]:
-    """A row of linear layers as one: weight [D] and bias.
+    """Multiply a row of linear layers out to one: weight [D] and bias.
 
     Args:
         tensors: "weight" and "bias", or "layers.N.weight" and "layers.N.bias".
-        name: of the head, for the message.
+        name: Name of the head, for the error message.
 
     Raises:
-        UsageError: it is no such row.
+        UsageError: The tensors are no such row.
     """
     layers = sorted(
         (int(key.split(".")[1]) if key.startswith("layers.") else 0, key.removesuffix("weight"))

@@ -1,4 +1,4 @@
-"""Pictures of an encoded clip at evenly spaced times, for models that look at clips."""
+"""Evenly spaced pictures of an encoded clip, the input of clip models."""
 
 import io
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from loader.errors import UsageError
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a stage has no result for a clip, in words for ``accounting.parquet``."""
+    """Reason why a stage has no result for a clip, in words for ``accounting.parquet``."""
 
     reason: str
 
 
 class ClipError(Exception):
-    """Why a clip gives no pictures, in words; stages turn it into a `Fault`."""
+    """Reason why a clip gives no pictures, in words; stages turn it into a `Fault`."""
 
 
 def clip_pictures(
@@ -30,25 +30,26 @@ def clip_pictures(
     count: int | None = None,
     size: int | tuple[int, int] | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Decodes a clip once, in one thread, and keeps evenly spaced pictures of it.
+    """Decode a clip once, in one thread, and return evenly spaced pictures.
 
-    With ``fps`` the pictures are those shown at 0, 1 / fps, 2 / fps ... seconds. With ``count`` they are those
-    in the middle of ``count`` equal parts of the clip. With both, ``count`` limits how many ``fps`` may give.
-    No frame comes twice: a clip of fewer frames gives fewer pictures.
+    With ``fps`` the pictures are those shown at 0, 1 / fps, 2 / fps ... seconds. With ``count`` they are in
+    the middle of ``count`` equal parts of the clip. With both, ``count`` limits the pictures of ``fps``. No
+    frame is returned twice: a clip of fewer frames gives fewer pictures.
 
     Args:
-        data: of a constant-rate clip.
-        fps: pictures per second.
-        count: pictures at most.
-        size: pixels of the pictures' short side, where the aspect is kept and nothing is enlarged; or (width,
-            height), whatever the clip's aspect. None: as encoded.
+        data: Bytes of a clip with a constant frame rate.
+        fps: Pictures per second.
+        count: Maximum number of pictures.
+        size: Short side of the pictures, pixels, with the clip's aspect and without enlargement; or (width,
+            height), whatever the clip's aspect. None: the encoded size.
 
     Returns:
-        Pictures, uint8 [n, height, width, 3] RGB, and when each is shown, float64 [n] seconds after the first frame.
+        Pictures, uint8 [n, height, width, 3] RGB, and their display times, float64 [n], seconds after the
+        first frame.
 
     Raises:
-        ClipError: the bytes are no clip, or not all its frames decode.
-        UsageError: a number is not above zero.
+        ClipError: The bytes are no clip, or some of its frames do not decode.
+        UsageError: A number is not above zero.
     """
     for name, value in (("fps", fps), ("count", count), ("size", size)):
         if value is not None and not (min(value) if isinstance(value, tuple) else value) > 0:
@@ -76,7 +77,7 @@ def clip_pictures(
 
 
 def _wanted(frames: int, rate: float, fps: float | None, count: int | None) -> list[int]:
-    """Frame numbers, rising: the frame shown at a time is the last that began before it."""
+    """Return rising frame numbers; the frame shown at a time is the last one that began before it."""
     if fps is not None:
         shown = np.arange(0, frames / rate, 1 / fps) * rate
         numbers = np.unique(np.floor(shown + 1e-6).astype(int).clip(0, frames - 1))

@@ -1,4 +1,4 @@
-"""Where models run, and running them so that the same input gives the same numbers."""
+"""Devices of models, and inference that gives the same numbers for the same input."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def pick_device(wanted: Device) -> str:
-    """The device meant, "cpu" or "cuda"; "auto" means the GPU where there is one.
+    """Return "cpu" or "cuda"; "auto" means the GPU where there is one.
 
     Raises:
-        UsageError: a GPU is asked for, and there is none.
+        UsageError: A GPU is configured, and there is none.
     """
     import torch
 
@@ -32,9 +32,9 @@ def pick_device(wanted: Device) -> str:
 
 @contextmanager
 def inference(device: str, threads: int) -> Iterator[None]:
-    """No gradients; bfloat16 on the GPU; on the CPU float32 with ``threads`` threads.
+    """Disable gradients; use bfloat16 on the GPU, and float32 with ``threads`` threads on the CPU.
 
-    How many threads share a product decides the order of its sums, and so its last bits.
+    The number of threads decides the order of sums in a product, and so its last bits.
     """
     import torch
 
@@ -48,10 +48,11 @@ def inference(device: str, threads: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Keep numpy's matrix products on one thread.
+    """Limit numpy's matrix products to one thread.
 
-    Sources run side by side instead. On a busy machine the threads of small products spin for each other and cost
-    several times the product; how many there are would also decide the last bits of its sums.
+    Parallelism comes from other sources instead. On a busy machine the threads of small products spin for
+    each other and cost several times the product. The number of threads would also decide the last bits of
+    sums.
     """
     limit: AbstractContextManager[object] = _thread_pools().limit(limits=1, user_api="blas")
     return limit
@@ -59,13 +60,13 @@ def one_thread() -> AbstractContextManager[object]:
 
 @cache
 def _thread_pools() -> Any:
-    import numpy  # noqa: F401  # only libraries that are loaded are found
+    import numpy  # noqa: F401  # the controller finds loaded libraries only
 
     return ThreadpoolController()
 
 
 def weights_sha256(model: "nn.Module") -> str:
-    """Hex digest of all tensors of a model, by name: the same for the same weights in any file format."""
+    """Return the hex digest of a model's tensors by name, independent of the file format."""
     import torch
 
     digest = hashlib.sha256()

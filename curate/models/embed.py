@@ -1,4 +1,4 @@
-"""A vector of what a clip shows: from a CLIP model, or weights-free from its pictures."""
+"""Video embedding of a clip: from a CLIP model, or perceptual without weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ class EmbedConfig(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True)
 class Embedding:
-    """What a model sees in a clip.
+    """Embedding of a clip and of its pictures.
 
     Attributes:
-        vector: [D], unit length up to rounding, in the type it is stored in.
-        frames: float32 [n, D], unit length: of each picture.
+        vector: [D], unit length up to rounding, in the stored dtype.
+        frames: float32 [n, D]: vector of each picture, unit length.
         times_s: float64 [n], seconds after the clip's start.
     """
 
@@ -59,7 +59,7 @@ class Embedding:
 
 
 class ClipEmbedder:
-    """Clips -> embeddings. The model is loaded at its first use, and stays behind when this is pickled."""
+    """Function from clips to embeddings. The model is loaded on first use and not pickled."""
 
     def __init__(self, config: EmbedConfig) -> None:
         if config.backend == "none":
@@ -71,17 +71,17 @@ class ClipEmbedder:
         return {**self.__dict__, "_model": None}
 
     def check(self) -> None:
-        """Finds out whether the model can be had: looks for its weights, then loads it once.
+        """Check that the model is available: find its weights, then load it once.
 
         Raises:
-            UsageError: it cannot, and what to do.
+            UsageError: The model is not available; the message says what to do.
         """
         if self._config.backend == "open_clip":
             check_weights(self._config.model, self._config.pretrained)
             self._loaded()
 
     def fingerprint(self) -> dict[str, str]:
-        """Model and sha256 of its weights, for the manifest."""
+        """Return the model's name and the sha256 of its weights, for the manifest."""
         if self._config.backend == "perceptual":
             return {"model": "perceptual"}
         model = self._open_clip()
@@ -93,7 +93,7 @@ class ClipEmbedder:
         return {"model": name, "weights_sha256": model.sha256}
 
     def __call__(self, clips: Sequence[bytes]) -> list[Embedding | Fault]:
-        """An embedding of each clip, or why there is none; never depends on which clips come together."""
+        """Return an embedding or a fault for each clip; results do not depend on the batch."""
         model = self._loaded()
         results: list[Embedding | Fault] = []
         for start in range(0, len(clips), self._config.batch_clips):
@@ -101,14 +101,14 @@ class ClipEmbedder:
         return results
 
     def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> Floats:
-        """Vector of each picture, uint8 [h, w, 3] RGB; float32 [n, D], unit length."""
+        """Embed pictures, uint8 [h, w, 3] RGB; float32 [n, D], unit length."""
         return np.concatenate(self._loaded().encode([picture[None] for picture in pictures], 1))
 
     def text(self, words: Sequence[str]) -> Floats:
-        """Vector of each text, float32 [n, D], unit length, to be compared with those of pictures.
+        """Embed texts for comparison with pictures, float32 [n, D], unit length.
 
         Raises:
-            UsageError: the backend knows no words.
+            UsageError: The backend has no text encoder.
         """
         return self._open_clip().texts(words)
 
@@ -155,7 +155,7 @@ class ClipEmbedder:
 
 
 def pooled(frames: Floats) -> Floats | None:
-    """The mean of unit vectors, float32 [n, D], at unit length; None where that means nothing."""
+    """Return the mean of unit vectors, float32 [n, D], at unit length; None where it is not finite or zero."""
     mean = frames.astype(np.float64).mean(axis=0)
     length = float(np.linalg.norm(mean))
     if not np.isfinite(length) or length < 1e-6:
@@ -164,7 +164,7 @@ def pooled(frames: Floats) -> Floats | None:
 
 
 class _Perceptual:
-    """The weights-free embedding behind the same interface."""
+    """Perceptual embedding behind the interface of `OpenClip`."""
 
     picture_size = PICTURE
 

@@ -1,4 +1,4 @@
-"""A transformers model as the configuration names it: by its folder, or by its name on a hub."""
+"""Model of transformers in the configuration, as a folder or as a name on the hub."""
 
 import hashlib
 import pickle
@@ -20,24 +20,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NamedModel:
-    """Key and value of the configuration that name a model, and getting from there to its parts.
+    """Configuration key and value of a model, with loaders for its parts.
 
     Attributes:
-        key: "captions.model".
-        name: folder, or OWNER/NAME on a hub.
+        key: Configuration key, such as "captions.model".
+        name: Folder, or OWNER/NAME on the hub.
     """
 
     key: str
     name: str
 
     def check_files(self, weights: Sequence[str] = ("*.safetensors",)) -> None:
-        """Finds out whether the files can be had.
+        """Check that the files are available.
 
         Args:
-            weights: patterns, one of which some file must fit.
+            weights: Patterns; some file must match one of them.
 
         Raises:
-            UsageError: they cannot, and what to do.
+            UsageError: The files are not available; the message says what to do.
         """
         folder = local_folder(self.name)
         if folder is None:
@@ -49,14 +49,14 @@ class NamedModel:
         elif not _holds(folder, weights):
             raise UsageError(f"{self.key}={folder} holds no weights; put model.safetensors there")
         elif not _holds(folder, _TOKENIZERS):
-            # transformers would make up an empty one, to which every word is unknown.
+            # transformers would create an empty one, in which every word is unknown.
             raise UsageError(f"{self.key}={folder} holds no tokenizer; put tokenizer.json there")
 
     def folder(self) -> Path:
-        """Where the files lie, fetched from the hub where the name means one there.
+        """Return the folder of the files, after a download for a name on the hub.
 
         Raises:
-            UsageError: they cannot be had.
+            UsageError: The files are not available.
         """
         folder = local_folder(self.name)
         if folder is not None:
@@ -66,34 +66,34 @@ class NamedModel:
         return self.guarded(lambda: Path(snapshot_download(self.name, allow_patterns=list(_FILES))))
 
     def source(self) -> str:
-        """What transformers is told: the folder, or the name on a hub."""
+        """Return the argument for transformers: the folder, or the name on the hub."""
         return str(local_folder(self.name) or self.name)
 
     def config(self) -> Any:
-        """The model's own configuration.
+        """Load the model's own configuration.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: The configuration cannot be read.
         """
         import transformers
 
         return self.guarded(lambda: transformers.AutoConfig.from_pretrained(self.source()))
 
     def tokenizer(self) -> Any:
-        """The model's tokenizer.
+        """Load the model's tokenizer.
 
         Raises:
-            UsageError: it cannot be loaded.
+            UsageError: The tokenizer cannot be loaded.
         """
         import transformers
 
         return self.guarded(lambda: transformers.AutoTokenizer.from_pretrained(self.source()))
 
     def check_vocabulary(self, model: Any, tokenizer: Any) -> None:
-        """Passes when the model knows every token.
+        """Check that the model has an embedding for every token of the tokenizer.
 
         Raises:
-            UsageError: it does not.
+            UsageError: The tokenizer has more tokens.
         """
         if len(tokenizer) > model.get_input_embeddings().num_embeddings:
             raise UsageError(
@@ -101,9 +101,9 @@ class NamedModel:
             )
 
     def identity(self, library: Literal["transformers", "vllm"]) -> dict[str, str]:
-        """What the model is, for provenance: name, sha256 of configuration and weights, and what runs it.
+        """Return the provenance: name, sha256 of configuration and weights, and version of the library.
 
-        A folder gives only its last part as the name, so that the same model may lie elsewhere tomorrow.
+        A folder is named by its last part alone, so that moving the model changes nothing.
         """
         named = local_folder(self.name)
         folder = self.folder()
@@ -115,10 +115,10 @@ class NamedModel:
         }
 
     def guarded(self, load: Callable[[], T]) -> T:
-        """What ``load`` gives; its failures become one sentence.
+        """Return the result of ``load``, and turn its failures into one sentence.
 
         Raises:
-            UsageError: it failed.
+            UsageError: Loading failed.
         """
         from jinja2 import TemplateError
         from safetensors import SafetensorError
@@ -145,7 +145,7 @@ class NamedModel:
 
 @lru_cache(maxsize=1)
 def _quiet() -> None:
-    """Let transformers say nothing below an error: its bars and advice would stand among our own progress."""
+    """Silence transformers below errors: its bars and hints would mix with our own progress."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Models named on a hub: whether they can be had, known before anything waits for a network."""
+"""Availability of models on the hub, checked before any work."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ _TIMEOUT_S = 10.0
 
 
 def check_hub(repository: str, asked: str) -> None:
-    """Passes when the hub answers for a model or the machine's cache holds it.
+    """Check that the hub has a model or that the machine's cache holds it.
 
     Args:
-        repository: "owner/name".
-        asked: key and value of the configuration that named it, for the message.
+        repository: Name of the form "owner/name".
+        asked: Configuration key and value that name it, for the message.
 
     Raises:
-        UsageError: neither; it says what to do.
+        UsageError: Neither has it; the message says what to do.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -38,16 +38,16 @@ def check_hub(repository: str, asked: str) -> None:
 
 
 def hub_commit(repository: str) -> str:
-    """The commit of a model that would be used now: the hub's, or without the hub that of this machine's cache.
+    """Return the commit of a model that would be used now: the hub's, or without the hub that of the cache.
 
     Raises:
-        UsageError: neither has it.
+        UsageError: Neither has it.
     """
     from huggingface_hub import HfApi, snapshot_download
 
     try:
         return str(HfApi().model_info(repository, timeout=_TIMEOUT_S).sha)
-    except Exception as error:  # noqa: BLE001 - whatever keeps the hub away
+    except Exception as error:  # noqa: BLE001 - any reason why the hub is unreachable
         try:
             return Path(snapshot_download(repository, local_files_only=True)).name
         except (OSError, ValueError):
@@ -58,10 +58,10 @@ def hub_commit(repository: str) -> str:
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder ``name`` means, or None when it can only be a name on a hub.
+    """Return the local folder ``name``, or None when it can only be a name on the hub.
 
     Raises:
-        UsageError: it is spelled like a path, and there is no such folder.
+        UsageError: The name has the form of a path, and there is no such folder.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():

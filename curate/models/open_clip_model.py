@@ -1,4 +1,4 @@
-"""A CLIP model of ``open_clip_torch``: pictures and words as unit vectors in one space."""
+"""CLIP model of ``open_clip_torch``: pictures and texts as unit vectors in one space."""
 
 import difflib
 import pickle
@@ -25,17 +25,17 @@ Floats = NDArray[np.float32]
 
 
 class OpenClip:
-    """The model, loaded.
+    """Loaded model of ``open_clip_torch``.
 
     Args:
-        model: see `locate`.
-        pretrained: see `locate`.
-        device: where it runs.
-        threads: of the CPU.
-        clips: blocks that go through the network at once on a GPU.
+        model: Model name or folder, for `locate`.
+        pretrained: Weights, for `locate`.
+        device: Device of the model.
+        threads: CPU threads.
+        clips: Blocks per forward pass on a GPU.
 
     Raises:
-        UsageError: it cannot be loaded.
+        UsageError: The model cannot be loaded.
     """
 
     def __init__(self, model: str, pretrained: str, device: Device, threads: int, clips: int) -> None:
@@ -45,7 +45,7 @@ class OpenClip:
 
         name, weights = locate(model, pretrained)
         self._device, self._threads = pick_device(device), threads
-        # A CPU gains nothing from larger passes, and alone a clip's numbers cannot depend on its neighbours.
+        # A CPU gains nothing from larger passes; a single clip per pass cannot depend on its neighbours.
         self._blocks_per_pass = clips if self._device != "cpu" else 1
         try:
             self._model = open_clip.create_model(
@@ -74,23 +74,23 @@ class OpenClip:
         settings = PreprocessCfg(**self._model.visual.preprocess_cfg)
         self._prepare: Any = image_transform_v2(settings, is_train=False)
         size = settings.size
-        # Twice what the network sees: scaling down the rest of the way is what it was trained with.
+        # Twice the network's input size: the rest of the scaling is the model's own preprocessing.
         self.picture_size: int = 2 * (size if isinstance(size, int) else max(size))
 
     @cached_property
     def sha256(self) -> str:
-        """Of the weights."""
+        """Hex digest of the weights."""
         return weights_sha256(self._model)
 
     def encode(self, blocks: Sequence[NDArray[np.uint8]], length: int) -> list[Floats]:
-        """Pictures as vectors.
+        """Embed the pictures of several clips.
 
-        Every pass through the network has the same shape, filled up with empty pictures, so that a picture's
-        vector does not depend on how many come with it.
+        Every forward pass has the same shape, padded with empty pictures, so that a picture's vector does not
+        depend on the batch.
 
         Args:
-            blocks: pictures of one clip each, uint8 [n, h, w, 3] with n <= ``length``.
-            length: pictures per block after filling up.
+            blocks: Pictures of one clip each, uint8 [n, h, w, 3] with n <= ``length``.
+            length: Pictures per block after padding.
 
         Returns:
             float32 [n, D], rows of unit length, for each block.
@@ -111,14 +111,14 @@ class OpenClip:
         return vectors
 
     def texts(self, words: Sequence[str]) -> Floats:
-        """Words as vectors, float32 [n, D], rows of unit length."""
+        """Embed texts, float32 [n, D], rows of unit length."""
         tokens = self._tokenizer(list(words))
         with inference(self._device, self._threads):
             encoded = self._model.encode_text(tokens.to(self._device))
         return _unit(encoded)
 
     def _prepared(self, block: NDArray[np.uint8]) -> "torch.Tensor":
-        """float32 [n, 3, h, w] as the model was trained."""
+        """Return the model's preprocessing of a block, float32 [n, 3, h, w]."""
         import torch
         from PIL import Image
 
@@ -126,18 +126,18 @@ class OpenClip:
 
 
 def locate(model: str, pretrained: str) -> tuple[str, str | None]:
-    """What a configuration means, found out without loading or downloading anything.
+    """Resolve a configuration without loading or downloading anything.
 
     Args:
-        model: a folder with ``open_clip_config.json`` and weights, ``hf-hub:OWNER/NAME``, or a name that
-            ``open_clip`` knows.
-        pretrained: only for a known name: a file of weights, or the tag of a training run.
+        model: Folder with ``open_clip_config.json`` and weights, ``hf-hub:OWNER/NAME``, or a model name of
+            ``open_clip``.
+        pretrained: File of weights or tag of a training run; only for a model name.
 
     Returns:
-        Model name and weights as ``open_clip.create_model`` takes them.
+        Model name and weights for ``open_clip.create_model``.
 
     Raises:
-        UsageError: nothing by that name; it says the nearest.
+        UsageError: There is nothing by that name; the message suggests the nearest names.
     """
     import open_clip
 
@@ -170,7 +170,7 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
     has = bool(open_clip.get_model_config(name).get("quick_gelu", False))
     other = name.removesuffix("-quickgelu") if has else f"{name}-quickgelu"
     if wants != has and other in known:
-        # open_clip only warns, and gives embeddings that are quietly wrong.
+        # open_clip only warns, and its embeddings are then wrong.
         raise UsageError(
             f"the weights {pretrained} were trained with another activation than {name} has; set embed.model={other}"
         )
@@ -178,10 +178,10 @@ def locate(model: str, pretrained: str) -> tuple[str, str | None]:
 
 
 def check_weights(model: str, pretrained: str) -> None:
-    """Passes when the weights are on this machine or the hub can be reached.
+    """Check that the weights are on this machine or that the hub has them.
 
     Raises:
-        UsageError: neither, or nothing has that name.
+        UsageError: Neither has them, or there is nothing by that name.
     """
     import open_clip
 

@@ -1,4 +1,4 @@
-"""Captions as a text encoder sees them: one vector per token, stored beside the clip for training."""
+"""Text embeddings of captions: one vector per token, stored beside the clip for training."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class TextEmbedConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class TextEmbedder:
-    """Captions -> arrays. The encoder is loaded at its first use, and stays behind when this is pickled."""
+    """Function from captions to arrays. The encoder is loaded on first use and not pickled."""
 
     def __init__(self, config: TextEmbedConfig) -> None:
         if config.model is None:
@@ -55,26 +55,26 @@ class TextEmbedder:
         return {**self.__dict__, "_loaded": None}
 
     def check(self) -> None:
-        """Finds out whether the encoder can be had: its configuration, tokenizer and weights, not loaded yet.
+        """Check that the encoder is available: its configuration, tokenizer and weights, without loading the weights.
 
         Raises:
-            UsageError: it cannot, and what to do.
+            UsageError: The encoder is not available; the message says what to do.
         """
         self._named.check_files(_WEIGHTS)
         _loader(self._named.config())
         self._named.tokenizer()
 
     def fingerprint(self) -> dict[str, str]:
-        """Model and sha256 of its weights, for the manifest."""
+        """Return the encoder's name and the sha256 of its weights, for the manifest."""
         return {"model": self._named.name, "weights_sha256": weights_sha256(self._encoder()[0])}
 
     def __call__(self, captions: Sequence[str]) -> list[Array]:
-        """What the encoder makes of each caption: [tokens, D], without padding.
+        """Return the encoder's output for each caption, [tokens, D], without padding.
 
-        The same caption always gives the same array: the passes it may be part of have one shape.
+        Equal captions give equal arrays, because all passes of a caption have one shape.
 
         Raises:
-            RunError: the encoder gives numbers that the type cannot hold.
+            RunError: The output exceeds the range of the dtype.
         """
         model, tokenizer, limit = self._encoder()
         tokens = [tokenizer(text, truncation=True, max_length=limit)["input_ids"] for text in captions]
@@ -94,7 +94,7 @@ class TextEmbedder:
         device = str(model.device)
         rows = self._config.batch if device != "cpu" else 1
         ids = torch.full((rows, length), tokenizer.pad_token_id or 0)
-        # Rows that only fill up attend to one token: to none would be no number at all.
+        # Padding rows attend to one token, since attention to none gives NaN.
         mask = torch.zeros_like(ids)
         mask[:, 0] = 1
         for row, caption in enumerate(tokens):
@@ -115,13 +115,13 @@ class TextEmbedder:
         return found
 
     def _encoder(self) -> tuple[Any, Any, int]:
-        """Model, tokenizer, and the most tokens of a caption."""
+        """Return model, tokenizer and the maximum number of tokens, loaded on first use."""
         if self._loaded is None:
             import torch
 
             config, tokenizer = self._named.config(), self._named.tokenizer()
             device = pick_device(self._config.device)
-            # T5 leaves float16 inside; bfloat16 halves a large encoder without that.
+            # T5 overflows in float16; bfloat16 halves a large encoder safely.
             dtype = torch.float32 if device == "cpu" else torch.bfloat16
             model = self._named.guarded(
                 lambda: _loader(config).from_pretrained(self._named.source(), dtype=dtype).eval().to(device)
@@ -132,7 +132,7 @@ class TextEmbedder:
 
 
 def _loader(config: Any) -> Any:
-    """The class that loads only the encoder of a model."""
+    """Return the class that loads only the encoder of a model."""
     import transformers
 
     if config.model_type in _CLIP_MODELS:
@@ -147,16 +147,16 @@ def _loader(config: Any) -> Any:
 
 
 def _limit(config: Any, tokenizer: Any, max_tokens: int) -> int:
-    """The most tokens a caption may have: what is asked for, within what the model has positions for."""
+    """Return the maximum number of tokens of a caption: the configured one, within the model's positions."""
     text = getattr(config, "text_config", config)
     positions = getattr(text, "max_position_embeddings", None) or max_tokens
     return int(min(max_tokens, tokenizer.model_max_length, positions))
 
 
 def passes(lengths: Sequence[int], limit: int, device: str, batch: int) -> list[tuple[int, list[int]]]:
-    """Which captions go through the encoder together: (padded length, numbers of the captions).
+    """Group captions into forward passes: (padded length, indices of the captions).
 
-    On the CPU each goes alone and without padding, which costs nothing there. On a GPU a caption's padded
+    On the CPU each caption is a pass without padding, which costs nothing there. On a GPU a caption's padded
     length depends on itself only.
     """
     if device == "cpu":

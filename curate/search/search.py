@@ -1,4 +1,4 @@
-"""Finding clips of a finished dataset by words or by example, among the embeddings beside them."""
+"""Search for clips of a finished dataset by text or by example, among their stored embeddings."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,10 @@ from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_object
 
 WEIGHTS_VERSION = "embed_weights_sha256"
-"""Key of the manifest's versions that names the weights the embeddings were made with."""
+"""Key in the manifest's versions with the digest of the embedding model's weights."""
 
 _MAX_EXAMPLE_BYTES = 1 << 30
-_PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others may start programs
+_PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # readers of other formats may start programs
 _READERS = 16
 _CHUNK_ROWS = 1 << 16
 
@@ -28,18 +28,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Hit:
-    """A found sample: its row in the index, and the cosine of the angle to what was asked."""
+    """Found sample: its row in the index, and the cosine similarity to the query."""
 
     row_number: int
     score: float
 
 
 class ClipSearch:
-    """The embeddings of one dataset in memory, and searching among them.
+    """In-memory search over the embeddings of one dataset.
 
     Args:
-        dataset: finished.
-        max_bytes: of the embeddings in memory.
+        dataset: Finished dataset.
+        max_bytes: Maximum size of the embeddings in memory.
     """
 
     def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30) -> None:
@@ -48,14 +48,14 @@ class ClipSearch:
 
     @property
     def searched(self) -> int:
-        """How many samples have an embedding."""
+        """Number of samples with an embedding."""
         return len(self._rows_and_matrix[0])
 
     def by_words(self, words: str, embedder: ClipEmbedder, top: int) -> list[Hit]:
-        """The clips that show what the words say, best first; samples of equal score by key.
+        """Return the clips that match a text, best first; equal scores by key.
 
         Raises:
-            UsageError: the embedder knows no words, or is not the model of this dataset.
+            UsageError: The embedder has no text encoder, or is not the model of this dataset.
         """
         if not words.strip():
             raise UsageError("the words to search for are empty")
@@ -63,10 +63,10 @@ class ClipSearch:
         return self._nearest(embedder.text([words])[0], top)
 
     def by_key(self, key: str, top: int) -> list[Hit]:
-        """The clips most like the sample ``key``, itself left out.
+        """Return the clips most similar to the sample ``key``, without itself.
 
         Raises:
-            UsageError: there is no such sample, or it has no embedding.
+            UsageError: There is no such sample, or it has no embedding.
         """
         row_number = self._dataset.row_numbers.get(key)
         if row_number is None:
@@ -81,11 +81,11 @@ class ClipSearch:
     def by_file(
         self, path: str, embedder: ClipEmbedder, top: int, storage: StorageConfig | None = None
     ) -> list[Hit]:
-        """The clips most like a picture or a video.
+        """Return the clips most similar to a picture or a video.
 
         Raises:
-            UsageError: there is no such file, or the embedder is not the model of this dataset.
-            RunError: the file is neither a picture nor a video.
+            UsageError: There is no such file, or the embedder is not the model of this dataset.
+            RunError: The file is neither a picture nor a video.
         """
         data = _read_example(path, storage or StorageConfig())
         self.check_model(embedder)
@@ -98,10 +98,10 @@ class ClipSearch:
         return self._nearest(found.vector.astype(np.float32), top)
 
     def check_model(self, embedder: ClipEmbedder) -> None:
-        """Passes when the embedder has the weights that the manifest names, if it names any.
+        """Check that the embedder has the weights in the manifest, if the manifest names any.
 
         Raises:
-            UsageError: it has others.
+            UsageError: The weights differ.
         """
         made_with = self._dataset.manifest.versions.get(WEIGHTS_VERSION)
         has = embedder.fingerprint().get("weights_sha256")
@@ -131,7 +131,7 @@ class ClipSearch:
 
     @cached_property
     def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
-        """Row numbers of the index, rising, and the embedding of each, [n, D] of unit length."""
+        """Row numbers in the index, rising, and their embeddings, [n, D] of unit length."""
         root = self._dataset.storage.root
         members = self._dataset.members(MEMBER)
         rows = members.rows()
@@ -173,7 +173,7 @@ def _read_example(path: str, config: StorageConfig) -> bytes:
 
 
 def _picture(data: bytes, path: str) -> NDArray[np.uint8] | None:
-    """The picture in a file, upright, uint8 [h, w, 3] RGB; None when it is none."""
+    """Decode a picture file, upright, to uint8 [h, w, 3] RGB; None for other files."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:

@@ -1,4 +1,4 @@
-"""The embedding of a clip that lies beside it in a shard."""
+"""Embedding of a clip, stored beside it in a shard."""
 
 import io
 from typing import Any
@@ -17,10 +17,10 @@ Vector = NDArray[Any]
 
 
 def stored_vector(dataset: Dataset, row_number: int) -> Vector:
-    """The embedding of the sample in a row of the index, float16 or float32 [D], finite.
+    """Read the embedding of the sample in a row of the index, float16 or float32 [D], finite.
 
     Raises:
-        RunError: there is none, or it is damaged.
+        RunError: The embedding is missing or damaged.
     """
     place = dataset.members(MEMBER).place(row_number)
     large = place is not None and place[2] > _MAX_BYTES
@@ -34,7 +34,7 @@ def stored_vector(dataset: Dataset, row_number: int) -> Vector:
 
 
 def _vector(data: bytes) -> Vector | None:
-    """The vector in a .npy file, or None; its header is not trusted with an allocation."""
+    """Parse a .npy file, or return None; its header never decides an allocation."""
     try:
         file = io.BytesIO(data)
         if np.lib.format.read_magic(file) != (1, 0):

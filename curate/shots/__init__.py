@@ -1,4 +1,4 @@
-"""Shot detection: a small interface and the detectors behind it."""
+"""Shot detection: detectors behind one protocol."""
 
 from curate.shots.choice import ShotConfig, check_detector, make_detector
 from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig

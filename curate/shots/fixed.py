@@ -1,4 +1,4 @@
-"""Shots of equal length, for footage without cuts and as the plainest thing to compare with."""
+"""Shots of equal length, for footage without cuts and as a baseline."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,21 +6,21 @@ from pydantic import BaseModel, Field
 
 from curate.shots.types import Transition
 
-_SIZE = (64, 36)  # what the other readers of the same frames expect; this detector does not look
+_SIZE = (64, 36)  # size that other consumers of the same frames expect; this detector ignores the pictures
 
 
 class FixedStrideConfig(BaseModel, frozen=True, extra="forbid"):
-    """Shots of equal length."""
+    """Stride of the cuts between shots of equal length."""
 
     stride_s: float = Field(10.0, gt=0, description="length of each shot but the last, seconds")
 
 
 class FixedStrideDetector:
-    """Puts a cut after every `stride_s` seconds, to the nearest frame; a `ShotDetector`.
+    """Detector that cuts after every `stride_s` seconds, at the nearest frame; a `ShotDetector`.
 
     Args:
-        config: The stride.
-        fps: Frames per second of the source, above 0; a stride is never shorter than a frame.
+        config: Stride between cuts.
+        fps: Frames per second of the source, above 0; a stride is at least one frame.
     """
 
     def __init__(self, config: FixedStrideConfig, fps: float) -> None:
@@ -29,16 +29,16 @@ class FixedStrideDetector:
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) of the frames `push` takes."""
+        """(width, height) of the frames for `push`."""
         return _SIZE
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Count the next shown frame."""
+        """Count the next frame in display order."""
         del frame
         self._frames += 1
 
     def finish(self) -> list[Transition]:
-        """The cuts; the end of the video is none."""
+        """Return the cuts; the end of the video is none."""
         strides = range(1, int(self._frames / self._stride) + 1)
         starts = (round(number * self._stride) for number in strides)
         return [Transition(start - 1, start, "cut") for start in starts if start < self._frames]

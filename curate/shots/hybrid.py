@@ -1,4 +1,4 @@
-"""The best of both detectors: colour reports what it is sure of, the network decides where colour doubts."""
+"""Hybrid of both detectors: colour reports confident transitions, and the network decides doubtful ones."""
 
 from collections import deque
 
@@ -27,10 +27,10 @@ from curate.shots.transnet import (
 )
 from curate.shots.types import Transition, overlap
 
-_BATCH = 16  # frames between two looks for doubts
-_KEPT = 2 * WINDOW + 2 * SETTLED_AFTER + _BATCH  # small frames held for windows still to come
-_CUT_REACH = 2  # frames by which the two detectors may place a cut apart
-_AROUND = 8  # frames beside a nomination that a window judged before must have
+_BATCH = 16  # frames between two collections of nominations
+_KEPT = 2 * WINDOW + 2 * SETTLED_AFTER + _BATCH  # frames buffered for later windows
+_CUT_REACH = 2  # frames by which the two detectors may disagree on the place of a cut
+_AROUND = 8  # context frames around a nomination that a cached window must cover
 
 
 class HybridConfig(BaseModel, frozen=True, extra="forbid"):
@@ -48,14 +48,14 @@ class HybridConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class HybridDetector:
-    """The colour detector with a network for its doubtful cases; a `ShotDetector`.
+    """Colour detector with a network for its doubtful transitions; a `ShotDetector`.
 
-    What is kept is what the colour detector keeps and the last three hundred frames.
+    Memory holds the state of the colour detector and the last three hundred frames.
 
     Args:
-        config: Where to ask the network, and when to believe it.
-        colour: Thresholds above which the network is not asked.
-        device: Where the network runs.
+        config: Thresholds of nominations and of the network.
+        colour: Thresholds above which the colour detector decides alone.
+        device: Device of the network.
     """
 
     def __init__(self, config: HybridConfig, colour: ColourDetectorConfig, device: Device = "cpu") -> None:
@@ -68,18 +68,21 @@ class HybridDetector:
         )
         self._frames: deque[NDArray[np.uint8]] = deque(maxlen=_KEPT)
         self._end = 0
-        self._seen: tuple[int, Chances] = 0, np.zeros((0, 2), np.float32)  # first frame judged last, chances
+        self._seen: tuple[int, Chances] = (
+            0,
+            np.zeros((0, 2), np.float32),
+        )  # first frame and output of the last window
         self._confirmed: list[Transition] = []
         self.windows = 0
-        """Windows that the network has looked at."""
+        """Number of windows that the network has processed."""
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) of the frames `push` takes."""
+        """(width, height) of the frames for `push`."""
         return self._colour.analysis_size
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, [36, 64, 3] RGB."""
+        """Process the next frame in display order, [36, 64, 3] RGB."""
         self._colour.push(frame)
         self._frames.append(frame)
         self._end += 1
@@ -87,7 +90,7 @@ class HybridDetector:
             self._decide(self._colour.take_doubtful())
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping."""
+        """Return all transitions, sorted and disjoint."""
         sure = self._colour.finish()
         self._decide(self._colour.take_doubtful(finished=True))
         confirmed = [each for each in self._confirmed if not _near(each, sure)]
@@ -97,11 +100,11 @@ class HybridDetector:
         for found in doubtful:
             seen = self._seen_at(found)
             if found.kind == "cut" or any(each.kind == "gradual" for each in seen):
-                seen = [found] if seen else []  # its edges are better than the network's
+                seen = [found] if seen else []  # edges of the colour detector are more precise
             self._confirmed += [each for each in seen if not _near(each, self._confirmed)]
 
     def _seen_at(self, found: Transition) -> list[Transition]:
-        """What the network finds at the place of a nomination."""
+        """Return the network's transitions that overlap a nomination."""
         start, chances = self._judged_around(found.start_frame, found.end_frame)
         seen = [
             Transition(each.start_frame + start, each.end_frame + start, each.kind)
@@ -110,7 +113,10 @@ class HybridDetector:
         return [each for each in seen if overlap(each, found, _CUT_REACH)]
 
     def _judged_around(self, first: int, end: int) -> tuple[int, Chances]:
-        """The chances of a window around frames first..end - 1, of their middle if they are too many."""
+        """Return the first frame and the outputs of a window around frames first..end - 1.
+
+        A nomination longer than the window gets one around its middle.
+        """
         known, chances = self._seen
         if not known <= max(first - _AROUND, 0) < end + _AROUND <= known + len(chances):
             known = (first + end - WINDOW) // 2 + MARGIN
@@ -121,11 +127,11 @@ class HybridDetector:
             self._seen = known, chances
             self.windows += 1
         start = max(known, 0)
-        ended = np.pad(chances, ((0, 1), (0, 0)))  # a run that goes on behind the window ends there
-        return start, ended[start - known : self._end - known]  # without what lies behind the video
+        ended = np.pad(chances, ((0, 1), (0, 0)))  # a run that continues past the window ends there
+        return start, ended[start - known : self._end - known]  # without frames past the end of the video
 
     def _small(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The frames in the size that the network looks at."""
+        """Scale frames to the input size of the network."""
         small = np.einsum("hy,nyxc,wx->nhwc", self._rows, frames, self._columns, optimize=True)
         return np.asarray(np.rint(small), np.uint8)
 

@@ -1,4 +1,4 @@
-"""High frame rates: detectors count frames, so they are shown about as many a second as they were made for."""
+"""Frame skipping at high frame rates, since detectors were tuned for 24 to 30 frames per second."""
 
 from array import array
 
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from curate.shots.types import ForetellingDetector, Foretold, ShotDetector, Transition
 
-_USUAL_FPS = 28  # between 24 and 30, the rates that the detectors were tuned and trained on
-_MOST_SKIPPED = 8  # a rate above 240 is more often a wrong header than a real one
+_USUAL_FPS = 28  # mean of 24 and 30, the usual rates in tuning and training of the detectors
+_MOST_SKIPPED = 8  # maximum step; a rate above 240 is usually a wrong header
 
 
 def thinned(detector: ShotDetector, step: int) -> ShotDetector:
-    """The detector shown every ``step``-th frame; it foretells if the detector does."""
+    """Wrap a detector so that it gets every ``step``-th frame; lookahead is kept."""
     if step == 1:
         return detector
     if isinstance(detector, ForetellingDetector):
@@ -21,33 +21,33 @@ def thinned(detector: ShotDetector, step: int) -> ShotDetector:
 
 
 def frame_step(fps: float) -> int:
-    """Every how many frames to look: 1 below 42 frames per second, 2 at 50 and 60, 4 at 120."""
+    """Return the step between analysed frames: 1 below 42 frames per second, 2 at 50 and 60, 4 at 120."""
     return max(1, min(_MOST_SKIPPED, round(fps / _USUAL_FPS)))
 
 
 class ThinnedDetector:
-    """Shows every `step`-th frame to another detector and places its cuts to the frame; a `ShotDetector`.
+    """Adapter that passes every `step`-th frame to a detector and places its cuts to the frame; a `ShotDetector`.
 
-    A cut is put where neighbouring frames differ most. The edges of a gradual transition are frames the other
-    detector saw untouched, so that up to `step` - 1 untouched ones are lost at either end, and no mixed one kept.
-    What is kept beside the other detector's memory is one byte per frame shown to it.
+    A cut is put where neighbouring frames differ most. Edges of a gradual transition are frames that the
+    inner detector saw unblended. So up to `step` - 1 unblended frames are lost at either end, and no blended
+    one is kept. Memory grows by one byte per frame passed on.
     """
 
     def __init__(self, detector: ShotDetector, step: int) -> None:
         self._detector = detector
         self._step = step
         self._frames = 0
-        self._largest = array("B")  # frames after the frame shown before at which the largest change was
+        self._largest = array("B")  # offset of the largest change, from the previous frame passed on
         self._last: NDArray[np.int16] | None = None
-        self._changes: list[int] = []  # since the frame shown before
+        self._changes: list[int] = []  # changes since the previous frame passed on
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) of the frames `push` takes."""
+        """(width, height) of the frames for `push`."""
         return self._detector.analysis_size
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, [height, width, 3] RGB."""
+        """Process the next frame in display order, [height, width, 3] RGB."""
         green = frame[:, :, 1].astype(np.int16)
         if self._last is not None:
             self._changes.append(int(np.abs(green - self._last).sum()))
@@ -59,7 +59,7 @@ class ThinnedDetector:
         self._frames += 1
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping, in frames of the video."""
+        """Return all transitions, sorted and disjoint, in frames of the video."""
         return [self._placed(found) for found in self._detector.finish()]
 
     def _placed(self, found: Transition) -> Transition:
@@ -71,7 +71,7 @@ class ThinnedDetector:
 
 
 class _ForetellingThinned(ThinnedDetector):
-    """A `ForetellingDetector` of every `step`-th frame."""
+    """`ThinnedDetector` around a `ForetellingDetector`."""
 
     def __init__(self, detector: ShotDetector, foretelling: ForetellingDetector, step: int) -> None:
         super().__init__(detector, step)
@@ -79,34 +79,29 @@ class _ForetellingThinned(ThinnedDetector):
         self._finished = False
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping, in frames of the video."""
+        """Return all transitions, sorted and disjoint, in frames of the video."""
         self._finished = True
         return super().finish()
 
     @property
     def judged(self) -> int:
-        """Frames before this one have been judged."""
         if self._finished:
             return self._frames
         return max(0, (self._foretelling.judged - 1) * self._step + 1)
 
     @property
     def settled(self) -> int:
-        """Frames before this one are in no transition that is not foretold yet."""
         return self._frames if self._finished else max(0, (self._foretelling.settled - 1) * self._step + 1)
 
     @property
     def judged_after(self) -> int:
-        """Frames pushed after one that has been judged, at most."""
         return (self._foretelling.judged_after + 2) * self._step
 
     @property
     def settled_after(self) -> int:
-        """Frames judged after a doubtful transition that has no better rival to come."""
         return (self._foretelling.settled_after + 1) * self._step
 
     def foretell(self, first: int) -> Foretold:
-        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
         known = self._foretelling.foretell(first // self._step)
         placed = [self._placed(found) for found in known.transitions]
         fading = None if known.fading_since is None else known.fading_since * self._step

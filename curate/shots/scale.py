@@ -1,4 +1,4 @@
-"""Decoded frames -> the small pictures that the detectors look at."""
+"""Scaling of decoded frames to the small pictures that detectors analyse."""
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 
 class Scaler:
-    """Squeezes frames to one size, whatever their aspect; keep one per source.
+    """Scaler of frames to one size, ignoring their aspect; keep one per source.
 
-    It holds on to the tables of the scaler, which `frame.reformat()` builds anew for every frame.
+    It keeps the tables of swscale, which `frame.reformat()` rebuilds for every frame.
 
     Args:
-        size: (width, height) of the pictures.
+        size: (width, height) of the scaled pictures.
     """
 
     def __init__(self, size: tuple[int, int]) -> None:
@@ -20,7 +20,7 @@ class Scaler:
         self._reformatter = VideoReformatter()
 
     def __call__(self, frame: VideoFrame) -> NDArray[np.uint8]:
-        """The frame as [height, width, 3] RGB, each pixel the mean of the area it covers."""
+        """Scale a frame to [height, width, 3] RGB, each pixel the mean of its area."""
         small = self._reformatter.reformat(
             frame, self._width, self._height, "rgb24", interpolation="AREA", threads=1
         )
@@ -28,7 +28,7 @@ class Scaler:
 
 
 def area_weights(pixels: int, to: int) -> NDArray[np.float32]:
-    """The share of each of `pixels` in each of `to` equal parts of the same line, [to, pixels]; rows add up to 1."""
+    """Return the weights [to, pixels] of area scaling from `pixels` to `to` samples; rows add up to 1."""
     edges = np.arange(to + 1) * (pixels / to)
     starts = np.arange(pixels)
     covered = np.minimum(edges[1:, None], starts + 1) - np.maximum(edges[:-1, None], starts)

@@ -1,7 +1,8 @@
-"""Scores shot detectors against `.cuts.json` files, the hand-made truth beside a video.
+"""Evaluation of shot detectors against `.cuts.json` files, the hand-made ground truth beside a video.
 
-In a `.cuts.json`, frames count from 0 in shown order; `start_frame` is the last untouched frame of the outgoing
-shot and `end_frame` the first untouched frame of the incoming one. A hard cut has end_frame = start_frame + 1.
+In a `.cuts.json`, frames count from 0 in display order; `start_frame` is the last unblended frame of the
+outgoing shot and `end_frame` the first unblended frame of the incoming one. A hard cut has end_frame =
+start_frame + 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ TOLERANCE = 1
 
 
 class TrueTransition(BaseModel, frozen=True):
-    """One transition of the truth; other keys of the file are ignored."""
+    """One transition of the ground truth; other keys of the file are ignored."""
 
     type: str
     start_frame: int = Field(ge=0)
@@ -32,12 +33,12 @@ class TrueTransition(BaseModel, frozen=True):
 
     @property
     def hard(self) -> bool:
-        """Whether no mixed frame lies between the two shots."""
+        """True for a hard cut, without blended frames."""
         return self.end_frame == self.start_frame + 1
 
 
 class Truth(BaseModel, frozen=True):
-    """The contents of a `.cuts.json`."""
+    """Contents of a `.cuts.json`."""
 
     file: str
     frames: int = Field(ge=0)
@@ -47,7 +48,7 @@ class Truth(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class Counts:
-    """Transitions found, missed and falsely reported."""
+    """Numbers of transitions found, missed and falsely reported."""
 
     found: int
     missed: int
@@ -58,12 +59,12 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        """Share of the reports that are right; 1 when there is none."""
+        """Share of reports that are right; 1 without reports."""
         return self.found / (self.found + self.false) if self.found + self.false else 1.0
 
     @property
     def recall(self) -> float:
-        """Share of the true transitions that were found; 1 when there is none."""
+        """Share of true transitions that were found; 1 without any."""
         return self.found / (self.found + self.missed) if self.found + self.missed else 1.0
 
     @property
@@ -73,7 +74,7 @@ class Counts:
         return 2 * self.precision * self.recall / total if total else 0.0
 
     def as_json(self) -> dict[str, float]:
-        """Precision, recall and F1 with the counts behind them."""
+        """Return precision, recall and F1 with their counts."""
         return {
             "precision": round(self.precision, 4),
             "recall": round(self.recall, 4),
@@ -84,15 +85,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class FileScore:
-    """How a detector did on one video.
+    """Evaluation of a detector on one video.
 
     Attributes:
         file: Name of the video.
-        hard: Hard cuts.
-        gradual: Dissolves, fades and the like.
-        mixed_kept: Mixed frames of the found gradual transitions that the report leaves in a shot.
-        clean_lost: Untouched frames that the reports of found gradual transitions take out of a shot.
-        reported: All that was reported.
+        hard: Counts of hard cuts.
+        gradual: Counts of dissolves, fades and other gradual transitions.
+        mixed_kept: Blended frames of the found gradual transitions that the reports leave in a shot.
+        clean_lost: Unblended frames that the reports of found gradual transitions remove from a shot.
+        reported: All reported transitions.
         missed: Required transitions without a report.
         false: Reports without a transition.
     """
@@ -107,7 +108,7 @@ class FileScore:
     false: tuple[Transition, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The scores and the mistakes."""
+        """Return the scores and the mistakes."""
         return {
             "file": self.file,
             "hard": self.hard.as_json(),
@@ -120,7 +121,7 @@ class FileScore:
 
 
 def load_truth(path: Path) -> Truth:
-    """Read a `.cuts.json`.
+    """Read the ground truth from a `.cuts.json`.
 
     Raises:
         UsageError: The file is missing or breaks the format; the message names file and key.
@@ -143,14 +144,14 @@ def load_truth(path: Path) -> Truth:
 
 
 def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
-    """Match reports with the truth, each report with at most one transition.
+    """Match reports with the ground truth, each report with at most one transition.
 
-    A hard cut is found by a report, of either kind, whose edges are both within TOLERANCE: a gradual report that
-    covers more frames throws untouched ones away and counts as false, and the cut as missed. A gradual
-    transition is found by a cut inside it (within TOLERANCE), or by a gradual report when the two share at least
-    half of the shorter one; how well they agree is told by `mixed_kept` and `clean_lost`. Further reports inside
-    it are false beyond its `allowed_boundaries`. A transition that is not required is neither found nor missed,
-    and its report neither right nor false.
+    A hard cut is found by a report, of either kind, whose edges are both within TOLERANCE. A gradual report
+    over more frames discards unblended ones, so it counts as false and the cut as missed. A gradual
+    transition is found by a cut inside it (within TOLERANCE), or by a gradual report that shares at least
+    half of the shorter one. `mixed_kept` and `clean_lost` measure how well they agree. Further reports inside
+    it are false beyond its `allowed_boundaries`. A transition that is not required is neither found nor
+    missed, and its report neither right nor false.
     """
     matched: list[list[Transition]] = [[] for _ in truth.transitions]
     false = []
@@ -179,11 +180,11 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
 
 
 def score_video(truth_path: Path, make_detector: Callable[[], ShotDetector]) -> FileScore:
-    """Run a fresh detector over the video a `.cuts.json` lies beside and belongs to.
+    """Run a new detector over the video beside a `.cuts.json`, and score it.
 
     Raises:
-        UsageError: The `.cuts.json` is wrong or its video is not there.
-        RunError: The video has another number of frames than the truth was written for.
+        UsageError: The `.cuts.json` is wrong, or its video is missing.
+        RunError: The frame counts of the video and of the ground truth differ.
     """
     truth = load_truth(truth_path)
     video = truth_path.with_name(Path(truth.file).name)
@@ -203,8 +204,8 @@ def score_folder(videos: Path, make_detector: Callable[[], ShotDetector]) -> lis
     """Score every video under a folder that has a `.cuts.json`.
 
     Raises:
-        UsageError: There is none, or one is wrong.
-        RunError: A video and its truth do not belong together.
+        UsageError: There is no `.cuts.json`, or one is wrong.
+        RunError: The frame counts of a video and of its ground truth differ.
     """
     truths = sorted(videos.rglob("*.cuts.json"))
     if not truths:
@@ -215,7 +216,7 @@ def score_folder(videos: Path, make_detector: Callable[[], ShotDetector]) -> lis
 
 
 def summary(scores: Sequence[FileScore]) -> dict[str, Any]:
-    """Totals over all files, and each file."""
+    """Return totals over all files, and the scores of each file."""
     return {
         "hard": sum((file.hard for file in scores), Counts(0, 0, 0)).as_json(),
         "gradual": sum((file.gradual for file in scores), Counts(0, 0, 0)).as_json(),
@@ -226,7 +227,7 @@ def summary(scores: Sequence[FileScore]) -> dict[str, Any]:
 
 
 def analysis_frames(path: Path, size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
-    """All frames of a video in shown order, squeezed to (width, height), [height, width, 3] RGB."""
+    """Yield all frames of a video in display order, scaled to (width, height), [height, width, 3] RGB."""
     import av
 
     scale = Scaler(size)

@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field, model_validator
 from curate.frames.frame_times import Timeline, clean_runs
 from curate.shots import Transition, pieces
 
-# A container that promises this much more than it holds was cut off; less is rounding and sound.
+# A file is truncated if its header promises this much more than it holds; less is rounding and sound.
 MISSING_MIN_S = 0.5
 MISSING_MIN_SHARE = 0.02
 
-_TICK_S = 0.0005  # half a millisecond: ticks of containers are no finer
-_USUAL_FRAMES = 3  # held for so many usual frames, a picture is one of a slow film and no gap
+_TICK_S = 0.0005  # rounding of container ticks, which are at least a millisecond
+_USUAL_FRAMES = 3  # usual frame durations that a frame of a slow film may last without being a gap
 _OVER_S = 0.1
-"""Time by which a part may be longer than max_clip_s, so that it can end on a frame."""
+"""Time by which a part may exceed max_clip_s, so that it can end on a frame."""
 
 
 class SpanConfig(BaseModel, frozen=True, extra="forbid"):
@@ -66,15 +66,15 @@ class Span:
     """Frames ``[first, last)`` of a source.
 
     Attributes:
-        first: first frame, in shown order.
-        last: one past the last frame; equal to ``first`` for a span that holds no frame.
-        start_s: when it begins, seconds after the source's first frame.
-        end_s: when it ends.
-        fault: why it can be no clip, or None.
-        fault_state: "filtered" or "failed" when there is a fault.
-        stage: that found the fault.
-        score: the number a rule decided on.
-        threshold: what it was compared with.
+        first: First frame, in display order.
+        last: One past the last frame; equal to ``first`` for a span without frames.
+        start_s: Start, seconds after the source's first frame.
+        end_s: End, seconds after the source's first frame.
+        fault: Reason why the span becomes no clip, or None.
+        fault_state: "filtered" or "failed" for a span with a fault.
+        stage: Stage that found the fault.
+        score: Value that a rule decided on.
+        threshold: Threshold of that rule.
     """
 
     first: int
@@ -91,10 +91,10 @@ class Span:
 def spans(
     timeline: Timeline, transitions: list[Transition], promised_s: float | None, config: SpanConfig
 ) -> list[Span]:
-    """Spans that lie side by side from 0 to the end, or to the promised end when the source is cut off.
+    """Return adjacent spans from 0 to the end, or to the promised end when the source is truncated.
 
-    Frames inside a gradual transition, damaged frames, gaps and what is cropped become spans of their own, with a
-    fault.
+    Blended frames of gradual transitions, damaged frames, gaps and cropped frames become spans of their own,
+    with a fault.
     """
     times_s = timeline.times_s
     found: list[Span] = []
@@ -138,17 +138,17 @@ def spans(
 
 
 def longest_hold_s(config: SpanConfig, usual_s: float = 0.0) -> float:
-    """Return for how long a picture may be held and be part of a clip, in seconds.
+    """Return the maximum duration of a frame within a clip, in seconds.
 
     Args:
-        config: Limits.
-        usual_s: For how long most pictures of the source are held, where that is known.
+        config: Span settings.
+        usual_s: Usual frame duration of the source, seconds, where known.
     """
     return min(max(config.max_gap_s, _USUAL_FRAMES * usual_s), config.max_clip_s) + _TICK_S
 
 
 def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> list[tuple[int, int]]:
-    """Return the runs of frames in ``[first, last)`` that are each held for longer than ``longest_s``."""
+    """Return the runs of frames in ``[first, last)`` that each last longer than ``longest_s``."""
     held = np.diff(times_s[first : last + 1]) > longest_s
     edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)) + first
     return [(int(one), int(other)) for one, other in edges.reshape(-1, 2)]
@@ -162,7 +162,7 @@ def _gap(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) 
 
 
 def long_enough(duration_s: float, config: SpanConfig) -> bool:
-    """Whether a clip may be that short."""
+    """Return True when a clip of this duration is allowed."""
     return duration_s >= config.min_clip_s - _TICK_S
 
 
@@ -181,7 +181,7 @@ def _checked(span: Span, config: SpanConfig) -> Span:
 
 
 def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float) -> tuple[int, int]:
-    """The frames of a shot that begin and end at least ``crop_s`` inside it; none when it is too short."""
+    """Return the frames of a shot at least ``crop_s`` from both ends; an empty run when the shot is too short."""
     if crop_s == 0:
         return first, last
     inside = np.searchsorted(times_s, [times_s[first] + crop_s - 1e-9, times_s[last] - crop_s + 1e-9])
@@ -192,11 +192,11 @@ def _cropped(times_s: NDArray[np.float64], first: int, last: int, crop_s: float)
 def part_end(
     times_s: Sequence[float] | NDArray[np.float64], first: int, last: int, config: SpanConfig
 ) -> int:
-    """Where the first of the parts of a shot, frames ``[first, last)``, ends, by a rule of ``full`` or ``stride``.
+    """Return the end of the first part of a shot, frames ``[first, last)``, for ``full`` or ``stride``.
 
-    What follows is split by the same rule, so that the end of a shot need not be known to split its beginning:
-    where ``last`` is only a frame that the shot reaches beyond, the answer holds if it is not ``last`` and the shot
-    is longer than max_clip_s + min_clip_s.
+    The rest is split by the same rule, so the beginning can be split before the end of the shot is known.
+    Then ``last`` is a frame that the shot reaches beyond. The result is final if it is not ``last`` and the
+    shot is longer than max_clip_s + min_clip_s.
     """
     start_s, left_s = times_s[first], times_s[last] - times_s[first]
     if left_s <= config.max_clip_s + 1e-9:
@@ -219,7 +219,7 @@ def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConf
         inner_s = np.linspace(times_s[first], times_s[last], parts + 1)[1:-1]
         inner = first + np.searchsorted(times_s[first:last], inner_s - 1e-9)
         equal = pairwise(sorted({first, *(int(bound) for bound in inner), last}))
-        # Pictures that are held may make a part too long.
+        # Long frame durations may make a part too long.
         return [part for bounds in equal for part in _limited(times_s, *bounds, config)]
     return _one_by_one(times_s, first, last, config)
 

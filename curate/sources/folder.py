@@ -1,4 +1,4 @@
-"""What lies below a folder that a person named: files, and what is none, with the reason."""
+"""Files below a local folder, and entries that are no readable files, with the reason."""
 
 import errno
 import os
@@ -25,13 +25,13 @@ _OPEN, _LINKED, _HIDDEN = range(3)
 
 
 class Found(NamedTuple):
-    """A name below a folder.
+    """File or unreadable entry below a folder.
 
     Attributes:
-        path: relative to the folder.
-        fault: why it is no file that can be read; "" for a file.
-        hidden: whether it can be reached only by a name that starts with a dot.
-        many: whether it may hold several sources: a folder, or a link that may lead to one.
+        path: Path relative to the folder.
+        fault: Reason why it is no readable file; "" for a file.
+        hidden: True when every path to it has a name that starts with a dot.
+        many: True when it may hold several sources: a folder, or a link that may lead to one.
     """
 
     path: str
@@ -41,10 +41,10 @@ class Found(NamedTuple):
 
 
 def walk(root: Path) -> Iterator[Found]:
-    """Yield every file below ``root``, and what can be no file, in no particular order.
+    """Yield every file and every unreadable entry below ``root``, in no particular order.
 
-    Links are followed. A folder that has several names is entered once: by its own name rather than by a link, and by
-    one that is hidden only where it has no other.
+    Links are followed. A folder with several names is entered once, by its own name rather than by a link. A
+    hidden name is used only where it has no other.
     """
     waiting: tuple[list[str], ...] = ([""], [], [])
     entered: set[tuple[int, int]] = set()
@@ -73,7 +73,7 @@ def walk(root: Path) -> Iterator[Found]:
 
 
 def why_no_file(path: str) -> str:
-    """Return in words why there is no file at a local path."""
+    """Return the reason why there is no file at a local path."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -85,7 +85,7 @@ def why_no_file(path: str) -> str:
 
 
 def _looked_at(entry: "os.DirEntry[str]") -> tuple[str, bool]:
-    """(why it is no file or "", whether it is a folder); costs no request but for links and what is neither."""
+    """Return the fault ("" for a file) and True for a folder; needs a request only for links and special files."""
     try:
         if entry.is_dir():
             return "", True

@@ -1,4 +1,4 @@
-"""What the headers of sources say of their length, size and codec, read side by side in child processes."""
+"""Duration, size and codec of sources, read from their headers in parallel child processes."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -17,26 +17,26 @@ from curate.sources.inputs import SourceRef
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_object
 
-_FRAMES_PER_S = 25.0  # where the header does not say
-_MAX_SECONDS = 60.0  # for one header
+_FRAMES_PER_S = 25.0  # frame rate where the header states none
+_MAX_SECONDS = 60.0  # time limit per header
 _MOST_READERS = 8
 
 _DECODING = {"mpeg4": 0.7, "mpeg2video": 0.7, "hevc": 1.5, "vp9": 1.4, "av1": 1.5, "libdav1d": 1.5}
 _DEEP = 1.6
-"""Work on a pixel, relative to 8-bit H.264: by codec, and for more than 8 bits, which are converted and may be HDR."""
+"""Cost per pixel relative to 8-bit H.264, by codec, and for more than 8 bits, which are converted and may be HDR."""
 
 _FRAME_PIXELS = 150_000
-"""Work on a frame whatever its size (small pictures, scores, fingerprints), in pixels."""
+"""Cost per frame independent of its size (small pictures, scores, fingerprints), in pixels."""
 
 
 @dataclass(frozen=True)
 class Footage:
-    """A source by its header.
+    """Properties of a source by its header.
 
     Attributes:
-        seconds: duration; None where the header does not say.
-        pixels: of a picture.
-        effort: work that a second of it makes, in pixels of 8-bit H.264 to be decoded, looked at and encoded.
+        seconds: Duration; None where the header does not state it.
+        pixels: Pixels per picture.
+        effort: Cost of one second of footage, in pixels of 8-bit H.264 decoded, analysed and encoded.
     """
 
     seconds: float | None
@@ -47,10 +47,10 @@ class Footage:
 def read_headers(
     sources: Sequence[SourceRef], storage: StorageConfig, limits: ProbeConfig
 ) -> dict[str, Footage | None]:
-    """What each source's header says, by URI; None for a source that has none that can be read.
+    """Read each source's header, by URI; None for a source without a readable header.
 
     Raises:
-        RunError: the storage failed.
+        RunError: The storage failed.
     """
     workers = max(1, min(_MOST_READERS, os.cpu_count() or 1, len(sources)))
     children: SimpleQueue[Isolated] = SimpleQueue()
@@ -89,9 +89,9 @@ class _Header:
                 seconds = found.promised_s
                 if seconds is None and container.duration is not None:
                     seconds = container.duration / av.time_base
-        except UsageError:  # of its name
+        except UsageError:  # the name is invalid
             return []
-        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+        except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
             fault_of(error)
             return []
         return [asdict(Footage(seconds, found.width * found.height, _effort(found)))]

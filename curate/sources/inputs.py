@@ -1,4 +1,4 @@
-"""From what a person typed to the sources it means: files, folders, S3 prefixes, web addresses and lists."""
+"""Sources named by inputs: files, folders, S3 prefixes, web addresses and lists."""
 
 import functools
 import itertools
@@ -46,22 +46,22 @@ _WEB = ("http://", "https://")
 _ASKED_AT_ONCE = 32
 _BATCH = 4096
 _MOST_SILENCES = 3
-"""Entries of one server, in a row, that it may keep waiting."""
+"""Consecutive timeouts of one server after which its other entries fail without a request."""
 
 
 @dataclass(frozen=True)
 class SourceRef:
-    """A source before anything of it is read.
+    """Reference to a source, before any of it is read.
 
     Attributes:
-        uri: as the person's input spells it, without what must not be shown; goes into the accounting.
-        size: bytes; 0 when a web server does not tell.
-        version: changes whenever the bytes may have changed.
-        caption: from the list that named the source, or None.
-        fault: why it cannot even be looked for, or None.
-        attributes: what else the list says of it, such as "licence".
-        address: where to open it when that holds a password or a signature; never stored. Else "".
-        listed_in: URI of the list that named it, which decides where it may lead; "" for what a person named.
+        uri: Address as spelled in the input, without secrets; stored in the accounting.
+        size: Bytes; 0 when a web server does not state it.
+        version: Value that changes whenever the bytes may have changed.
+        caption: Caption in the list that named the source, or None.
+        fault: Reason why the source cannot be opened, or None.
+        attributes: Further columns of the list, such as "licence".
+        address: Address with a password or a signature, for opening only and never stored; else "".
+        listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
     """
 
     uri: str
@@ -75,28 +75,28 @@ class SourceRef:
 
     @property
     def location(self) -> str:
-        """What to open."""
+        """Address for opening the source."""
         return self.address or self.uri
 
 
 def list_sources(
     inputs: Iterable[str], config: StorageConfig, tell: Callable[[str], object] = lambda _: None
 ) -> list[SourceRef]:
-    """All sources the inputs mean, sorted by URI, each once.
+    """Return all sources of the inputs, sorted by URI, each once.
 
-    A folder or prefix means the files below it whose name ends like a video's; a ``.txt``, ``.csv``,
-    ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses (relative ones count from the list's
-    own place), see `curate.sources.lists`; any other file is a source, whatever its name. An entry that
-    cannot be read is kept with its fault: it fails in the accounting and does not stop the run.
+    A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``,
+    ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses, relative to the list's own place:
+    see `curate.sources.lists`. Any other file is a source, whatever its name. An entry that cannot be read is
+    kept with its fault: it fails in the accounting and does not stop the run.
 
     Args:
-        inputs: what a person typed.
-        config: of storages.
-        tell: called with sentences on what was left out by rule.
+        inputs: Arguments of the user.
+        config: Storage settings.
+        tell: Callback for sentences about entries left out by rule.
 
     Raises:
-        UsageError: an input does not exist, nothing of a list can be read, or there is no source at all.
-        RunError: a storage failed, or a web address among the inputs cannot be read.
+        UsageError: An input does not exist, nothing of a list can be read, or there is no source at all.
+        RunError: A storage failed, or a web address among the inputs cannot be read.
     """
     inputs = list(inputs)
     sources: dict[str, SourceRef] = {}
@@ -112,10 +112,10 @@ def list_sources(
 
 
 def shown(text: str) -> str:
-    """An input as it may be printed and stored: in UTF-8, and an address without user, password and signature."""
+    """Return an input for output and storage: in UTF-8, without user, password and signature."""
     if _is_web(text):
         return public_url(text)
-    if not _is_utf8(text):  # the URI of a file may spell any byte
+    if not _is_utf8(text):  # a file URI can express any byte
         return f"file://{quote(os.fsencode(Path(text).absolute()))}"
     return redacted(text) if _is_remote(text) and not _OPENED.match(text) else text
 
@@ -170,7 +170,7 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
 
 
 def _below(storage: Storage) -> Iterator[tuple[Found, ObjectInfo | None]]:
-    """What lies below an input that is no single object, with its size and version where they are known."""
+    """Yield the entries of an input that is no single object, with size and version where known."""
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.folder):  # noqa: PTH112 - raises nothing
             raise UsageError(f"input {storage.root} {why_no_file(storage.root)}")
@@ -181,7 +181,7 @@ def _below(storage: Storage) -> Iterator[tuple[Found, ObjectInfo | None]]:
 
 
 def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
-    """The object a person named; None where it is none, and may be a folder."""
+    """Return the object that an input names; None where it is none, and may be a folder."""
     try:
         return _stat(text, config, "")
     except UsageError:
@@ -191,12 +191,12 @@ def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
 
 
 def _looked(place: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
-    """The source at a place, with its fault where it cannot be had."""
+    """Return the source at a place, with its fault where it cannot be opened."""
     try:
         info = look()
     except UsageError as error:
         return _lost(place, str(error))
-    except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+    except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
         return _lost(place, fault_of(error)[1])
     if info is None:
         return _lost(place, "does not exist" if _is_remote(place) else why_no_file(place))
@@ -209,10 +209,10 @@ def _named(uri: str, info: ObjectInfo) -> SourceRef:
 
 
 def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
-    """None for what is no object, or does not exist; nothing is touched of what a list may not name.
+    """Return size and version, or None for a missing object; names that a list may not contain cause no request.
 
     Raises:
-        UsageError: the name can be none of an object, or a list may not name it.
+        UsageError: The name is invalid, or forbidden in a list.
     """
     if not listed_in and not _is_web(uri) and (uri in (".", "..") or uri.endswith(("/", "/.."))):
         return None
@@ -221,11 +221,11 @@ def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
 
 
 def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
-    """Its sources in order; those of remote places are asked for side by side."""
+    """Yield the sources of a list in order; remote ones are requested concurrently."""
     storage, name = open_object(uri, config)
     listed = _Listed(uri, shown(storage.uri(name)), config)
     with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        size = max(info.size, file.seek(0, os.SEEK_END))  # a web server need not tell
+        size = max(info.size, file.seek(0, os.SEEK_END))  # a web server may not state the size
         if size > MAX_LIST_BYTES:
             raise UsageError(f"list {shown(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it")
         file.seek(0)
@@ -252,12 +252,12 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
 
 
 class _Listed:
-    """Looks for what the entries of one list name.
+    """Resolver for the entries of one list.
 
     Args:
-        uri: of the list, as it was given.
-        listed_in: its full URI.
-        config: patience, limits, permissions.
+        uri: Address of the list as the user spelled it.
+        listed_in: Full URI of the list.
+        config: Storage settings.
     """
 
     def __init__(self, uri: str, listed_in: str, config: StorageConfig) -> None:
@@ -267,7 +267,7 @@ class _Listed:
         self._silences: Counter[tuple[str, int]] = Counter()
 
     def look(self, path: str) -> SourceRef:
-        """The source that an entry names, with its fault where it cannot be had."""
+        """Return the source that an entry names, with its fault where it cannot be opened."""
         try:
             place = _place(self._uri, path)
         except UsageError as error:
@@ -278,7 +278,7 @@ class _Listed:
         return _looked(place, lambda: self._stat(place))
 
     def _stat(self, place: str) -> ObjectInfo | None:
-        """Size and version; a server that was silent a few times in a row is not waited for again and again."""
+        """Return size and version; a server with repeated timeouts is not contacted again."""
         if not _is_web(place):
             return _stat(place, self._config, self.listed_in)
         parts = split_url(place)
@@ -301,10 +301,10 @@ def _is_remote(text: str) -> bool:
 
 
 def _place(list_uri: str, path: str) -> str:
-    """What an entry of a list means: a URI, or a path that counts from the list.
+    """Resolve an entry of a list to a URI, or to a path relative to the list.
 
     Raises:
-        UsageError: it is a malformed address.
+        UsageError: The entry is a malformed address.
     """
     if _SCHEME.match(path):
         return path

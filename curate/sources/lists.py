@@ -1,4 +1,4 @@
-"""Reading lists of sources: txt, csv, jsonl and parquet, one entry after the other."""
+"""Parsing of source lists (txt, csv, jsonl and parquet), one entry after the other."""
 
 import csv
 import datetime
@@ -29,12 +29,12 @@ _Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One source of a list.
+    """One source in a source list.
 
     Attributes:
-        path: as the list spells it.
-        caption: or None.
-        attributes: all further columns as text; a licence is called "licence" however the list spells it.
+        path: Path as spelled in the list.
+        caption: Caption in the list, or None.
+        attributes: All further columns as text; any spelling of a licence column becomes "licence".
     """
 
     path: str
@@ -44,11 +44,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class WrongEntry:
-    """One entry of a list that names no source.
+    """Entry of a list that names no source.
 
     Attributes:
-        place: line or entry, such as "line 7".
-        reason: in words that go on from the place.
+        place: Line or entry, such as "line 7".
+        reason: Reason, worded to follow the place.
     """
 
     place: str
@@ -56,17 +56,17 @@ class WrongEntry:
 
 
 def read_list(file: BinaryIO, name: str) -> Iterator[Entry | WrongEntry]:
-    """Entries of the list in ``file`` in order; memory is bounded by one entry, or one batch of parquet rows.
+    """Yield the entries of the list in ``file`` in order; memory is bounded by one entry, or one batch of parquet rows.
 
-    The first of the columns `PATH_COLUMNS` that an entry fills is its path, ``caption`` its caption. Further
-    columns are cut at `MAX_ATTRIBUTE_CHARS`; binary and large nested values are left out.
+    The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the column ``caption``.
+    Further columns are cut at `MAX_ATTRIBUTE_CHARS`; binary and large nested values are left out.
 
     Args:
-        file: open for reading.
-        name: of the list, for messages; its suffix decides the format.
+        file: File open for reading.
+        name: Name of the list, for messages; its suffix decides the format.
 
     Raises:
-        UsageError: it is no list of its format.
+        UsageError: The file is no list of its format.
     """
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".txt":
@@ -226,12 +226,12 @@ def _text(value: Any) -> str:
     if isinstance(value, list | dict) and value:
         try:
             text = json.dumps(value, ensure_ascii=False)
-        except RecursionError:  # deeper than can be written again
+        except RecursionError:  # nested too deeply for JSON output
             return ""
         return text if len(text) <= MAX_ATTRIBUTE_CHARS else ""
     return ""
 
 
 def _clean(text: str) -> str:
-    """Without what no UTF-8 file can hold: JSON may spell half a character."""
+    """Replace characters that UTF-8 cannot encode: JSON may contain half a surrogate pair."""
     return text.encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
-"""Everything that the ledger keeps of what was taken down, removed.
+"""Removal of taken-down clips from the ledger.
 
-May be repeated: a take-down that was interrupted is finished by the next one, and by the next curation.
+It may be repeated: the next take-down or curation completes an interrupted one.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,14 @@ from curate.takedown.takedown import TakeDowns, emptied
 CUT, CAPTIONS, TEXT_EMBED, SHARD = "cut", "captions", "text_embed", "shard"
 
 _NOTE_SOURCES = "inputs"
-_TEXT = "text-"  # arrays of text embeddings are named so
+_TEXT = "text-"  # prefix of the names of text embeddings
 
 
 def forget(ledger: Ledger, down: TakeDowns) -> None:
     """Remove clips, arrays, captions, embeddings and scores of everything that was taken down.
 
-    Arrays and clips of no closed source go too: a killed worker left them, and nobody can say whose they are.
+    Arrays and clips of no closed source are removed too: a killed worker left them, and their source is
+    unknown.
     """
     if not down.removals:
         return
@@ -47,7 +48,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     ledger.forget_arrays(of_them, sources)
     ledger.storage.delete_tree(f"{LEDGER}{SHARD}/")
     _forget_inputs(ledger, down, records)
-    # They tell which clips are whose, so they go last.
+    # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):
         before = {identity: entry for other, identity, entry in entries if other == name}
         after = {identity: _emptied_entry(entry, down) for identity, entry in before.items()}
@@ -59,7 +60,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
 
 
 def _emptied_entry(entry: Row, down: TakeDowns) -> Row | None:
-    """The entry of a source without what was made of its clips that are gone; None when the whole source is."""
+    """Return a source's entry without the removed clips; None when the whole source is removed."""
     before = [Record.from_row(row) for row in entry["records"]]
     if any(record.source in down.sources for record in before):
         return None
@@ -92,7 +93,7 @@ def _captions(ledger: Ledger) -> Iterator[str]:
 
 
 def _forget_inputs(ledger: Ledger, down: TakeDowns, records: list[Record]) -> None:
-    """Remove what the input lists said of sources of which nothing is left."""
+    """Remove the captions and attributes in input lists of sources without remaining clips."""
     note = ledger.read_note(_NOTE_SOURCES)
     if note is None:
         return

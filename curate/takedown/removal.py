@@ -1,6 +1,6 @@
-"""Taking a source or one sample down: out of the shards, the tables, the ledger and the report, and recorded.
+"""Take-down of a source or a sample from the shards, the tables, the ledger and the report, with a record.
 
-Only shards that hold something of it are written again; the dataset changes in one step, by its manifest.
+Only shards that hold part of it are rewritten; the dataset changes in one step, by its manifest.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ REPORT = "report/"
 
 @dataclass(frozen=True)
 class Removed:
-    """What a take-down did.
+    """Result of one take-down.
 
     Attributes:
-        manifest: Of the dataset now.
-        samples: Number of samples taken out.
-        shards_rewritten: Number of shards that held one of them.
-        copies: Keys of clips that were no samples, but copies of what went; they went too.
-        left: Keys of samples that stay although what went was a duplicate of them.
-        clean: False when the storage may keep older versions of objects and does not let them be removed.
+        manifest: New manifest of the dataset.
+        samples: Number of removed samples.
+        shards_rewritten: Number of shards that held a removed sample.
+        copies: Keys of clips that were no samples, but copies of removed ones; they were removed too.
+        left: Keys of samples that stay although a removed clip was a duplicate of them.
+        clean: False when the storage may keep older versions of objects and does not let them be deleted.
     """
 
     manifest: Manifest
@@ -52,22 +52,22 @@ class Removed:
 
 
 def remove(storage: Storage, removal: Removal) -> Removed:
-    """Take down ``removal.source`` or ``removal.key``, and every clip that is a copy or a duplicate of what goes.
+    """Take down ``removal.source`` or ``removal.key``, and every copy or duplicate of the removed clips.
 
-    Copies were left out of the dataset because the sample stood for them; none of them may take its place. Doing
-    it twice changes nothing the second time, but finishes what was interrupted. The report is removed, since it
-    shows what was there.
+    Copies were left out of the dataset in favour of the removed sample; none of them may replace it. A
+    repeated take-down changes nothing, but completes an interrupted one. The report is removed, since it
+    shows the removed clips.
 
     Raises:
-        UsageError: the dataset knows no such source or key.
-        RunError: there is no finished dataset, or somebody else is writing to it.
+        UsageError: The dataset has no such source or key.
+        RunError: There is no finished dataset, or another process is writing to it.
     """
     with leased(storage, "reelweave remove") as held:
         return _remove(held, removal)
 
 
 def _remove(storage: Storage, removal: Removal) -> Removed:
-    """Take down as the holder of the dataset's lease."""
+    """Take down while holding the dataset's lease."""
     dataset = Dataset(storage)
     if dataset.manifest.foreign:
         raise UsageError(
@@ -121,7 +121,7 @@ def _matcher(removal: Removal) -> Callable[[Row], bool]:
 
 
 def _copies(accounting: list[Row], named: Callable[[Row], bool]) -> dict[str, Row]:
-    """A row of each clip of other sources that is a copy or a duplicate of what goes, by key."""
+    """Return a row of each clip of other sources that is a copy or duplicate of a removed one, by key."""
     found: dict[str, Row] = {}
     keys = {row["key"] for row in accounting if named(row) and row["key"]}
     while True:
@@ -146,7 +146,7 @@ def _of_copy(row: Row, removal: Removal) -> Removal:
 
 
 def _span(accounting: list[Row], taken: list[Row], key: str | None) -> RemovedSpan | None:
-    """Where the clip lies; a sample's row tells the content of its source too."""
+    """Return the time span of the clip; rows of samples have the digest of their source, too."""
     for row in (*taken, *accounting):
         if key is not None and row["key"] == key and row["start_s"] is not None:
             return RemovedSpan(**{name: row[name] for name in RemovedSpan.model_fields if name in row})
@@ -154,7 +154,7 @@ def _span(accounting: list[Row], taken: list[Row], key: str | None) -> RemovedSp
 
 
 def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardRecord], int]:
-    """All shards of the next revision, those that lose a sample written anew, and how many those are."""
+    """Return all shards of the next revision, with rewritten ones, and the number of rewritten ones."""
     present = dataset.shards()
     number = next_shard_number(present)
     shards = []
@@ -173,7 +173,7 @@ def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardR
 
 
 def _accounted(rows: list[Row], gone: Callable[[Row], bool], down: TakeDowns) -> list[Row]:
-    """The accounting after the take-down: one row for a whole source, the span's own row for one sample."""
+    """Return the accounting after the take-down: one row for a source, or the span's own row for a sample."""
     result: list[Row] = []
     said: set[str] = set()
     for row in rows:
@@ -191,6 +191,6 @@ def _accounted(rows: list[Row], gone: Callable[[Row], bool], down: TakeDowns) ->
 
 
 def _columns(record: Record, row: Row) -> Row:
-    """The record's fields, as many as the row has."""
+    """Return the record's fields that the row has."""
     fields = record.to_row()
     return {name: fields[name] for name in row}

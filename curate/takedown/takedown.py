@@ -1,4 +1,4 @@
-"""What was taken down of a dataset, and how it is known again: by source, by key, by time within a source."""
+"""Take-downs of a dataset, which match later records by source, by key, or by time within a source."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from loader.dataset import Removal
 STAGE = "removal"
 
 _TOUCHING_S = 1e-3
-"""Spans that overlap by no more than this only touch each other."""
+"""Overlap below which spans only touch each other."""
 
 
 @dataclass(frozen=True)
 class TakeDowns:
-    """Everything that stays out of a dataset for ever.
+    """All permanent take-downs of a dataset.
 
     Attributes:
-        removals: In the order in which they were asked for.
+        removals: Take-downs in the order of their requests.
     """
 
     removals: tuple[Removal, ...] = ()
@@ -44,7 +44,7 @@ class TakeDowns:
         return spans
 
     def of(self, record: Record) -> Removal | None:
-        """The take-down that a record falls under: of its source, its key, or a span that it overlaps."""
+        """Return the take-down of a record: by its source, its key, or a span that overlaps it."""
         found = self.sources.get(record.source) or self.keys.get(record.key or "")
         if found is not None or record.start_s is None or record.end_s is None:
             return found
@@ -59,12 +59,12 @@ class TakeDowns:
 
 
 def words(removal: Removal) -> str:
-    """The reason that stands in the accounting."""
+    """Return the reason for the accounting."""
     return f"taken down on {removal.date}: {removal.reason}"
 
 
 def emptied(record: Record, removal: Removal) -> Record:
-    """What may be kept of a span that was taken down: where it was, and why it went."""
+    """Return the part of a taken-down record that is kept: its place in the source, and the reason."""
     return Record(
         source=record.source,
         part=record.part,

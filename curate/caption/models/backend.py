@@ -1,4 +1,4 @@
-"""What a model that writes is asked, and what it answers, whatever runs it."""
+"""Interface of text generation models: questions, answers and the backend protocol."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ _THOUGHTS = re.compile(r"^.*?</think>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Ask:
-    """One question.
+    """One question to a model.
 
     Attributes:
-        prompt: in words.
+        prompt: Text of the question.
         pictures: uint8 [n, height, width, 3] RGB; None for a text model.
-        times_s: when each picture is shown, seconds after the first frame the model is asked about.
-        duration_s: of what the pictures show.
-        max_new_tokens: of the answer.
-        temperature: 0 takes the likeliest token each time.
-        seed: of the draw, where the temperature is higher.
+        times_s: Display times of the pictures, seconds after the first frame of the window.
+        duration_s: Duration of the window.
+        max_new_tokens: Maximum length of the answer.
+        temperature: Sampling temperature; 0 is greedy decoding.
+        seed: Random seed for a temperature above 0.
     """
 
     prompt: str
@@ -38,13 +38,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Draft:
-    """One answer.
+    """One answer of a model, not checked yet.
 
     Attributes:
-        text: with single blanks, without the thoughts of models that think aloud.
-        stopped: the model ended by itself, rather than at ``max_new_tokens``.
-        tokens_in: of prompt and pictures.
-        tokens_out: written.
+        text: Answer with single blanks, without the reasoning before "</think>".
+        stopped: True when the model ended by itself, rather than at ``max_new_tokens``.
+        tokens_in: Tokens of prompt and pictures.
+        tokens_out: Tokens of the answer.
     """
 
     text: str
@@ -54,22 +54,22 @@ class Draft:
 
 
 class Backend(Protocol):
-    """A model that writes, loaded at its first use."""
+    """Text generation model, loaded on first use."""
 
     def check(self) -> None:
-        """Finds out whether the model can be had.
+        """Check that the model is available.
 
         Raises:
-            UsageError: it cannot, and what to do.
+            UsageError: The model is not available; the message says what to do.
         """
 
     def identity(self) -> Mapping[str, str]:
-        """What the model is: name, digests of configuration and weights, and what runs it."""
+        """Return the model's name, digests of configuration and weights, and the runtime."""
 
     def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
-        """An answer for each; a question the model cannot take gives a `Fault`."""
+        """Return an answer for each question; a `Fault` for a question that the model cannot process."""
 
 
 def draft(text: str, stopped: bool, tokens_in: int, tokens_out: int) -> Draft:
-    """A `Draft` of what a model wrote, cleaned."""
+    """Build a `Draft` from the text of a model, cleaned."""
     return Draft(" ".join(_THOUGHTS.sub("", text).split()), stopped, tokens_in, tokens_out)

@@ -1,4 +1,4 @@
-"""Questions in the form a vision-language model expects: as a video where it takes one, else as single images."""
+"""Questions in the format of a vision-language model: as a video where it accepts one, else as images."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from curate.caption.models.backend import Ask
 
-# Times go to the processor as frame numbers of a film with this rate.
+# Processors take display times as frame numbers of a video with this rate.
 _TICKS_PER_S = 1000
 
 
 def takes_video(processor: Any) -> bool:
-    """Whether the processor and its chat template know videos; those that do not get images."""
+    """Return True when the processor and its chat template accept videos; others get images."""
     if getattr(processor, "video_processor", None) is None:
         return False
     token = getattr(processor, "video_token", None) or "<video>"
@@ -20,19 +20,19 @@ def takes_video(processor: Any) -> bool:
 
 
 def chat_text(processor: Any, ask: Ask, as_video: bool) -> str:
-    """The conversation as text, with a placeholder for the video or for each picture."""
+    """Return the conversation as text, with a placeholder for the video or for each picture."""
     count = 0 if ask.pictures is None else len(ask.pictures)
     media = [{"type": "video"}] if as_video else [{"type": "image"}] * count
     return _rendered(processor, media, ask.prompt)
 
 
 def video(ask: Ask) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-    """The pictures of a question as a video, and when each is shown, as transformers and vLLM are told.
+    """Return the pictures of a question as a video, and its metadata for transformers and vLLM.
 
-    A single picture comes twice: models that look at pairs of pictures refuse one alone.
+    A single picture is repeated: models that pair pictures reject a single one.
 
     Raises:
-        ValueError: there are no pictures.
+        ValueError: There are no pictures.
     """
     if ask.pictures is None or not len(ask.pictures):
         raise ValueError("there are no pictures")
@@ -49,10 +49,10 @@ def video(ask: Ask) -> tuple[NDArray[np.uint8], dict[str, Any]]:
 
 
 def model_inputs(processor: Any, ask: Ask, as_video: bool) -> Any:
-    """Token numbers and pictures of a question as tensors, a batch of one.
+    """Return token numbers and pictures of a question as tensors, a batch of one.
 
     Raises:
-        ValueError: the processor does not take these pictures.
+        ValueError: The processor rejects the pictures.
     """
     text = [chat_text(processor, ask, as_video)]
     if as_video:
@@ -70,7 +70,7 @@ def model_inputs(processor: Any, ask: Ask, as_video: bool) -> Any:
 
 def _rendered(processor: Any, media: list[dict[str, str]], prompt: str) -> str:
     messages = [{"role": "user", "content": [*media, {"type": "text", "text": prompt}]}]
-    # Processors warn of a switch that their template does not know.
+    # Processors warn about a switch that is unknown to their template.
     switches = {"enable_thinking": False} if "enable_thinking" in str(processor.chat_template) else {}
     text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **switches)
     return str(text)

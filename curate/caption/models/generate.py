@@ -1,4 +1,4 @@
-"""Letting a transformers model write, so that the same question always gets the same answer."""
+"""Deterministic text generation with a transformers model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from curate.models.clip_frames import Fault
 from curate.models.device import inference
 from loader.errors import RunError
 
-# Of the likeliest tokens, those that make up this share are drawn from, where a draw is asked for.
+# Nucleus sampling: cumulative probability of the candidate tokens, for a temperature above 0.
 _TOP_P = 0.9
 
 
@@ -20,17 +20,17 @@ def answers(
     largest: int,
     threads: int,
 ) -> list[Draft | Fault]:
-    """What a model writes to each question.
+    """Generate the answer to each question.
 
-    On the CPU questions are answered one by one; on a GPU those of equal shape share a pass.
+    On the CPU questions are answered one by one; on a GPU those of equal shape share a batch.
 
     Args:
-        model: of transformers.
-        tokenizer: its own.
-        asks: the questions.
-        inputs: tensors of each, a batch of one; or why there are none.
-        largest: questions in a pass.
-        threads: of the processor.
+        model: Model of transformers.
+        tokenizer: Tokenizer of the model.
+        asks: Questions.
+        inputs: Tensors of each question, a batch of one; or a fault.
+        largest: Maximum batch size.
+        threads: CPU threads.
     """
     limit = token_limit(model.config)
     checked = [_within(one, ask, limit) for one, ask in zip(inputs, asks, strict=True)]
@@ -51,18 +51,18 @@ def answers(
 
 
 def groups(shapes: Mapping[int, object], asks: Sequence[Ask], largest: int) -> list[list[int]]:
-    """Which questions go through the model at once: greedy ones of equal shape.
+    """Group questions into batches: greedy ones of equal shape together.
 
-    Equal shapes need no padding, which would change the numbers. A draw uses one stream of random numbers, so
-    drawn answers are made one by one.
+    Equal shapes need no padding, which would change the numbers. Sampling uses one stream of random numbers,
+    so sampled answers are generated one by one.
 
     Args:
-        shapes: of a question's tensors, by its number.
-        asks: all questions.
-        largest: questions at once.
+        shapes: Shape of each question's tensors, by its index.
+        asks: All questions.
+        largest: Maximum batch size.
 
     Returns:
-        Numbers of the questions of each pass.
+        Indices of the questions in each batch.
     """
     alike: dict[object, list[int]] = {}
     for at, shape in shapes.items():
@@ -76,7 +76,7 @@ def groups(shapes: Mapping[int, object], asks: Sequence[Ask], largest: int) -> l
 
 
 def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Inputs of several questions as those of one batch; all have the same shapes."""
+    """Concatenate the inputs of several questions of equal shape to one batch."""
     import torch
 
     first = inputs[0]
@@ -91,28 +91,28 @@ def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shape_of(inputs: Mapping[str, Any]) -> tuple[object, ...]:
-    """What must be equal for two questions to share a batch."""
+    """Return a key that is equal for questions that may share a batch."""
     return tuple((name, tuple(getattr(value, "shape", ()))) for name, value in sorted(inputs.items()))
 
 
 def written(
     model: Any, inputs: Mapping[str, Any], ask: Ask, ends: frozenset[int], pad: int, threads: int
 ) -> list[tuple[list[int], bool]]:
-    """Lets the model write.
+    """Generate answers for one batch.
 
     Args:
-        model: of transformers, with ``generate``.
-        inputs: of one or more questions of one shape.
-        ask: one of them, for what they share: temperature, seed, most tokens.
-        ends: tokens at which the model ends by itself.
-        pad: token that fills answers up.
-        threads: of the processor.
+        model: Model of transformers, with ``generate``.
+        inputs: Tensors of one or more questions of equal shape.
+        ask: Any question of the batch, for the shared temperature, seed and token limit.
+        ends: End-of-sequence tokens.
+        pad: Padding token.
+        threads: CPU threads.
 
     Returns:
-        For each question the tokens written, without the one that ends them, and whether there was one.
+        The generated tokens of each question without the end token, and True where the model ended by itself.
 
     Raises:
-        RunError: the GPU's memory is not enough for one question.
+        RunError: The GPU memory is not enough for one question.
     """
     import torch
 
@@ -121,12 +121,12 @@ def written(
         name: _moved(value, device, model.dtype) if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()
     }
-    # The model's own habits (a temperature of 1e-6, a top-k of 1) must not decide what a seed means.
+    # The model's own defaults (a temperature of 1e-6, a top-k of 1) must not override the seed.
     draw: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     if ask.temperature:
         draw = {"do_sample": True, "temperature": ask.temperature, "top_p": _TOP_P, "top_k": 0}
     devices = [device] if device.type == "cuda" else []
-    # Weights have their type already; "cpu" is to say: no automatic casts.
+    # Weights have their dtype already; "cpu" disables automatic casts.
     with torch.random.fork_rng(devices=devices), inference("cpu", threads):
         torch.manual_seed(ask.seed)
         try:
@@ -148,7 +148,7 @@ def written(
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens at which a model ends: those its generation settings name, and the tokenizer's own."""
+    """Return the end-of-sequence tokens of the model's generation settings and of its tokenizer."""
     named = model.generation_config.eos_token_id
     listed = [named] if isinstance(named, int) else list(named or ())
     if tokenizer.eos_token_id is not None:
@@ -157,7 +157,7 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def token_limit(config: Any) -> int | None:
-    """The most tokens a model has positions for, where its configuration says so."""
+    """Return the maximum number of tokens by the model's positions, where its configuration states it."""
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     return int(limit) if limit else None
 

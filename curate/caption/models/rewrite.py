@@ -1,4 +1,4 @@
-"""A text model that rewrites captions."""
+"""Text model that rewrites captions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from loader.errors import UsageError
 
 
 def load_tokenizer(named: NamedModel) -> Any:
-    """The tokenizer of a model that writes text.
+    """Load the tokenizer of a text generation model.
 
     Raises:
-        UsageError: the model is of another kind.
+        UsageError: The model is of another kind.
     """
     import transformers
 
@@ -40,5 +40,5 @@ def _inputs(tokenizer: Any, ask: Ask) -> Mapping[str, Any]:
     return {name: found[name] for name in ("input_ids", "attention_mask")}
 
 
-# Chat models are asked as such.
+# Models with a chat template get the prompt as a chat message.
 TEXT = Kind("AutoModelForCausalLM", load_tokenizer, _inputs)

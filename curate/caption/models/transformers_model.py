@@ -1,4 +1,4 @@
-"""Models that write, through transformers: those that see and those that only read."""
+"""Text generation through transformers, with vision-language and text models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from curate.models.hf_model import NamedModel
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between kinds of models.
+    """Differences between kinds of models.
 
     Attributes:
-        model_class: of transformers, which loads the weights.
-        processor: what turns questions into tensors, without the weights; raises UsageError when the model is
-            of another kind.
-        inputs: tensors of one question, a batch of one; or why there are none.
+        model_class: Class of transformers that loads the weights.
+        processor: Loader of the processor, without the weights; raises UsageError for a model of another
+            kind.
+        inputs: Conversion of one question to tensors, a batch of one; or to a fault.
     """
 
     model_class: str
@@ -29,7 +29,7 @@ class Kind:
 
 
 class TransformersModel:
-    """Questions -> answers; a `curate.caption.models.backend.Backend`."""
+    """Text generation by transformers; a `curate.caption.models.backend.Backend`."""
 
     def __init__(self, config: CaptionConfig, named: NamedModel, kind: Kind) -> None:
         self._config = config
@@ -41,20 +41,20 @@ class TransformersModel:
         return {**self.__dict__, "_loaded": None}
 
     def check(self) -> None:
-        """Finds out whether the model can be had; no weights are loaded.
+        """Check that the model is available; no weights are loaded.
 
         Raises:
-            UsageError: it cannot, and what to do.
+            UsageError: The model is not available; the message says what to do.
         """
         self._named.check_files()
         self._kind.processor(self._named)
 
     def identity(self) -> Mapping[str, str]:
-        """Name, sha256 of configuration and weights, and the version of transformers."""
+        """Return name, sha256 of configuration and weights, and the version of transformers."""
         return self._named.identity("transformers")
 
     def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
-        """An answer for each question, or why the model cannot take it."""
+        """Return an answer or a fault for each question."""
         model, processor = self._model()
         inputs = [self._kind.inputs(processor, ask) for ask in asks]
         tokenizer = getattr(processor, "tokenizer", processor)

@@ -1,4 +1,4 @@
-"""A vision-language model through vLLM, which batches by itself; it is not installed with this package."""
+"""Vision-language model through vLLM, which batches by itself; an optional dependency."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ _TOP_P = 0.9
 
 
 class VllmModel:
-    """Questions about pictures -> answers; a `curate.caption.models.backend.Backend`."""
+    """Text generation by vLLM; a `curate.caption.models.backend.Backend`."""
 
     def __init__(self, config: CaptionConfig, named: NamedModel) -> None:
         self._config = config
@@ -27,21 +27,21 @@ class VllmModel:
         return {**self.__dict__, "_loaded": None}
 
     def check(self) -> None:
-        """Finds out whether vLLM is there and the model can be had; no weights are loaded.
+        """Check that vLLM is installed and the model available; no weights are loaded.
 
         Raises:
-            UsageError: one is not, and what to do.
+            UsageError: One of them is missing; the message says what to do.
         """
         _check_installed()
         self._named.check_files()
         self._processor()
 
     def identity(self) -> Mapping[str, str]:
-        """Name, sha256 of configuration and weights, and the version of vLLM."""
+        """Return name, sha256 of configuration and weights, and the version of vLLM."""
         return self._named.identity("vllm")
 
     def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
-        """An answer for each question, or why the model cannot take it."""
+        """Return an answer or a fault for each question."""
         model, processor = self._model()
         return _answers(model, [_request(processor, ask) for ask in asks], [_sampling(ask) for ask in asks])
 
@@ -106,7 +106,7 @@ def _answers(model: Any, requests: Sequence[dict[str, Any]], sampling: Sequence[
     try:
         outputs = model.generate(list(requests), list(sampling), use_tqdm=False)
     except ValueError as error:
-        # vLLM refuses the whole batch when one of its questions is too long.
+        # vLLM rejects the whole batch when one of its questions is too long.
         if len(requests) == 1:
             return [Fault(f"the model does not take the pictures: {first_line(error)}")]
         return [_answers(model, [one], [how])[0] for one, how in zip(requests, sampling, strict=True)]

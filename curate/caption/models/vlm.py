@@ -1,4 +1,4 @@
-"""A vision-language model."""
+"""Processor and inputs of vision-language models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ from loader.errors import UsageError, first_line
 
 
 def load_processor(named: NamedModel) -> Any:
-    """The processor of a vision-language model.
+    """Load the processor of a vision-language model.
 
     Raises:
-        UsageError: the model is of another kind, or cannot be talked to.
+        UsageError: The model is of another kind, or has no chat template.
     """
     import transformers
 

@@ -1,7 +1,7 @@
-"""The chances of a hard cut before a frame and of a gradual transition over it, from how the frames around differ.
+"""Probabilities of a hard cut before a frame and of a gradual transition at it, from differences of nearby frames.
 
-Small networks, some for cuts and some for gradual transitions, look at the differences between frames around the
-place (`likeness`). They were trained by `tests/bench/train_shots.py`; `chances.npz` holds their numbers.
+Small networks, some for cuts and some for gradual transitions, read the differences between frames around the
+place (`likeness`). `tests/bench/train_shots.py` trained them; `chances.npz` holds their weights.
 """
 
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from curate.shots.colour.likeness import CHANNELS, LONGEST, Likeness
 from curate.shots.colour.motion import FARTHEST, RANKS, Motion
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
-"""Frames before and after a cut that are looked at, counted from either side of it."""
+"""Frames before and after a cut in the networks' input, counted from either side of it."""
 
 GRADUAL_OFFSETS = (0, 2, 5, 9, 14, 20, 28, 40)
-"""As `CUT_OFFSETS`, for gradual transitions."""
+"""Frames before and after a gradual transition in the networks' input, counted as in `CUT_OFFSETS`."""
 
 CUT_REACH = max(CUT_OFFSETS)
-"""Frames after a frame that must be known to judge the cut before it."""
+"""Number of later frames needed for the probability of a cut before a frame."""
 
 GRADUAL_REACH = max(GRADUAL_OFFSETS)
-"""Frames after a frame that must be known to judge a gradual transition over it."""
+"""Number of later frames needed for the probability of a gradual transition at a frame."""
 
-_AT_ONCE = 240  # inputs of a layer multiplied at once
+_AT_ONCE = 240  # inner dimension per matrix product
 _WEIGHTS = Path(__file__).with_name("chances.npz")
 
 
 class View:
-    """Picks out of the differences around a frame what one network looks at.
+    """Selection of the differences around a frame that form the input of one network.
 
     Args:
-        offsets: As `CUT_OFFSETS`.
-        motion: Whether it looks at how blocks moved, too.
+        offsets: Frame offsets, counted as in `CUT_OFFSETS`.
+        motion: True to include the motion of blocks.
     """
 
     def __init__(self, offsets: Sequence[int], motion: bool = False) -> None:
@@ -50,13 +50,13 @@ class View:
     def __call__(
         self, differences: Floats, moved: Floats, levels: Floats, frames: NDArray[np.intp]
     ) -> Floats:
-        """What is seen around each of the frames, [frames, inputs].
+        """Return the network's inputs for each of the frames, [frames, inputs].
 
         Args:
-            differences: As `Likeness.push` gives them, of a stretch of frames.
-            moved: As `Motion.push` gives them, of the same frames.
-            levels: Energy and contrast of the same frames, as `levels` gives them, [n, 2].
-            frames: Places in the stretch, with enough of it on both sides.
+            differences: Output of `Likeness.push` for a stretch of frames.
+            moved: Output of `Motion.push` for the same frames.
+            levels: Output of `levels` for the same frames, [n, 2].
+            frames: Indices into the stretch, with enough context on both sides.
         """
         later = frames[:, None] + self._later
         pairs = [differences[later, self._lags], *([moved[later, self._lags]] if self._motion else [])]
@@ -66,14 +66,14 @@ class View:
 
 
 def levels(features: Sequence[Features]) -> Floats:
-    """Energy and contrast of frames, in logarithms, [n, 2]."""
+    """Return the logarithms of energy and contrast of frames, [n, 2]."""
     energies = np.log(np.array([each.energy for each in features], np.float32)) * np.float32(0.2)
     contrasts = np.log(np.array([each.contrast for each in features], np.float32) + 1) * np.float32(0.3)
     return np.stack([energies, contrasts], axis=1)
 
 
 class Chances:
-    """Judges the frames as they come, once enough of those after them are known."""
+    """Transition probabilities of frames, computed once enough later frames are known."""
 
     def __init__(self) -> None:
         self._likeness = Likeness()
@@ -81,16 +81,16 @@ class Chances:
         self._differences = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
         self._moved = np.zeros((GRADUAL_REACH + 1, FARTHEST + 1, len(RANKS)), np.float32)
         self._levels = np.zeros((0, 2), np.float32)
-        self._start = -GRADUAL_REACH - 1  # frame of the first row held
+        self._start = -GRADUAL_REACH - 1  # frame number of the first buffered row
         self._last: Features | None = None
 
     @property
     def end(self) -> int:
-        """One past the last frame seen."""
+        """One past the last frame pushed."""
         return self._start + len(self._differences)
 
     def push(self, features: Sequence[Features]) -> None:
-        """Take the next frames."""
+        """Process the next frames."""
         if not len(self._levels):
             self._levels = levels(features[:1]).repeat(len(self._differences), axis=0)
         self._differences = np.concatenate([self._differences, self._likeness.push(features)])
@@ -99,18 +99,19 @@ class Chances:
         self._last = features[-1]
 
     def finish(self) -> None:
-        """After the last frame it is assumed to stand still."""
+        """End the input; the last frame is repeated as context."""
         if self._last is not None:
             self.push([self._last] * GRADUAL_REACH)
 
     def cuts(self, first: int, end: int) -> Floats:
-        """Chance of a hard cut right before each of the frames first..end - 1; needs CUT_REACH frames after them."""
+        """Return the cut probability before each of frames first..end - 1; needs CUT_REACH later frames."""
         return self._judge(0, first, end)
 
     def gradual(self, first: int, end: int) -> Floats:
-        """Chance that each of the frames first..end - 1 is mixed, or the first one after; needs GRADUAL_REACH more.
+        """Return the probability that each of frames first..end - 1 is blended or the first one after.
 
-        Forgets what lies too far before them; they must not be asked about again.
+        It needs GRADUAL_REACH later frames. Context too far before these frames is dropped, so they must not
+        be requested again.
         """
         found = self._judge(1, first, end)
         keep = max(0, end - GRADUAL_REACH - 1 - self._start)
@@ -128,7 +129,7 @@ class Chances:
 
 
 class Perceptron:
-    """A network of full layers with rectifiers between them.
+    """Multilayer perceptron with ReLU activations.
 
     Args:
         layers: Weights [in, out] and biases [out] of each layer.
@@ -138,7 +139,7 @@ class Perceptron:
         self._layers = layers
 
     def __call__(self, inputs: Floats) -> Floats:
-        """The chance of each row, [n]."""
+        """Return the probability of each row, [n]."""
         values = inputs
         for number, (weights, biases) in enumerate(self._layers):
             values = _times(np.maximum(values, 0) if number else values, weights) + biases
@@ -146,7 +147,7 @@ class Perceptron:
 
 
 def _times(rows: Floats, weights: Floats) -> Floats:
-    """The matrix product, in parts so small that BLAS gives each to one thread."""
+    """Return the matrix product, in parts so small that BLAS runs each on one thread."""
     inner = len(weights)
     parts = [
         rows[:, first : first + _AT_ONCE] @ weights[first : first + _AT_ONCE]
@@ -158,7 +159,7 @@ def _times(rows: Floats, weights: Floats) -> Floats:
 
 @cache
 def _networks() -> tuple[tuple[View, list[Perceptron]], tuple[View, list[Perceptron]]]:
-    """The networks for cuts and those for gradual transitions; their mean counts."""
+    """Load the ensembles for cuts and for gradual transitions; the mean over an ensemble is its output."""
     with np.load(_WEIGHTS, allow_pickle=False) as stored:
         layers = {name: stored[name].astype(np.float32) for name in stored.files}
     seeds = sorted({name.split("_")[1] for name in layers})

@@ -1,4 +1,4 @@
-"""The shot detector of the pipeline: colour and structure of the picture, on a CPU, while decoding."""
+"""Default shot detector: colour and structure of the picture, on a CPU, while decoding."""
 
 import bisect
 from array import array
@@ -18,24 +18,24 @@ from curate.shots.types import Foretold, Transition, overlap
 
 _Found = TypeVar("_Found")
 
-_BATCH = 16  # frames taken in at once: the cost of a call is shared
+_BATCH = 16  # frames per batch, to share the cost of a call
 REACH = 4
 """Frames within which two changes are one; a shot of fewer frames is a flash."""
 
-_PEAK = REACH - 1  # frames on each side among which a cut has the highest chance
+_PEAK = REACH - 1  # frames on each side among which a cut is a local maximum
 _JUDGED_AFTER = _BATCH + CUT_REACH + _PEAK
 _HISTORY = GRADUAL_REACH + _BATCH + 100  # a gradual transition of 100 frames, and more than a fade needs
-_SHORT_RUN = 4  # frames of a run that a hard cut inside may explain
-_BOTH = 0.4  # chance of a cut beside a likelier one that makes the frame between them a mixed one
-_SURE_CUT = 0.8  # chance of a hard cut that wins over any run around it: its network knows dissolves too
-_LIKELY = 0.35  # share of the threshold above which a frame belongs to a run that exceeds it somewhere
-_LEAST_LIKELY = 0.25  # chance below which a frame belongs to no run, however doubtful runs are wanted
+_SHORT_RUN = 4  # maximum frames of a run that a hard cut inside may explain
+_BOTH = 0.4  # probability of a cut next to a likelier one above which the frame in between is blended
+_SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; its network was trained on dissolves too
+_LIKELY = 0.35  # share of the threshold above which a frame extends a run
+_LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
-"""Frames judged after a doubtful transition that has no better rival to come."""
+"""Frames analysed after a doubtful transition until no better one can replace it."""
 
 
 class _Cut(NamedTuple):
-    """A hard cut, or a change with one mixed frame: then the places on both sides of that frame are likely ones."""
+    """Hard cut, or a change with one blended frame, where cuts on both sides of that frame are likely."""
 
     start: int
     end: int
@@ -85,14 +85,14 @@ class Nominations(BaseModel, frozen=True, extra="forbid"):
 
 
 class ColourDetector:
-    """Finds hard cuts, dissolves and fades in one pass; a `ShotDetector`.
+    """Detector of hard cuts, dissolves and fades in one pass; a `ShotDetector`.
 
-    Frames are judged once the next few are known. What is kept is the features of about two seconds of
-    frames and the transitions found so far.
+    Frames are analysed once the next few are known. Memory holds the features of about two seconds of frames
+    and the transitions found so far.
 
     Args:
-        config: The thresholds of what is reported.
-        nominations: Thresholds of what `take_doubtful` gives; without them it gives nothing.
+        config: Thresholds of reported transitions.
+        nominations: Thresholds of the transitions in `take_doubtful`, which is empty without them.
     """
 
     def __init__(self, config: ColourDetectorConfig, nominations: Nominations | None = None) -> None:
@@ -108,21 +108,21 @@ class ColourDetector:
         self._chances = Chances()
         self._runs = Runs(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
         self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
-        self._blanks = array("q")  # frames of one even tone
+        self._blanks = array("q")  # blank frames
         self._chance = np.zeros(
             _PEAK, np.float32
-        )  # of cuts before frames from _PEAK before the next to judge
-        self._cuts: list[_Cut] = []  # doubtful ones too
-        self._dissolves: list[Run] = []  # doubtful ones too
-        self._shot_first = 0  # first frame since the last cut or even tone
+        )  # cut probabilities, from _PEAK frames before the next one to analyse
+        self._cuts: list[_Cut] = []  # reported and doubtful ones
+        self._dissolves: list[Run] = []  # reported and doubtful ones
+        self._shot_first = 0  # first frame after the last cut or blank frame
 
     @property
     def analysis_size(self) -> tuple[int, int]:
-        """(width, height) of the frames `push` takes."""
+        """(width, height) of the frames for `push`."""
         return WIDTH, HEIGHT
 
     def push(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next shown frame, [36, 64, 3] RGB."""
+        """Process the next frame in display order, [36, 64, 3] RGB."""
         self._batch[self._waiting] = frame
         self._waiting += 1
         if self._waiting == _BATCH:
@@ -130,7 +130,7 @@ class ColourDetector:
             self._judge(self._history.end - CUT_REACH, self._history.end - GRADUAL_REACH)
 
     def finish(self) -> list[Transition]:
-        """All transitions, sorted and not overlapping."""
+        """Return all transitions, sorted and disjoint."""
         if self._waiting:
             self._take_in()
         self._chances.finish()
@@ -140,12 +140,10 @@ class ColourDetector:
 
     @property
     def judged(self) -> int:
-        """Frames before this one have been judged."""
         return self._judged
 
     @property
     def settled(self) -> int:
-        """Frames before this one are in no transition that is not foretold yet."""
         settled, since, run = (
             min(self._judged, self._gradual_judged),
             self._fades.waiting_since,
@@ -157,16 +155,13 @@ class ColourDetector:
 
     @property
     def judged_after(self) -> int:
-        """Frames pushed after one that has been judged, at most."""
         return _JUDGED_AFTER
 
     @property
     def settled_after(self) -> int:
-        """Frames judged after a doubtful transition that has no better rival to come."""
         return SETTLED_AFTER
 
     def foretell(self, first: int) -> Foretold:
-        """What is known already of the transitions that end after frame ``first``; later frames may change it."""
         since = self._fades.waiting_since
         run = self._runs.open
         if since is None and run is not None and self._is_sure(run):
@@ -174,10 +169,10 @@ class ColourDetector:
         return Foretold(self._sure(first), since)
 
     def take_doubtful(self, finished: bool = False) -> list[Transition]:
-        """Nominated transitions that no later frame can change; each is given once.
+        """Return nominated transitions that no later frame can change; each is returned once.
 
         Args:
-            finished: After `finish`: all that are left.
+            finished: True after `finish`, to return all that are left.
         """
         end = self._judged if finished else self._judged - SETTLED_AFTER
         config = self._config
@@ -205,7 +200,7 @@ class ColourDetector:
         return sorted(kept, key=lambda transition: transition.start_frame)
 
     def _sure(self, first: int) -> list[Transition]:
-        """What has been found up to now and ends after frame `first`, sorted and not overlapping."""
+        """Return the reported transitions so far that end after frame `first`, sorted and disjoint."""
         fades = _ending_after(self._fades.found, first, lambda fade: fade.end_frame)
         others = [
             cut.transition
@@ -227,7 +222,7 @@ class ColourDetector:
         self._chances.push(batch)
 
     def _judge(self, cuts_end: int, gradual_end: int, finished: bool = False) -> None:
-        """Judge cuts as far as their chances, up to frame `cuts_end`, allow, and gradual transitions."""
+        """Decide cuts up to frame `cuts_end` minus the peak's reach, and gradual transitions up to `gradual_end`."""
         known = self._judged + len(self._chance) - _PEAK
         self._chance = np.concatenate([self._chance, self._chances.cuts(known, cuts_end)])
         if finished:
@@ -243,7 +238,7 @@ class ColourDetector:
         self._gradual_judged = gradual_end
 
     def _judge_frame(self, frame: int, chances: Floats) -> None:
-        """Judge a frame by the chances of a cut before it and before the frames around."""
+        """Decide whether a cut is before a frame, by the probabilities around it."""
         blank = self._fades.is_blank(self._history[frame])
         chance = float(chances[_PEAK])
         if not blank and frame > self._shot_first and chance > self._cut_floor and chances.argmax() == _PEAK:
@@ -257,7 +252,7 @@ class ColourDetector:
             self._shot_first = frame + 1
 
     def _keep(self, run: Run) -> None:
-        """Decide between a run and what was found inside it."""
+        """Decide between a run and the cuts inside it."""
         if run.score <= self._gradual_floor and not self._is_sure(run):
             return
         if self._blank_within(run) or self._alike_beyond(run):
@@ -271,12 +266,12 @@ class ColourDetector:
         self._dissolves.append(run)
 
     def _is_sure(self, run: Run) -> bool:
-        """Whether a run is reported; a short one has fewer frames of which one may be very likely."""
+        """Return True when a run is reported; a short run has fewer chances of a very likely frame."""
         short = run.end - run.first <= _SHORT_RUN
         return run.score > self._config.gradual_threshold ** (4 if short else 1)
 
     def _alike_beyond(self, run: Run) -> bool:
-        """Whether the pictures before and after a run are alike: then light or something passing came and went."""
+        """Return True when the pictures before and after a run are alike: a flash or a passing object."""
         before, after = run.transition.start_frame - 1, run.transition.end_frame + 1
         pictures = (
             self._history[max(before, self._history.first)],
@@ -285,11 +280,11 @@ class ColourDetector:
         return unlikeness(*pictures) <= self._config.difference_threshold
 
     def _blank_within(self, run: Run) -> bool:
-        """Whether an even tone lies in the run: that is a fade, and told from a mere black by what is around."""
+        """Return True when a blank frame is in the run: `FadeFinder` decides on fades."""
         place = bisect.bisect_left(self._blanks, run.first - 1)
         return place < len(self._blanks) and self._blanks[place] < run.end
 
 
 def _ending_after(found: list[_Found], first: int, end: Callable[[_Found], int]) -> list[_Found]:
-    """Those that end after a frame, of a list in the order of their ends."""
+    """Return the items that end after a frame, from a list sorted by end."""
     return found[bisect.bisect_right(found, first, key=end) :]

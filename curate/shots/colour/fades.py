@@ -1,4 +1,4 @@
-"""Fades: the picture goes to one even tone, mostly black, and comes back as another picture."""
+"""Fades: the picture turns blank, usually black, and another picture appears."""
 
 from dataclasses import dataclass
 
@@ -9,48 +9,48 @@ from curate.shots.colour.history import History
 from curate.shots.types import Transition
 
 LONGEST = 45
-"""Frames of fading looked for on each side of the even tone."""
+"""Maximum length of a fade on each side of the blank frames."""
 
-_FLICKER = 4  # lit frames between even tones that are no shot
-_LEVEL = 8  # frames of steady contrast expected beside a fade
-_MOST_HIDDEN = 2  # frames of a fade too faint to be told from the tone
+_FLICKER = 4  # maximum lit frames between blank ones that are no shot
+_LEVEL = 8  # frames of steady contrast expected next to a fade
+_MOST_HIDDEN = 2  # maximum frames of a fade too faint to differ from blank
 
 
 @dataclass(frozen=True)
 class _Outgoing:
     frame: int
-    """The last untouched frame; -1 when the video began with the even tone."""
+    """Last unblended frame; -1 when the video began blank."""
     picture: Features | None
 
 
 class FadeFinder:
-    """Follows the frames one by one; a hard cut to or from an even tone is a fade of no frames.
+    """Detector of fades, frame by frame; a hard cut to or from blank frames is a fade of no frames.
 
     Args:
-        blank_contrast: Standard deviation of the luminance below which a frame is one even tone, grey levels.
-        same_below: Unlikeness below which the picture that comes back is the old one: a flash or a drop-out.
+        blank_contrast: Standard deviation of the luminance below which a frame is blank, grey levels.
+        same_below: Difference below which the returning picture is the old one, after a flash or a drop-out.
     """
 
     def __init__(self, blank_contrast: float, same_below: float) -> None:
         self._blank_contrast = blank_contrast
         self._same_below = same_below
-        self._outgoing: _Outgoing | None = None  # None: no even tone is waiting for its end
-        self._first_lit = 0  # first frame after the last even tone
-        self._lit: list[float] = []  # contrasts since then, while the fade-in may go on
+        self._outgoing: _Outgoing | None = None  # None: no blank run is open
+        self._first_lit = 0  # first frame after the last blank one
+        self._lit: list[float] = []  # contrasts from there on, while the fade-in may continue
         self.found: list[Transition] = []
 
     @property
     def waiting_since(self) -> int | None:
-        """The last untouched frame before an even tone whose end has not been seen."""
+        """Last unblended frame before a blank run whose end is not known yet."""
         outgoing = self._outgoing
         return None if outgoing is None or outgoing.picture is None else outgoing.frame
 
     def is_blank(self, features: Features) -> bool:
-        """Whether the frame is one even tone."""
+        """Return True when the frame is one even tone."""
         return features.contrast < self._blank_contrast
 
     def push(self, history: History, frame: int, shot_first: int) -> None:
-        """Look at the next frame, held by `history`; its shot began, at a hard cut or here, at `shot_first`."""
+        """Process the next frame of `history`; `shot_first` is the start of its shot at the last hard cut."""
         features = history[frame]
         blank = self.is_blank(features)
         if blank and len(self._lit) <= _FLICKER:
@@ -65,7 +65,7 @@ class FadeFinder:
             self._lit.append(features.contrast)
 
     def finish(self, history: History) -> None:
-        """The video is over; a fade-out that nothing follows is no transition."""
+        """End the input; a fade-out without a later picture is no transition."""
         if self._lit:
             self._close(history)
 
@@ -86,11 +86,11 @@ class FadeFinder:
 
 
 def faded_frames(contrasts: list[float]) -> int:
-    """How many of the frames next to an even tone are still fading.
+    """Return the number of frames next to blank ones that are still fading.
 
-    A fade changes the contrast linearly: the contrasts, from the tone outwards, are fitted by a ramp from
-    nothing and a short level after it, for every length of the ramp, in least squares of their logarithms,
-    because what begins far above nothing is no fade.
+    A fade changes the contrast linearly. The contrasts, outwards from the blank frame, are fitted by a ramp
+    from zero and a short level after it. Every length of the ramp is tried. Least squares use logarithms,
+    because a run that begins far above zero is no fade.
     """
     if not contrasts:
         return 0

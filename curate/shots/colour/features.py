@@ -1,9 +1,9 @@
-"""How much two pictures differ, measured so that motion and exposure count little and content counts.
+"""Picture difference measures that react to content and hardly to motion and exposure.
 
 Structure is the high-passed luminance, compared by the peak of its normalised cross-correlation over small
-shifts: blind to brightness and contrast, tolerant of pans and shakes. Colour is the distance of the colour
-distributions of the four quarters of the picture: blind to motion inside a quarter. Pictures of one shot agree
-in structure or in colour; pictures of two shots hardly ever do in either.
+shifts. That ignores brightness and contrast and tolerates pans and shakes. Colour is the distance of the
+colour distributions of the four quarters of the picture, which ignores motion inside a quarter. Pictures of
+one shot agree in structure or in colour; pictures of two shots hardly ever do in either.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 64, 36
 STRUCTURE_FLOOR = 4.0
-"""Grey levels squared: the energy of coding noise in a flat picture."""
+"""Energy of coding noise in a flat picture, grey levels squared."""
 
 Floats = NDArray[np.float32]
 
@@ -24,8 +24,8 @@ _HIGH_PASS_RADIUS = 3
 _BAR_LUMA = 16.0  # darker borders are letterbox or pillarbox bars
 _COLOUR_BINS = 32
 _BIN_WIDTH = 256 // _COLOUR_BINS
-_COLOUR_WEIGHT = 0.2  # of a full change of colour beside structure
-_COLOUR_SATURATION = 25.0  # grey levels of mean distance at which two colour distributions count as unlike
+_COLOUR_WEIGHT = 0.2  # weight of a full change of colour, relative to structure
+_COLOUR_SATURATION = 25.0  # mean distance at which two colour distributions differ fully, grey levels
 
 _ROWS, _COLUMNS = np.mgrid[:HEIGHT, :WIDTH]
 _QUARTER = (_ROWS >= HEIGHT // 2) * 2 + (_COLUMNS >= WIDTH // 2)
@@ -33,13 +33,13 @@ _FIRST_BIN = (_QUARTER * 3 + np.arange(3)[:, None, None]) * _COLOUR_BINS  # [cha
 
 
 def _inverse(shifts: NDArray[np.intp], size: int, weights: NDArray[np.float64]) -> NDArray[np.complex64]:
-    """The rows of the inverse Fourier transform for these shifts, [shift, frequency]."""
+    """Return the rows of the inverse Fourier transform for these shifts, [shift, frequency]."""
     turns = np.outer(shifts, np.arange(len(weights))) / size
     rows: NDArray[np.complex64] = (np.exp(2j * np.pi * turns) * weights / size).astype(np.complex64)
     return rows
 
 
-# Only the correlations at small shifts are wanted: two small products are cheaper than the whole transform.
+# Only correlations at small shifts are needed: two small products are cheaper than the whole transform.
 _INVERSE_ROWS = _inverse(np.arange(-_MAX_SHIFT[0], _MAX_SHIFT[0] + 1), HEIGHT, np.ones(HEIGHT))
 _INVERSE_COLUMNS = _inverse(
     np.arange(-_MAX_SHIFT[1], _MAX_SHIFT[1] + 1),
@@ -50,15 +50,16 @@ _INVERSE_COLUMNS = _inverse(
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of one frame.
+    """Structure and colour features of one frame.
 
     Attributes:
         contrast: Standard deviation of the luminance, grey levels.
-        energy: Mean square of the high-passed luminance, grey levels squared, floor included.
-        fine: High-passed luminance, scaled so that the correlation of a picture with itself is 1 less its share
-            of the floor, [HEIGHT * WIDTH].
-        layout: Luminance at half size less its mean, [HEIGHT // 2 * WIDTH // 2].
-        colours: Cumulative distributions of Y, B - Y, R - Y in each quarter, [12 * bins], in grey levels per bin.
+        energy: Mean square of the high-passed luminance plus the floor, grey levels squared.
+        fine: High-passed luminance, scaled so that the correlation of a picture with itself is 1 minus its
+            share of the floor, [HEIGHT * WIDTH].
+        layout: Luminance at half size minus its mean, [HEIGHT // 2 * WIDTH // 2].
+        colours: Cumulative distributions of Y, B - Y, R - Y in each quarter, [12 * bins], in grey levels per
+            bin.
     """
 
     contrast: float
@@ -69,12 +70,12 @@ class Features:
 
     @cached_property
     def spectrum(self) -> NDArray[np.complex64]:
-        """Fourier transform of `fine`, [HEIGHT, WIDTH // 2 + 1]; few frames are ever asked for it."""
+        """Fourier transform of `fine`, [HEIGHT, WIDTH // 2 + 1]; computed on demand, for few frames."""
         return np.fft.rfft2(self.fine.reshape(HEIGHT, WIDTH)).astype(np.complex64)
 
 
 def features(frames: NDArray[np.uint8]) -> list[Features]:
-    """Features of each of the frames, [n, HEIGHT, WIDTH, 3] RGB; the work is shared, the results are not."""
+    """Return the features of frames [n, HEIGHT, WIDTH, 3] RGB; results do not depend on the batch."""
     # In thousandths of a grey level all sums are whole numbers, exact in float32.
     red, green, blue = np.ascontiguousarray(frames.transpose(3, 0, 1, 2), np.float32)
     thousandths = 299 * red + 587 * green + 114 * blue
@@ -96,10 +97,10 @@ def features(frames: NDArray[np.uint8]) -> list[Features]:
 
 
 def _cumulative(channels: list[Floats]) -> Floats:
-    """Cumulative distributions of three channels, each [n, HEIGHT, WIDTH] in thousandths, in each quarter."""
+    """Return the distributions of three channels [n, HEIGHT, WIDTH], in thousandths, in each quarter."""
     count = len(channels[0])
     bins = np.stack(channels, axis=1)
-    bins += 0.5  # no whole number lies on the edge of a bin now, so that rounding moves none
+    bins += 0.5  # keeps whole numbers off bin edges, so that rounding moves none
     bins *= np.float32(0.001 / _BIN_WIDTH)
     np.clip(bins, 0, _COLOUR_BINS - 1, out=bins)
     places = bins.astype(np.intp)
@@ -113,8 +114,8 @@ def _cumulative(channels: list[Floats]) -> Floats:
 def without_bars(luma_NHW: Floats) -> Floats:
     """Replace black bars at the border by the nearest picture row or column.
 
-    Their edges would be the strongest structure of every shot, and the same in all of them. One more row or
-    column goes with each bar, because scaling smears its edge.
+    Edges of bars would be the strongest structure of every shot, and identical in all of them. One more row
+    or column goes with each bar, because scaling smears its edge.
     """
     lit = luma_NHW > _BAR_LUMA
     rows, columns = np.asarray(lit.any(axis=2)), np.asarray(lit.any(axis=1))
@@ -141,7 +142,7 @@ def _inside(first: int, last: int, end: int) -> tuple[int, int]:
 
 
 def high_pass(luma_NHW: Floats) -> Floats:
-    """The luminance less its mean over a 7x7 box around each pixel."""
+    """Subtract the mean of a 7x7 box around each pixel from the luminance."""
     radius = _HIGH_PASS_RADIUS
     padded = np.pad(luma_NHW, ((0, 0), (radius, radius), (radius, radius)), mode="edge")
     sums = padded[:, :-1] + padded[:, 1:]
@@ -153,29 +154,30 @@ def high_pass(luma_NHW: Floats) -> Floats:
 
 
 def structure_difference(a: Features, b: Features) -> float:
-    """How much the structure of two pictures differs, from 0 (the same, perhaps shifted) to about 1.
+    """Return the difference in structure of two pictures, from 0 (the same, possibly shifted) to about 1.
 
-    Pictures without structure do not differ: the floor of both counts as structure they share.
+    Pictures without structure do not differ: the floor of both counts as shared structure.
     """
     correlation = (_INVERSE_ROWS @ (a.spectrum * b.spectrum.conj()) @ _INVERSE_COLUMNS).real
     return float(1 - correlation.max() - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
 
 
 def unshifted_difference(a: Features, b: Features) -> float:
-    """`structure_difference` without the search over shifts: never less, and quick."""
+    """Return an upper bound of `structure_difference`, fast, without the search over shifts."""
     return float(1 - a.fine @ b.fine - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
 
 
 def colour_difference(a: Features, b: Features) -> float:
-    """How much the colours of two pictures differ, from 0 to 1.
+    """Return the difference in colour of two pictures, from 0 to 1.
 
-    The earth mover's distance of the distributions (in one dimension the area between their cumulative
-    curves), mean over three channels and four quarters, relative to a distance that only a new scene has.
+    This is the earth mover's distance of the distributions, in one dimension the area between their
+    cumulative curves. It is the mean over three channels and four quarters, relative to the distance of a new
+    scene.
     """
     moved = float(np.abs(a.colours - b.colours).sum()) / 12
     return min(1.0, moved / _COLOUR_SATURATION)
 
 
 def unlikeness(a: Features, b: Features) -> float:
-    """How much two pictures differ, in structure above all: from 0 to about 1.2."""
+    """Return the difference of two pictures, mostly in structure: 0 to about 1.2."""
     return structure_difference(a, b) + _COLOUR_WEIGHT * colour_difference(a, b)

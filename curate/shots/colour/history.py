@@ -1,4 +1,4 @@
-"""The features of the last frames, by frame number."""
+"""Sliding window of the features of the last frames, by frame number."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from curate.shots.colour.features import Features
 
 
 class History:
-    """A bounded window over the frames of a video.
+    """Bounded window over the frames of a video.
 
     Args:
-        frames: How many frames are held.
+        frames: Maximum number of buffered frames.
 
     Attributes:
-        end: One past the last frame seen.
+        end: One past the last frame added.
     """
 
     def __init__(self, frames: int) -> None:
@@ -21,13 +21,13 @@ class History:
         self.end = 0
 
     def extend(self, features: Sequence[Features]) -> None:
-        """Take the next frames; the oldest ones fall out when the window is full."""
+        """Add the next frames; the oldest ones are dropped when the window is full."""
         self._features.extend(features)
         self.end += len(features)
 
     @property
     def first(self) -> int:
-        """The oldest frame still held."""
+        """Oldest frame in the window."""
         return self.end - len(self._features)
 
     def __getitem__(self, frame: int) -> Features:

@@ -1,8 +1,8 @@
-"""How much each frame differs from each of those shortly before it, in several ways at once.
+"""Differences of each frame from the frames shortly before it, by several measures.
 
-The differences of a stretch of frames from one another are what a transition is recognised by (Cooper and Foote
-2001): a cut is a sudden corner in them, a dissolve a soft one, a wipe one that comes block by block, and motion,
-flashes and captions are none. They say nothing about what the pictures show.
+The self-similarity of a stretch of frames identifies transitions (Cooper and Foote 2001). A cut is a sharp
+corner in it, a dissolve a soft one, a wipe one that comes block by block; motion, flashes and captions make
+none. It does not depend on the content of the pictures.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,26 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
 
 LONGEST = 84
-"""Frames back to which each frame is compared."""
+"""Maximum lag of the compared frames."""
 
 CHANNELS = 8
-"""Differences per pair: fine structure, layout, colour, four ranks of the blocks from calm to changed, moved layout."""
+"""Number of differences per pair.
+
+They are fine structure, layout, colour, four ranks of blocks from least to most changed, and shifted layout.
+"""
 
 _BLOCKS = (4, 4)  # rows, columns
-_RANKS = (13, 9, 5, 1)  # of the likeness of the blocks, from low to high
-_COARSE = 4  # pixels to a side of what the moved layout is made of
-_SHIFT = 2  # such squares by which it may have moved
-_PARTS = 4  # of the sums over a picture
+_RANKS = (13, 9, 5, 1)  # ranks in the ascending similarities of blocks
+_COARSE = 4  # side of the squares of the shifted layout, pixels
+_SHIFT = 2  # maximum shift, squares
+_PARTS = 4  # parts of each sum over a picture
 _FLOOR = np.float32(STRUCTURE_FLOOR)
 _LAYOUT_FLOOR = np.float32(20)  # grey levels squared
 _COLOUR_SCALE = np.float32(1 / 4)
 
 
 class Likeness:
-    """Compares the frames as they come; before the first frame, the first frame is assumed."""
+    """Differences of frames, computed as they arrive; the first frame is repeated as its own past."""
 
     def __init__(self) -> None:
         self._blocks: Floats | None = None  # [blocks, LONGEST, pixels]
@@ -37,7 +40,7 @@ class Likeness:
         self._windows = np.zeros((0, 0, 0), np.float32)
 
     def push(self, features: Sequence[Features]) -> Floats:
-        """Differences of each of the next frames from the frame each lag before it, [n, LONGEST + 1, CHANNELS]."""
+        """Return the differences of each new frame from the frames before it, by lag, [n, LONGEST + 1, CHANNELS]."""
         count = len(features)
         blocks = _blocks(features)
         layouts = np.stack([each.layout for each in features]) * np.float32(
@@ -71,7 +74,7 @@ class Likeness:
             squares[LONGEST:, None] + _earlier(squares, count) - 2 * _by_lag(_products(colours, all_colours))
         )
         moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
-        # Rounding of what cancels out must not look like a difference.
+        # Rounding errors of cancelling terms must not count as a difference.
         found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
         shifts = windows.shape[1]
         alike = np.matmul(windows[:, shifts // 2], all_windows.transpose(1, 2, 0))
@@ -80,7 +83,7 @@ class Likeness:
 
 
 def _blocks(features: Sequence[Features]) -> Floats:
-    """High-passed luminance of each block in grey levels, over the root of its pixels, [blocks, n, pixels]."""
+    """Return the high-passed luminance of each block, grey levels over the root of its pixels, [blocks, n, pixels]."""
     count = len(features)
     rows, columns = _BLOCKS
     energies = np.array([each.energy for each in features], np.float32)
@@ -90,7 +93,7 @@ def _blocks(features: Sequence[Features]) -> Floats:
 
 
 def _windows(layouts: Floats) -> Floats:
-    """Coarse pictures through windows that are moved about, each of mean 0 and length 1, [n, shifts, squares]."""
+    """Return coarse pictures in shifted windows, each with mean 0 and length 1, [n, shifts, squares]."""
     count, half = len(layouts), _COARSE // 2
     halved = layouts.reshape(count, HEIGHT // _COARSE, half, WIDTH // _COARSE, half)
     coarse = halved.mean(axis=(2, 4))
@@ -103,9 +106,10 @@ def _windows(layouts: Floats) -> Floats:
 
 
 def _products(new: Floats, known: Floats) -> Floats:
-    """Inner products of rows, [n, known].
+    """Return the inner products of rows, [n, known].
 
-    Summed from parts so small that BLAS gives each to one thread: more threads cost far more than they save here.
+    Products are sums of parts so small that BLAS runs each on one thread; more threads cost far more than
+    they save here.
     """
     parts = (each.reshape(len(each), _PARTS, -1).transpose(1, 0, 2) for each in (new, known))
     rows, columns = parts
@@ -114,14 +118,14 @@ def _products(new: Floats, known: Floats) -> Floats:
 
 
 def _by_lag(products: Floats) -> Floats:
-    """Products of n new rows with LONGEST + n known ones, [..., n, LONGEST + n], as [..., n, LONGEST + 1]."""
+    """View products of n new rows with LONGEST + n known ones, [..., n, LONGEST + n], as [..., n, LONGEST + 1]."""
     *outer, row, column = products.strides
     shape = (*products.shape[:-1], LONGEST + 1)
     return as_strided(products[..., LONGEST:], shape, (*outer, row + column, -column), writeable=False)
 
 
 def _earlier(known: Floats, count: int) -> Floats:
-    """A value of LONGEST + n known rows for each of the n new rows and each lag, [..., n, LONGEST + 1]."""
+    """View a value of LONGEST + n known rows by new row and lag, [..., n, LONGEST + 1]."""
     *outer, step = known.strides
     shape = (*known.shape[:-1], count, LONGEST + 1)
     return as_strided(known[..., LONGEST:], shape, (*outer, step, -step), writeable=False)

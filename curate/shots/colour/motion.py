@@ -1,6 +1,7 @@
-"""How much of each frame is found again, block by block, near its place in the frames shortly before it.
+"""Share of each frame's blocks that is found near its place in the frames shortly before it.
 
-Motion inside a shot moves blocks about, a cut replaces them: also one between two moments of the same scene.
+Motion inside a shot shifts blocks, while a cut replaces them, even a cut between two moments of the same
+scene.
 """
 
 from collections.abc import Sequence
@@ -12,25 +13,25 @@ from numpy.typing import NDArray
 from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats
 
 FARTHEST = 15
-"""Frames back to which each frame is compared."""
+"""Maximum lag of the compared frames."""
 
 RANKS = (10, 6, 3, 1)
-"""Places in the likeness of the blocks, from low to high, that are told."""
+"""Ranks in the ascending similarities of blocks that are returned."""
 
-_ROWS, _COLUMNS = HEIGHT // 2, WIDTH // 2  # of the layout
+_ROWS, _COLUMNS = HEIGHT // 2, WIDTH // 2  # size of the layout
 _BLOCK = (6, 8)  # rows, columns
-_SHIFT = (2, 3)  # rows, columns by which a block may have moved, a tenth of the picture either way
-_FLOOR = np.float32(20 * _BLOCK[0] * _BLOCK[1])  # grey levels squared of a block: what counts as coding noise
+_SHIFT = (2, 3)  # maximum motion of a block in rows and columns, a tenth of the picture
+_FLOOR = np.float32(20 * _BLOCK[0] * _BLOCK[1])  # energy of coding noise in a block, grey levels squared
 
 
 class Motion:
-    """Compares the frames as they come; before the first frame, the first frame is assumed."""
+    """Block motion of frames, computed as they arrive; the first frame is repeated as its own past."""
 
     def __init__(self) -> None:
         self._known: Floats | None = None  # [FARTHEST, blocks, shifts, pixels]
 
     def push(self, features: Sequence[Features]) -> Floats:
-        """Differences of each of the next frames from the frame each lag before it, [n, FARTHEST + 1, RANKS]."""
+        """Return the differences of each new frame from the frames before it, by lag, [n, FARTHEST + 1, RANKS]."""
         layouts = np.stack([each.layout for each in features]).reshape(-1, _ROWS, _COLUMNS)
         windows = _windows(layouts)
         if self._known is None:
@@ -48,7 +49,7 @@ class Motion:
 
 
 def _windows(layouts: Floats) -> Floats:
-    """Each block of the layouts and what lies around it, moved about, of length 1, [n, blocks, shifts, pixels + 1]."""
+    """Return each block in all shifts, scaled to length 1, [n, blocks, shifts, pixels + 1]."""
     padded = np.pad(layouts, ((0, 0), *((shift, shift) for shift in _SHIFT)), mode="edge")
     views = sliding_window_view(padded, _BLOCK, axis=(1, 2))
     rows, columns = _places(_ROWS, 0), _places(_COLUMNS, 1)
@@ -59,11 +60,11 @@ def _windows(layouts: Floats) -> Floats:
     )
     windows[..., :-1] = chosen.reshape(count, blocks, windows.shape[2], -1)
     windows[..., :-1] -= windows[..., :-1].mean(axis=3, keepdims=True)
-    windows[..., -1] = np.sqrt(_FLOOR)  # two blocks without structure are alike
+    windows[..., -1] = np.sqrt(_FLOOR)  # makes blocks without structure alike
     windows /= np.sqrt(np.einsum("nbsp,nbsp->nbs", windows, windows))[..., None]
     return windows
 
 
 def _places(size: int, axis: int) -> NDArray[np.intp]:
-    """First pixel of each block under each shift, in the padded layout, [blocks, shifts]."""
+    """Return the first pixel of each block under each shift, in the padded layout, [blocks, shifts]."""
     return np.arange(0, size, _BLOCK[axis])[:, None] + np.arange(2 * _SHIFT[axis] + 1)

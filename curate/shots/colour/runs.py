@@ -1,22 +1,22 @@
-"""Gradual transitions: runs of frames that are likely mixed."""
+"""Gradual transitions as runs of likely blended frames."""
 
 from dataclasses import dataclass
 
 from curate.shots.colour.features import Floats
 from curate.shots.types import Transition
 
-_GAP = 4  # unlikely frames that do not end a run
-_FEWEST = 2  # frames of a run; a shorter one is a matter for hard cuts
+_GAP = 4  # maximum unlikely frames within a run
+_FEWEST = 2  # minimum frames of a run; the cut networks handle shorter ones
 
 
 @dataclass
 class Run:
-    """A run of likely frames.
+    """Run of frames that are likely blended.
 
     Attributes:
-        score: Highest chance in it.
-        first: Its first frame.
-        end: One past its last frame.
+        score: Maximum probability in the run.
+        first: First frame.
+        end: One past the last frame.
     """
 
     score: float
@@ -25,25 +25,25 @@ class Run:
 
     @property
     def transition(self) -> Transition:
-        """The run as a transition; its last frame is the first untouched one of the incoming shot."""
+        """Transition of the run; its last frame is the first unblended one of the incoming shot."""
         return Transition(self.first - 1, max(self.first + 1, self.end - 1), "gradual")
 
 
 class Runs:
-    """Collects the runs as the chances come.
+    """Collector of runs from the probabilities of frames.
 
     Args:
-        above: Chance above which a frame is likely.
+        above: Probability above which a frame is likely.
     """
 
     def __init__(self, above: float) -> None:
         self._above = above
         self._frame = 0
         self.open: Run | None = None
-        """The run that may still go on."""
+        """Run that may still continue."""
 
     def push(self, chances: Floats) -> list[Run]:
-        """Take the chances of the next frames; the runs that have ended."""
+        """Process the probabilities of the next frames and return the runs that have ended."""
         ended = []
         for chance in chances.tolist():
             if chance > self._above:
