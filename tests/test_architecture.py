@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -86,6 +87,43 @@ def test_no_folder_is_in_a_circle_of_imports(room: str) -> None:
             levels[at][here].add(there)
     for graph in levels.values():
         TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_page_shows_every_folder_below_those_it_imports(room: str) -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    shown = re.findall(rf"^\| `{room}/(\w+)/` ", page, re.MULTILINE)
+    graph: dict[str, set[str]] = defaultdict(set)
+    for path, found in modules(room).items():
+        for one in (path, *found):
+            if len(parts := one.relative_to(ROOT / room).parts) > 1:
+                graph[path.relative_to(ROOT / room).parts[0]].add(parts[0])
+    folders = {path.parent.name for path in (ROOT / room).glob("*/__init__.py")}
+    assert sorted(shown) == sorted(folders)
+    wrong = [
+        f"{folder} imports {other}, which stands below it"
+        for number, folder in enumerate(shown)
+        for other in graph[folder] - {folder}
+        if other not in shown[:number]
+    ]
+    assert wrong == []
+
+
+def test_the_page_names_files_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`((?:curate|loader|train|pipelines|csrc|tests)/[\w/]+\.\w+)`", page)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_folder_says_what_it_holds(room: str) -> None:
+    silent = [
+        str(path.parent.relative_to(ROOT))
+        for path in (ROOT / room).rglob("__init__.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize("room", ROOMS)

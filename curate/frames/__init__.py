@@ -1,0 +1,1 @@
+"""Decoding of a source: container, frame times, pictures, limits."""

@@ -1,0 +1,1 @@
+"""Models over clips: where they come from, embeddings, aesthetics, text embeddings."""

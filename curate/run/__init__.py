@@ -1,0 +1,1 @@
+"""One curation run: state, stages over clips, verdict, shards, forecast."""

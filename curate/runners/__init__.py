@@ -1,0 +1,1 @@
+"""Runners of stages: this process or Ray Data, workers per stage, progress."""

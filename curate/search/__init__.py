@@ -1,0 +1,1 @@
+"""Search over the stored embeddings of a dataset."""

@@ -1,0 +1,1 @@
+"""One decode of a source: shots, spans, scores and clips together."""

@@ -1,0 +1,1 @@
+"""Inputs of a run: folders, prefixes, lists, web addresses."""

@@ -1,0 +1,1 @@
+"""Removal of clips and sources from a dataset, for good."""

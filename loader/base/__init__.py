@@ -1,0 +1,1 @@
+"""Foundations without video: arrays, random words, files, shared memory, text of others."""

@@ -1,0 +1,1 @@
+"""Plans judged without training: idle time, spreads, workloads of papers."""

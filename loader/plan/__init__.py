@@ -1,0 +1,1 @@
+"""Step plans: the microbatches of an epoch, balanced over the ranks."""

@@ -1,0 +1,1 @@
+"""Reading planned samples: fetch, cache, check, decode, collate."""

@@ -1,0 +1,1 @@
+"""A rank's stream of microbatches: order, state, curriculum, whole steps."""

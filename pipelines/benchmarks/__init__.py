@@ -1,0 +1,1 @@
+"""Benchmarks that `reelweave bench` runs."""

@@ -1,0 +1,1 @@
+"""Configurations of commands, resolved from files and options; their pages in docs/."""

@@ -1,0 +1,1 @@
+"""Cascade plans from configurations and measurements."""

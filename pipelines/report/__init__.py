@@ -1,0 +1,1 @@
+"""Reports: numbers of a dataset or plan, and the pages that show them."""

@@ -1,0 +1,1 @@
+"""Output for people: console, tables, files, videos."""

@@ -1,0 +1,1 @@
+"""Models that write captions, and how they are asked."""

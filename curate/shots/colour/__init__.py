@@ -1,0 +1,1 @@
+"""The colour detector and the features it decides by."""

@@ -1,0 +1,1 @@
+"""Parquet and Arrow files of a dataset, checked as they are read."""

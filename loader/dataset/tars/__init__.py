@@ -1,0 +1,1 @@
+"""Shards as tars: headers, samples, members, media, Energon's sidecars."""

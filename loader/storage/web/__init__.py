@@ -1,0 +1,1 @@
+"""Objects of web servers."""
