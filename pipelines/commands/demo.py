@@ -16,7 +16,7 @@ from pipelines.configuration.config import resolve
 from pipelines.terminal.console import print_json, stderr, stdout, table
 
 if TYPE_CHECKING:
-    from train.loop.trainer import TrainResult
+    from train.loop.loop import TrainResult
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.yaml"
 

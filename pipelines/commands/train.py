@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loader.stream.stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
     from train.loop.held_out import HeldOut
-    from train.loop.trainer import TrainResult
+    from train.loop.loop import TrainResult
     from train.models.encoders.stored import Stored
 
 
@@ -60,14 +60,12 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.storage import open_storage
     from loader.stream.stream import VideoStream
     from train.distributed.alone import alone
-    from train.distributed.world import join
-    from train.loop.interrupt import interrupts
+    from train.loop.processes import enter
     from train.loop.trainer import Trainer
-    from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
+    from train.parallel.mesh import DATA, MODEL
 
-    # A signal must not end a rank that is about to say which other one was lost.
-    with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
-        ranks = Ranks(Mesh.of(config.train.parallel, world.size), world)
+    with enter(config.train) as processes:
+        ranks = processes.ranks
         data, peers = ranks.along(*DATA), ranks.along(*MODEL)
         share = Share(peers.group) if peers.size > 1 else None
 
@@ -78,9 +76,10 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)
-        with alone(world, places, "reelweave train") as held:
+        with alone(ranks.world, places, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
-            return Trainer(config.train, stream, config.out, held_out, checkpoints, stored).run()
+            trainer = Trainer(config.train, stream, config.out, held_out, checkpoints, stored)
+            return trainer.run_on(processes)
 
 
 def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":

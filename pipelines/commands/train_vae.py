@@ -13,7 +13,7 @@ from pipelines.configuration.config import resolve
 if TYPE_CHECKING:
     from loader.read.stream_config import StreamConfig
     from pipelines.configuration.train_vae_config import VaeRunConfig
-    from train.loop.trainer import TrainResult
+    from train.loop.loop import TrainResult
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,13 +30,12 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     from loader.storage import open_storage
     from loader.stream.stream import VideoStream
     from train.distributed.alone import alone
-    from train.distributed.world import join
-    from train.loop.interrupt import interrupts
+    from train.loop.processes import enter
     from train.vae.look import Look
     from train.vae.trainer import VaeTrainer
 
-    # A signal must not end a rank that is about to say which other one was lost.
-    with interrupts(), join(config.train.device, config.train.lost_after_s) as world:
+    with enter(config.train) as processes:
+        world = processes.ranks.world
 
         def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
             # A dataset may hold latents, too; a tokenizer is trained on pixels.
@@ -53,4 +52,4 @@ def train(config: "VaeRunConfig") -> "TrainResult":
         places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         with alone(world, places, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
-            return VaeTrainer(config.train, stream, config.out, look, checkpoints).run()
+            return VaeTrainer(config.train, stream, config.out, look, checkpoints).run_on(processes)

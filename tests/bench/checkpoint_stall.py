@@ -63,7 +63,7 @@ def measure(folder: Path, gib: float, device: torch.device, background: bool) ->
             torch.mm(a, b)
         for tensor in (*weights.values(), *moments.values()):
             tensor.add_(1e-3)
-        checkpoints.heed(checkpoints.notes())
+        checkpoints.advance(checkpoints.progress())
         if saves:
             checkpoints.save(CheckpointState(step=number, stream={}, config={}))
         if device.type == "cuda":

@@ -21,6 +21,7 @@ from train.distributed.world import World
 from train.memory.dry_run import rehearse
 from train.memory.shapes import Shape, step_s
 from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks
 
 GIB = 2**30
 LATENT = PatchTransformConfig(frames=4, height=2, width=2)
@@ -128,7 +129,7 @@ def _ours(case: Case, size: Size) -> Row:
     shape = Shape(size.bucket, 1, 0)
     predicted = rehearse(config, [shape])[0].peak / GIB if case.predicted else None
     world = World(0, 1, torch.device(size.device))
-    layout = lay_out(config, world)
+    layout = lay_out(config, Ranks.of(config.parallel, world))
     for weight in layout.weights.values():
         # A new model's gates are shut, and zeros run faster than numbers.
         torch.nn.init.normal_(weight, std=0.02)

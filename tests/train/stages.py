@@ -22,6 +22,7 @@ from train.distributed.world import join
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks
 from train.step.losses import Losses, losses
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
@@ -105,7 +106,7 @@ def same_step(
         for batch in step:
             expected.append(losses(whole, config, batch, world.device))
             share(batch, expected[-1]).backward()
-        layout = lay_out(config, world)
+        layout = lay_out(config, Ranks.of(config.parallel, world))
         assert layout.count == sum(weight.numel() for weight in whole.trained().values())
         assert held(layout.bundle) < 0.75 * held(whole)
         stir_(layout.weights)
@@ -171,7 +172,7 @@ def kept(schedule: str, microbatches: int, times: list[int]) -> None:
     """A stage keeps so many times the activations of one of its microbatches."""
     with join("cpu") as world:
         config = config_of("dit", pp=world.size, pp_schedule=schedule)
-        layout = lay_out(config, world)
+        layout = lay_out(config, Ranks.of(config.parallel, world))
         [batch] = batches([2])
 
         def most(count: int) -> int:
@@ -205,7 +206,11 @@ def half() -> None:
     """In bfloat16 a step has the losses of a whole model in every bit, and casts no weight twice."""
     with join("cpu") as world:
         config = config_of("dit", dtype="bfloat16", pp=world.size, activation_checkpointing="selective")
-        step, whole, layout = batches([1, 2, 1]), Bundle(config), lay_out(config, world)
+        step, whole, layout = (
+            batches([1, 2, 1]),
+            Bundle(config),
+            lay_out(config, Ranks.of(config.parallel, world)),
+        )
         casts = Casts(layout.weights.values())
         with casts:
             found = list(layout.passes(step, share, StepClock(world)))

@@ -127,7 +127,7 @@ def train_until(checkpoints, condition):
     """Steps, none of which waits for a checkpoint."""
     deadline = time.monotonic() + 30
     while not condition():
-        checkpoints.heed(checkpoints.notes())
+        checkpoints.advance(checkpoints.progress())
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_holds_the_values_of_its_step_while_training_goes_on(tmp_pa
     begin(checkpoints, 1)
     weights["w"].add_(1)
     for _ in range(9):
-        checkpoints.heed(checkpoints.notes())
+        checkpoints.advance(checkpoints.progress())
     assert latest(storage) is None
     storage.free = True
     train_until(checkpoints, lambda: latest(storage))

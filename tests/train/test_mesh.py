@@ -7,7 +7,7 @@ from tests.train.clips import tiny_config
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
 from train.parallel.layout import lay_out
-from train.parallel.mesh import CONTEXT, DATA, MODEL, SUMMED, Mesh
+from train.parallel.mesh import CONTEXT, DATA, MODEL, SUMMED, Mesh, Ranks
 
 
 def test_by_default_all_ranks_are_replicas():
@@ -74,4 +74,4 @@ def test_a_layout_without_two_sizes_or_without_a_compiler_is_refused():
 def test_what_a_model_or_the_trainer_cannot_do_is_refused(degrees, told):
     config = tiny_config().model_copy(update={"parallel": ParallelConfig(**degrees)})
     with pytest.raises(UsageError, match=told):
-        lay_out(config, World(0, 6, torch.device("cpu")))
+        lay_out(config, Ranks.of(config.parallel, World(0, 6, torch.device("cpu"))))

@@ -14,6 +14,7 @@ from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.models.dit import Pack
 from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks
 from train.sampling.trained import load_trained
 
 
@@ -60,7 +61,7 @@ def test_models_whose_sequences_cannot_be_cut_are_refused(tmp_path, variant, par
     config = run_config(tmp_path, variant, parallel=parallel)
     ranks = config.parallel.ring * config.parallel.ulysses
     with pytest.raises(UsageError, match=told):
-        lay_out(config, World(0, ranks, torch.device("cpu")))
+        lay_out(config, Ranks.of(config.parallel, World(0, ranks, torch.device("cpu"))))
 
 
 def test_a_part_of_a_pack_is_refused_by_a_model_that_takes_none(tmp_path):

@@ -1,11 +1,13 @@
 """Runs on a real dataset: every way of making steps trains, and goes on after an interruption to the same end."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed.distributed_c10d import get_pg_count
 
 from loader.batch import Batch
 from loader.buckets.buckets import BucketConfig
@@ -16,7 +18,10 @@ from pipelines.commands.train import train
 from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
-from tests.train.clips import tiny_config
+from tests.train.clips import ClipStream, tiny_config
+from tests.train.ranks import Ranks
+from train.config.parallel import ParallelConfig
+from train.distributed.world import join
 from train.logs.records import LOSSES, read_metrics
 from train.loop.trainer import Trainer
 
@@ -89,3 +94,28 @@ def test_every_clip_held_out_is_looked_at_once(dataset: Dataset, way: str, tmp_p
     for line in lines:
         assert [part["samples"] for part in line["by_quantile"].values()] == [15] * 4
         assert line["by_bucket"].keys() == lines[0]["by_bucket"].keys()
+
+
+def count_groups(dataset: str, out: str) -> None:
+    """Train by the command on two pairs of tensor-parallel ranks, which read together; then on clips in memory."""
+    config = tiny_config(total_steps=1).model_copy(update={"parallel": ParallelConfig(tp=2)})
+    run = TrainRunConfig(
+        dataset=dataset,
+        out=Path(out) / "command",
+        stream=StreamConfig(buckets=BUCKETS, workers=1),
+        train=config,
+    )
+    with join("cpu"):
+        before = get_pg_count()
+        train(run)
+        by_command = get_pg_count() - before
+        Trainer(config, ClipStream(int(os.environ["RANK"]) // 2, 2), Path(out) / "memory").run()
+        by_trainer = get_pg_count() - before - by_command
+    assert by_command == by_trainer > 0
+
+
+def test_loader_and_trainer_share_their_process_groups(
+    dataset: Dataset, tmp_path: Path, ranks: Ranks
+) -> None:
+    ended = ranks.run(count_groups, 4, str(dataset.storage.root), str(tmp_path))
+    assert ended.codes == [0] * 4, ended.errors

@@ -22,6 +22,7 @@ from train.distributed.world import World
 from train.memory.dry_run import Footprint, rehearse
 from train.memory.shapes import Shape, noise
 from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks
 from train.step.losses import losses
 from train.step.step_losses import StepLosses
 
@@ -59,7 +60,7 @@ def config_of(model=KINDS["dit"], dtype="float32", **parallel) -> TrainConfig:
 
 def step_of(config: TrainConfig, shape: Shape) -> tuple[int, int]:
     """Bytes that autograd saved in a real step, and the most that the allocator had given out beside the state."""
-    layout = lay_out(config, World(0, 1, torch.device("cpu")))
+    layout = lay_out(config, Ranks.of(config.parallel, World(0, 1, torch.device("cpu"))))
     batch, own = noise(config, shape, 1, 0), StepLosses(config.denominator)
     saved = Saved([*layout.bundle.parameters(), *layout.bundle.buffers()])
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -123,7 +124,7 @@ def footprint(ranks=1, **parallel) -> Footprint:
 
 def test_layouts_divide_what_they_divide():
     whole = footprint()
-    laid_out = lay_out(config_of(), World(0, 1, torch.device("cpu")))
+    laid_out = lay_out(config_of(), Ranks.of(config_of().parallel, World(0, 1, torch.device("cpu"))))
     weights = sum(weight.numel() for weight in laid_out.weights.values())
     # Weights, gradients, two moments and the average, float32; beside them the tokenizer's basis and AdamW's counts.
     assert whole.state == pytest.approx(20 * weights, rel=0.01)

@@ -50,7 +50,7 @@ def stepped(bundle, batches, denominator):
     step = StepLosses(denominator)
     for batch in batches:
         step.add(batch, losses(bundle, tiny_config(), batch, ALONE.device)).backward()
-    loss, tokens, _ = step.totals(ALONE, 1)
+    loss, tokens = step.mean(step.sums(), 1, 1)
     step.normalise_(bundle.trained().values())
     step.spread_(bundle.trained().values())
     return loss, tokens, gradient(bundle)

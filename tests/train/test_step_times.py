@@ -11,7 +11,7 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import metrics
 from train.distributed.world import World
 from train.loop.trainer import Trainer
-from train.measure.step_times import SHOWN, RankTimes, StepTimes
+from train.measure.step_times import SHOWN, ClockSums, RankTimes, StepTimes
 from train.measure.timings import PARTS
 
 
@@ -19,12 +19,12 @@ def test_who_waited_for_whom_follows_from_sums_over_the_ranks():
     ranks = [RankTimes(World(rank, 3, torch.device("cpu"))) for rank in range(3)]
 
     def step(sync_R: list[float]) -> StepTimes:
-        told = [
-            one.told(dict.fromkeys(PARTS, 0.0) | {"data": 1.0 + rank, "pause": 3.0, "sync": sync_R[rank]})
+        own = [
+            one.own(dict.fromkeys(PARTS, 0.0) | {"data": 1.0 + rank, "pause": 3.0, "sync": sync_R[rank]})
             for rank, one in enumerate(ranks)
         ]
-        sums = [sum(numbers) for numbers in zip(*told, strict=True)]
-        [times] = {one.heard(sums) for one in ranks}
+        sums = [sum(numbers) for numbers in zip(*(one.numbers() for one in own), strict=True)]
+        [times] = {one.add(ClockSums.from_numbers(sums)) for one in ranks}
         return times
 
     times = step([2.5, 1.5, 0.5])

@@ -1,5 +1,7 @@
 import itertools
 import math
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from tests.train import worlds
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import relative_errors
 from tests.train.saved import change_state, losses, metrics, newest, tensors
+from train.loop.processes import enter
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 
@@ -233,3 +236,10 @@ def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, ranks, fu
     )
     errors = relative_errors(together, alone)
     assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+
+
+def test_a_signal_before_the_first_step_is_obeyed_behind_it(tmp_path):
+    with enter(tiny_config()) as processes:
+        os.kill(os.getpid(), signal.SIGTERM)
+        result = Trainer(tiny_config(), ClipStream(), tmp_path).run_on(processes)
+    assert (result.steps, result.stopped) == (1, True)

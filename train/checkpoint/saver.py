@@ -28,8 +28,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Notes(NamedTuple):
-    """What a rank tells the others of the checkpoint in flight; summed over the ranks, what all of them know."""
+class Progress(NamedTuple):
+    """Progress of the checkpoint in flight: of one rank, or summed over the ranks.
+
+    Attributes:
+        done: Number of ranks that have finished the present half.
+        failed: Number of ranks that could not.
+    """
 
     done: float = 0.0
     failed: float = 0.0
@@ -38,9 +43,9 @@ class Notes(NamedTuple):
 class Checkpoints:
     """The checkpoints of a run; every rank calls the same methods at the same steps.
 
-    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: whether
-    all ranks have written is summed up with whatever the step sums up anyway (`notes`, `heed`), and then rank 0
-    makes the checkpoint visible. One checkpoint is in flight at most.
+    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: the progress
+    of all ranks is summed with the numbers of a step (`progress`, `advance`), and then rank 0 makes the checkpoint
+    visible. One checkpoint is in flight at most.
 
     Making one is a collective.
 
@@ -148,15 +153,15 @@ class Checkpoints:
         if last and self._failed_before:
             raise RunError(f"{self.uri(state.step)}, the last checkpoint, could not be written: see above")
 
-    def notes(self) -> Notes:
-        """To be summed over all ranks and given to `heed`; costs no waiting."""
-        return self._flight.notes() if self._flight else Notes()
+    def progress(self) -> Progress:
+        """Return this rank's progress, without waiting; `advance` takes the sum over all ranks."""
+        return self._flight.progress() if self._flight else Progress()
 
-    def heed(self, total: Notes) -> None:
-        """Goes on with the checkpoint in flight as far as all ranks are; a collective where one failed or all are done.
+    def advance(self, total: Progress) -> None:
+        """Take the checkpoint in flight as far as all ranks are; a collective where one failed or all are done.
 
         Args:
-            total: the sum of the `notes` of all ranks.
+            total: Sum of the `progress` of all ranks.
 
         Raises:
             RunError: it failed, and so did the one before.
@@ -181,9 +186,7 @@ class Checkpoints:
         """Waits for the checkpoint in flight; a collective."""
         while self._flight is not None:
             self._flight.wait()
-            total = torch.tensor(self.notes(), dtype=torch.float64, device=self._world.device)
-            self._world.sum_([total])
-            self.heed(Notes(*total.tolist()))
+            self.advance(Progress(*self._world.sums(self.progress())))
 
     def _stage(self) -> Callable[[], None]:
         """Copies what this rank writes into memory of its own; what is returned waits for the copies.
@@ -274,11 +277,11 @@ class _Flight:
         self.publishing = True
         self._begin(lambda: act(self.state))
 
-    def notes(self) -> Notes:
-        """How far this rank is with the present half."""
+    def progress(self) -> Progress:
+        """Return how far this rank is with the present half."""
         if self._thread.is_alive():
-            return Notes()
-        return Notes(failed=1.0) if self._error else Notes(done=1.0)
+            return Progress()
+        return Progress(failed=1.0) if self._error else Progress(done=1.0)
 
     def wait(self) -> None:
         """Until the present half is over."""

@@ -1,14 +1,16 @@
 """Configuration of fine-tuning a video tokenizer; importing it loads no torch."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from loader.buckets.recalibrate import RecalibrateConfig
 from loader.buckets.tokens import Compression
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
 from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig
+from train.config.parallel import ParallelConfig
 
 
 class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):
@@ -165,6 +167,11 @@ class VaeScheduleConfig(ScheduleConfig, frozen=True, extra="forbid"):
 
 class VaeTrainConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of fine-tuning one tokenizer; the clip stream is configured beside it."""
+
+    # What runs of other models choose: here every rank has all state, and no cost model plans the steps.
+    parallel: ClassVar[ParallelConfig] = ParallelConfig()
+    recalibrate: ClassVar[RecalibrateConfig | None] = None
+    denominator: ClassVar[Literal["step"]] = "step"
 
     kind: Literal["vae"] = "vae"
     model: VaeModelConfig

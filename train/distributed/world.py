@@ -36,6 +36,12 @@ class World:
         """Replaces tensors of one type by their sums over all ranks, in one collective."""
         self._together(tensors, lambda flat: dist.all_reduce(flat, group=self.group))
 
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sums of numbers over all ranks, as float64, in one collective."""
+        totals = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        self.sum_([totals])
+        return totals.tolist()
+
     def largest(self, number: int) -> int:
         """The largest of the ranks' numbers."""
         if self.size == 1:

@@ -19,9 +19,7 @@ def peak_flops_per_s(peak: Peak, world: World) -> float | None:
     if peak is None:
         return None
     own = measured_flops_per_s(world.device) if peak == "measure" else peak * 1e12
-    total = torch.tensor([own], dtype=torch.float64, device=world.device)
-    world.sum_([total])
-    return total.item()
+    return world.sums([own])[0]
 
 
 def measured_flops_per_s(device: torch.device) -> float:

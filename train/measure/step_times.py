@@ -1,8 +1,9 @@
-"""Where the time of a step went, over all ranks, and who waited for whom."""
+"""Times of a step over all ranks, and how long ranks waited for the slowest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Self
 
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
@@ -64,36 +65,60 @@ SHOWN = ("data", "text", "vae", "forward", "backward", "wait", "sync", "optimize
 """The parts of a step, in its order."""
 
 
-class RankTimes:
-    """What the ranks tell each other of their steps, within the sum that a step makes anyway.
+@dataclass(frozen=True)
+class ClockSums:
+    """Clock readings of one rank, or summed over all ranks.
 
-    The last rank to come to the sum of gradients waits for nobody, so its time there is that of the sum itself; what
-    others spend there beyond it, they wait.
+    Attributes:
+        mean_s: Seconds of each part, divided by the number of ranks.
+        sync_s: Seconds that each rank spent at the sum of gradients; 0 at the other ranks' places.
+        peak_bytes: Peak memory of each rank's GPU; 0 likewise.
+    """
+
+    mean_s: Mapping[Part, float]
+    sync_s: Sequence[float]
+    peak_bytes: Sequence[float]
+
+    def numbers(self) -> list[float]:
+        """Return all fields as one row."""
+        return [*(self.mean_s[part] for part in PARTS), *self.sync_s, *self.peak_bytes]
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[float]) -> Self:
+        """Return the sums whose `numbers` these are."""
+        of_ranks = numbers[len(PARTS) :]
+        size = len(of_ranks) // 2
+        return cls(dict(zip(PARTS, numbers, strict=False)), of_ranks[:size], of_ranks[size:])
+
+
+class RankTimes:
+    """Step times of all ranks, exchanged within the sum that a step makes anyway.
+
+    The last rank to reach the sum of gradients waits for nobody, so its time there is that of the sum itself. Other
+    ranks wait as long as they spend there beyond it.
 
     Args:
-        world: all ranks.
+        world: All ranks.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._waited_R, self._last_R, self._seconds = [0.0] * world.size, [0] * world.size, 0.0
 
-    def told(self, spent: Mapping[Part, float]) -> list[float]:
-        """This rank's numbers, whose sums over all ranks `heard` understands; equally many on every rank.
+    def own(self, spent: Mapping[Part, float]) -> ClockSums:
+        """Return this rank's readings, to be summed over all ranks.
 
         Args:
-            spent: seconds of its parts since the last call (`StepClock.read`).
+            spent: Seconds of each part since the last reading (`StepClock.read`).
         """
         rank, size = self._world.rank, self._world.size
-        own = [0.0] * (2 * size)
-        own[rank], own[size + rank] = spent["sync"], take_peak_bytes(self._world.device) or 0
-        return [spent[part] / size for part in PARTS] + own
+        sync_R, peak_R = [0.0] * size, [0.0] * size
+        sync_R[rank], peak_R[rank] = spent["sync"], take_peak_bytes(self._world.device) or 0
+        return ClockSums({part: spent[part] / size for part in PARTS}, sync_R, peak_R)
 
-    def heard(self, sums: Sequence[float]) -> StepTimes:
-        """The times of the step over all ranks."""
-        size = self._world.size
-        mean = dict(zip(PARTS, sums, strict=False))
-        sync_R, peak_R = sums[len(PARTS) : -size], sums[-size:]
+    def add(self, total: ClockSums) -> StepTimes:
+        """Return the times of a step from the sum of all ranks' readings."""
+        mean, sync_R = total.mean_s, total.sync_s
         exchange = min(sync_R)
         step_s = sum(mean.values()) - mean["pause"]
         wait_R, slowest = [sync - exchange for sync in sync_R], sync_R.index(exchange)
@@ -114,11 +139,11 @@ class RankTimes:
             pause_s=mean["pause"],
             wait_max_s=max(wait_R),
             slowest_rank=slowest,
-            peak_gib=max(peak_R) / 2**30 or None,
+            peak_gib=max(total.peak_bytes) / 2**30 or None,
         )
 
     def waited(self) -> str:
-        """Who waited for whom since the last call, as the end of a sentence; empty where there is one rank."""
+        """Return who waited for whom since the last call, as the end of a sentence; empty for one rank."""
         waited_R, last_R, seconds = self._waited_R, self._last_R, self._seconds
         self._waited_R, self._last_R, self._seconds = [0.0] * len(waited_R), [0] * len(last_R), 0.0
         if self._world.size == 1 or not seconds:

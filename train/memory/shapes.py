@@ -19,10 +19,10 @@ from loader.plan.position import Position
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
+from train.measure.timings import StepClock
 from train.parallel.layout import Layout, lay_out
-from train.parallel.mesh import DATA
-from train.step.losses import losses
-from train.step.step_losses import StepLosses
+from train.parallel.mesh import DATA, Ranks
+from train.step.step_losses import LossSums, StepLosses
 
 WARM_UP = 1
 
@@ -90,7 +90,7 @@ def measure(
     Raises:
         RunError: a shape does not fit into memory.
     """
-    layout = lay_out(config, world)
+    layout = lay_out(config, Ranks.of(config.parallel, world))
     layout.share()
     for shape in shapes(buckets):
         try:
@@ -107,17 +107,17 @@ def measure(
 
 def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
     """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
-    batch = noise(config, shape, layout.ranks.along(*DATA).size, number)
+    data_ranks = layout.ranks.along(*DATA).size
+    batch = noise(config, shape, data_ranks, number)
     take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
     layout.zero_gradients()
-    layout.keep_up(1)
     own = StepLosses(config.denominator)
-    found = losses(layout.bundle, config, batch, world.device, errors=layout.errors)
-    own.add(batch, found).backward()  # type: ignore[no-untyped-call]  # torch's own
+    for _ in layout.passes([batch], own.add, StepClock(world)):
+        pass
     layout.sum_gradients()
-    own.totals(world, layout.ranks.along(*DATA).size)
+    own.mean(LossSums(*world.sums(own.sums())), world.size, data_ranks)
     own.normalise_(layout.weights.values())
     layout.clip(config.optimizer.grad_clip)
     layout.update()

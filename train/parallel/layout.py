@@ -22,24 +22,24 @@ Layout = Replicated
 """Interface of layouts for the trainer."""
 
 
-def lay_out(config: TrainConfig, world: World, stored: Stored | None = None) -> Layout:
-    """Build a run's modules and lay them out; a collective.
+def lay_out(config: TrainConfig, ranks: Ranks, stored: Stored | None = None) -> Layout:
+    """Build the modules of a run and lay them out; a collective.
 
     Args:
-        config: configuration of the run.
-        world: ranks of the run.
-        stored: encoders that need not be loaded.
+        config: The run.
+        ranks: Its processes.
+        stored: Encoders that need not be loaded.
 
     Raises:
-        UsageError: the degrees do not match the ranks or the model, or cannot be combined.
+        UsageError: The degrees do not fit the model, or cannot be combined.
     """
-    mesh = Mesh.of(config.parallel, world.size)
+    mesh, world = ranks.mesh, ranks.world
     kind = layout_of(config, mesh)
     if config.fp8:
         check(config.fp8, world.device)
     # Weights of other ranks are never allocated here.
     partly = kind is FullySharded or mesh.pp > 1
-    bundle, ranks = Bundle(config, meta=partly, stored=stored), Ranks(mesh, world)
+    bundle = Bundle(config, meta=partly, stored=stored)
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Inner stages need neither latents nor targets.

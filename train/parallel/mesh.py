@@ -89,7 +89,8 @@ class Mesh:
 class Ranks:
     """The processes of a run in their grid, seen from one of them.
 
-    What gives a group makes it at the first call, which is a collective of all processes.
+    A process group is made when it is first asked for, which is a collective of all processes. Dimensions that divide
+    the ranks alike share one.
 
     Args:
         mesh: the grid.
@@ -103,13 +104,23 @@ class Ranks:
     def __init__(self, mesh: Mesh, world: World) -> None:
         self.mesh = mesh
         self.world = world
-        self._along: dict[tuple[str, ...], World] = {}
+        self._along: dict[frozenset[str], World] = {}
+
+    @classmethod
+    def of(cls, config: ParallelConfig, world: World) -> "Ranks":
+        """Lay all processes out in the grid of a configuration.
+
+        Raises:
+            UsageError: The degrees do not multiply to the number of ranks.
+        """
+        return cls(Mesh.of(config, world.size), world)
 
     def along(self, *dimensions: str) -> World:
-        """The ranks that differ from this one in these dimensions alone."""
-        if dimensions not in self._along:
-            self._along[dimensions] = self._group(dimensions)
-        return self._along[dimensions]
+        """Return the ranks that differ from this one in these dimensions alone."""
+        divided = frozenset(name for name in dimensions if getattr(self.mesh, name) > 1)
+        if divided not in self._along:
+            self._along[divided] = self._group(dimensions)
+        return self._along[divided]
 
     @cached_property
     def weights(self) -> DeviceMesh:

@@ -1,35 +1,52 @@
-"""What a rank's microbatches add to a step: gradients to sum, losses to report, and what both are divided by."""
+"""Losses of a step: how microbatches are weighed, summed over ranks, and what gradients are divided by."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from loader.batch import Batch
 from loader.errors import UsageError
-from train.distributed.world import World
 from train.models.denoiser import Work
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 B = TypeVar("B", bound=Batch)
 
 
+class LossSums(NamedTuple):
+    """Sums over microbatches, of one rank or of all.
+
+    Attributes:
+        loss: Sum of mean losses, each times the microbatch's share of the step.
+        weight: Sum of these shares; 1 over all samples.
+        unit: Sum of mean video tokens times shares; of ones, where samples count alike.
+        tokens: Text and video tokens.
+        flops: Floating-point operations of forward and backward.
+    """
+
+    loss: float
+    weight: float
+    unit: float
+    tokens: float
+    flops: float
+
+
 class SampleLosses(Protocol):
-    """What B samples came to (`train.step.losses.Losses`)."""
+    """Losses of B samples (`train.step.losses.Losses`)."""
 
     @property
     def each(self) -> torch.Tensor:
-        """Loss of each sample, [B], on the device."""
+        """Return the loss of each sample, [B], on the device."""
 
     @property
     def video_tokens(self) -> tuple[int, ...]:
-        """Of each sample."""
+        """Return the number of video tokens of each sample."""
 
     @property
     def work(self) -> Work:
-        """What all of them came to."""
+        """Return tokens and operations of all samples together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +58,12 @@ class _Done:
 
 
 class StepLosses:
-    """This rank's microbatches of a step. Losses stay on the device until the step is over: to look is to wait.
+    """Losses of this rank's microbatches in one step.
 
-    Gradients are those of the mean over the step's samples on all ranks; each microbatch is weighed by its share of
-    them. With ``step_tokens`` a sample counts by its video tokens, and since no rank knows the others' tokens before
-    the backward, the sum of all is divided out of the summed gradients.
+    Losses stay on the device until the end of the step, because reading one waits for the device. Gradients are those
+    of the mean over the step's samples on all ranks: a microbatch is weighed by its share of them. With
+    ``step_tokens`` a sample counts by its video tokens. No rank knows the others' tokens before the backward, so the
+    summed gradients are divided by the sum.
     """
 
     def __init__(self, denominator: Denominator) -> None:
@@ -56,17 +74,17 @@ class StepLosses:
 
     @property
     def step_samples(self) -> int:
-        """Samples of the step on all ranks."""
+        """Return the number of samples of the step on all ranks."""
         return self._one.step_samples
 
     def seen(self, batches: Iterable[B]) -> Iterator[B]:
-        """The same batches: a rank that reads some of a step may be asked to run others, or none."""
+        """Yield the batches that a rank reads, noting one: the rank may run other ranks' batches, or none."""
         for batch in batches:
             self._any = batch
             yield batch
 
     def add(self, batch: Batch, losses: SampleLosses) -> torch.Tensor:
-        """Takes a microbatch that went through the model; the scalar whose gradient it adds."""
+        """Add the losses of a microbatch; return the scalar to differentiate."""
         counted_B, unit = losses.each, 1.0
         if self._denominator == "step_tokens":
             counted_B = counted_B * torch.tensor(losses.video_tokens, device=counted_B.device)
@@ -76,31 +94,32 @@ class StepLosses:
         self._done.append(_Done(batch, losses, mean.detach(), unit))
         return batch.weight * mean
 
-    def totals(
-        self, world: World, data_ranks: int, notes: Sequence[float] = ()
-    ) -> tuple[float, Work, list[float]]:
-        """Loss and work of the step, and the sums of ``notes`` over all ranks.
+    def sums(self) -> LossSums:
+        """Return this rank's sums; waits for the device.
 
         A microbatch of weight 0 repeats samples that count elsewhere.
+        """
+        works = [done.losses.work for done in self._done if done.batch.weight]
+        return LossSums(
+            loss=sum(done.batch.weight * done.mean.item() for done in self._done),
+            weight=sum(done.batch.weight for done in self._done),
+            unit=sum(done.batch.weight * done.unit for done in self._done),
+            tokens=sum(work.tokens for work in works),
+            flops=sum(work.flops for work in works),
+        )
+
+    def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, Work]:
+        """Return loss and work of the step; `normalise_` divides by the same sum from here on.
 
         Args:
-            world: all ranks.
-            data_ranks: how many of them have samples of their own; the others have the same as one of these.
-            notes: what else this rank tells.
+            total: Sum of all ranks' `sums`.
+            world_size: Number of ranks.
+            data_ranks: Number of ranks with different samples; the others repeat the samples of one of them.
 
         Raises:
-            UsageError: the weights of the step's microbatches do not add up to 1.
+            UsageError: The weights of the step's microbatches do not add up to 1.
         """
-        loss = sum(done.batch.weight * done.mean.item() for done in self._done)
-        weight = sum(done.batch.weight for done in self._done)
-        unit = sum(done.batch.weight * done.unit for done in self._done)
-        done = [done.losses.work for done in self._done if done.batch.weight]
-        tokens, flops = sum(work.tokens for work in done), sum(work.flops for work in done)
-        own = [loss, weight, unit, tokens, flops]
-        totals = torch.tensor([*own, *notes], dtype=torch.float64, device=world.device)
-        world.sum_([totals])
-        totals[: len(own)] /= world.size // data_ranks
-        loss, weight, unit, tokens, flops, *told = totals.tolist()
+        loss, weight, unit, tokens, flops = (value / (world_size // data_ranks) for value in total)
         if abs(weight - 1) > 1e-6:
             raise UsageError(
                 f"the microbatch weights of a step add up to {weight:g} over {data_ranks} ranks, not to 1: "
@@ -108,20 +127,20 @@ class StepLosses:
             )
         if self._denominator == "step_tokens":
             self._unit, loss = unit, loss / unit
-        return loss, Work(int(tokens), int(flops)), told
+        return loss, Work(int(tokens), int(flops))
 
     def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """Makes summed gradients those of the reported loss, once its totals are known."""
+        """Scale summed gradients to those of the reported loss, once `mean` is known."""
         if self._denominator == "step_tokens":
             _scale_(weights, 1 / self._unit)
 
     def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """With ``epoch``, makes means over the step's samples sums over them, in units of a mean step."""
+        """With ``epoch``, scale gradients from means over the step's samples to sums, in units of a mean step."""
         if self._denominator == "epoch":
             _scale_(weights, self._one.step_samples / self._one.mean_samples)
 
     def nonfinite(self, step: int, count: int, rank: int) -> str:
-        """What to tell a person after so many steps in a row that were not finite, up to this one."""
+        """Return the error message for ``count`` non-finite steps in a row, up to this one."""
         return (
             f"loss or gradient was not finite in {count} steps in a row, up to step {step} "
             f"(samples on rank {rank}: {', '.join(self._suspects()[:8]) or 'none'}); "
@@ -134,7 +153,7 @@ class StepLosses:
         return self._any
 
     def _suspects(self) -> list[str]:
-        """Keys of the samples whose loss is not finite; of all, where every loss is."""
+        """Return the keys of samples whose loss is not finite; of all samples, where every loss is finite."""
         keys = [key for done in self._done for key in done.batch.keys]
         finite = [good for done in self._done for good in done.losses.each.isfinite().tolist()]
         return [key for key, good in zip(keys, finite, strict=True) if not good] or keys

@@ -1,0 +1,120 @@
+"""A denoiser in training: its layout on the ranks, its average, its cascades and its evaluation."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from loader.batch import Microbatch, Pack
+from train.cascade.training.start import run_by_cascades
+from train.checkpoint.pieces import Tensors
+from train.config.run import TrainConfig
+from train.logs.breakdown import LossRows
+from train.logs.log import MetricLog
+from train.loop.held_out import HeldOut
+from train.measure.timings import StepClock
+from train.models.encoders.stored import Stored
+from train.parallel.layout import lay_out
+from train.parallel.mesh import DATA, Ranks
+from train.step.batches import Stream
+from train.step.ema import Ema
+from train.step.learning_rate import learning_rate
+from train.step.step_losses import StepLosses
+
+
+class DenoiserTask:
+    """`train.loop.task.TrainingTask` of a denoiser with one of the objectives.
+
+    A sample's loss is the weighted mean squared error of its prediction.
+
+    Args:
+        config: The run.
+        ranks: Its processes.
+        stream: This rank's microbatches, which cascades look ahead in.
+        out: Folder of the run.
+        held_out: Clips to evaluate on.
+        stored: Encoders that need not be loaded.
+
+    Raises:
+        UsageError: The layout does not fit the model or the ranks, or a published part cannot be had.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        ranks: Ranks,
+        stream: Stream,
+        out: Path,
+        held_out: HeldOut | None,
+        stored: Stored | None,
+    ) -> None:
+        self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
+        self._layout = layout = lay_out(config, ranks, stored)
+        self._cascades = run_by_cascades(layout, config) if config.parallel.schedule == "cascade" else None
+        self.weights, self.data = layout.weights, ranks.along(*DATA)
+        self._ema = Ema(config.ema, layout.weights)
+        self._rows = LossRows()
+
+    @property
+    def description(self) -> str:
+        """Return what is trained."""
+        return f"{self._layout.count:,} weights"
+
+    def state(self) -> Mapping[str, Tensors]:
+        """Return the tensors of a checkpoint, placed as they lie on the ranks."""
+        layout, averages = self._layout, self._ema.tensors
+        groups = {"model": layout.placed(self.weights), "optimizer": layout.optimizer_state()}
+        return groups | ({"ema": layout.placed(averages)} if averages else {})
+
+    def start(self, done: int, log: MetricLog) -> None:  # noqa: ARG002 - as `TrainingTask` has it
+        """Give all ranks the same weights; plan the first steps of cascades."""
+        self._layout.share()
+        if self._cascades is not None:
+            self._cascades.foresee(self._stream)
+
+    def begin(self, step: int) -> float:
+        """Clear the gradients and set the learning rate."""
+        lr = learning_rate(step - 1, self._config.optimizer, self._config.schedule)
+        for group in self._layout.optimizer.param_groups:
+            group["lr"] = lr
+        self._layout.zero_gradients()
+        return lr
+
+    def forward_backward(
+        self,
+        batches: Iterable[Microbatch | Pack],
+        step: int,  # noqa: ARG002 - as `TrainingTask` has it
+        losses: StepLosses,
+        clock: StepClock,
+    ) -> Iterator[Microbatch | Pack]:
+        """Run the microbatches as the layout or the plan of cascades has them; note the loss of each sample."""
+        for batch, found in self._layout.passes(batches, losses.add, clock):
+            self._rows.add(batch, found)
+            yield batch
+
+    def sum_gradients(self) -> None:
+        """Sum gradients over the ranks."""
+        self._layout.sum_gradients()
+
+    def clip(self) -> tuple[float, ...]:
+        """Limit the norm of the whole gradient."""
+        return (self._layout.clip(self._config.optimizer.grad_clip),)
+
+    def update(self, step: int) -> None:
+        """Update the weights and their average."""
+        self._layout.update()
+        self._ema.update_(self.weights.values(), step)
+
+    def terms(self) -> None:
+        """Return None: the loss has one term."""
+
+    def after_step(self, step: int, log: MetricLog) -> None:
+        """Draw the timeline of cascades; break the losses of samples down; evaluate held-out clips."""
+        if self._cascades is not None and (line := self._cascades.shown(step, self._out)):
+            log.say(line)
+        if step % self._config.log.every_steps == 0:
+            log.add_losses(step, "train", self._rows.take(self.data))
+        if self._held_out and step % self._held_out.every_steps == 0:
+            layout = self._layout
+            found = self._held_out.losses(
+                layout.bundle, self._config, self.data, layout.keep_up, layout.errors
+            )
+            log.add_losses(step, "held_out", found)

@@ -1,0 +1,209 @@
+"""The loop of optimizer steps, shared by all trainers: a stream of microbatches in, checkpoints and numbers out."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from loader.errors import RunError
+from loader.storage import Storage
+from train.checkpoint import Checkpoints, CheckpointState
+from train.config.run import TrainConfig
+from train.config.vae import VaeTrainConfig
+from train.logs.log import MetricLog
+from train.logs.metrics import StepMetrics, Summary
+from train.logs.scalars import open_scalars
+from train.loop.processes import Processes
+from train.loop.resume import resume, seed_step
+from train.loop.task import TrainingTask
+from train.measure.flops import utilisation
+from train.measure.peak_flops import peak_flops_per_s
+from train.measure.recordings import Recordings
+from train.measure.step_times import RankTimes
+from train.measure.timings import StepClock
+from train.step.batches import Stream, batches_of_step
+from train.step.message import StepMessage
+from train.step.step_losses import StepLosses
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of a run.
+
+    Attributes:
+        steps: Optimizer steps done, those before a resume included.
+        window: Number of steps in either mean loss: ten, or half of a shorter run; 0 where no step was done.
+        first_loss: Mean loss of the first steps, those before a resume included; None where no step was done.
+        last_loss: Mean loss of the last steps.
+        samples_per_s: Samples per second over all ranks and steps.
+        checkpoint: URI of the last checkpoint.
+        stopped: True where a signal ended the run before its last step.
+    """
+
+    steps: int
+    window: int
+    first_loss: float | None
+    last_loss: float | None
+    samples_per_s: float
+    checkpoint: str
+    stopped: bool = False
+
+
+class _Step(NamedTuple):
+    """A step that was made."""
+
+    metrics: StepMetrics
+    total: StepMessage
+    losses: StepLosses
+
+
+class TrainingLoop:
+    """The steps of a run, from its latest checkpoint to its end.
+
+    A step's loss is the mean over the samples of all ranks. Each microbatch is weighed by its share of the step and
+    gradients are summed, so the update does not depend on how the samples lie on the ranks, nor on how many
+    microbatches each rank has.
+
+    Args:
+        task: What is trained.
+        config: The run.
+        stream: This rank's microbatches.
+        out: Folder of the run.
+        checkpoints: Storage of the checkpoints.
+        processes: The ranks, and the signals that stop them.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        config: TrainConfig | VaeTrainConfig,
+        stream: Stream,
+        out: Path,
+        checkpoints: Storage,
+        processes: Processes,
+    ) -> None:
+        self._task, self._config, self._stream, self._out = task, config, stream, out
+        self._world, self._interrupt = processes.ranks.world, processes.interrupt
+        self._checkpoints = Checkpoints(checkpoints, config.checkpoint, self._world, task.state())
+        self._nonfinite_steps = 0
+
+    def run(self) -> TrainResult:
+        """Train up to ``schedule.total_steps``, or until a rank is asked to stop."""
+        config, world, task, total_steps = (
+            self._config,
+            self._world,
+            self._task,
+            self._config.schedule.total_steps,
+        )
+        last = done = resume(self._checkpoints, self._stream, config)
+        self._out.mkdir(parents=True, exist_ok=True)
+        self._peak = peak_flops_per_s(config.log.peak_tflops, world)
+        writes = world.rank == 0
+        scalars = open_scalars(self._out, config, done, writes)
+        with (
+            MetricLog(self._out, config.log, done, total_steps, writes, scalars) as self._log,
+            Recordings(self._out, config.log, world, done) as recordings,
+        ):
+            log = self._log
+            log.say(
+                f"training {task.description} on {world.size} x {world.device}, steps {done} to {total_steps}"
+            )
+            task.start(done, log)
+            self._batches, self._clock, self._times = iter(self._stream), StepClock(world), RankTimes(world)
+            for step in range(done + 1, total_steps + 1):
+                recordings.before(step)
+                made = self._train_step(step)
+                recordings.behind(step)
+                log.add(made.metrics)
+                self._stop_when_not_finite(made)
+                task.after_step(step, log)
+                if config.recalibrate and step % config.recalibrate.every_steps == 0:
+                    self._recalibrate(step, config.recalibrate)
+                self._checkpoints.advance(made.total.checkpoint)
+                ends = step == total_steps or made.total.stops > 0
+                if ends or step % config.checkpoint.every_steps == 0:
+                    self._checkpoints.save(self._state(step), last=ends)
+                    last = step
+                if ends:
+                    break
+            if stopped := last < total_steps:
+                log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
+        return _result(log.summary, last, self._checkpoints.uri(last), stopped)
+
+    def _train_step(self, step: int) -> _Step:
+        """Make one optimizer step of all ranks."""
+        task, clock, config = self._task, self._clock, self._config
+        clock.begin()
+        seed_step(config.seed, step, task.data.rank)
+        lr, losses = task.begin(step), StepLosses(config.denominator)
+        batches = losses.seen(batches_of_step(self._batches, step, config.schedule.total_steps, clock))
+        for batch in task.forward_backward(batches, step, losses, clock):
+            self._log.bad_samples(batch.bad)
+        with clock.part("sync"):
+            task.sum_gradients()
+        total = self._exchange(losses)
+        loss, work = losses.mean(total.losses, self._world.size, task.data.size)
+        with clock.part("optimizer"):
+            losses.normalise_(task.weights.values())
+            norms = task.clip()
+            finite = all(map(math.isfinite, (loss, *norms)))
+            if finite:
+                losses.spread_(task.weights.values())
+                task.update(step)
+        clock.pause()
+        times, terms = self._times.add(total.clock), task.terms()
+        metrics = StepMetrics(
+            step=step,
+            loss=loss if math.isfinite(loss) else None,
+            lr=lr,
+            grad_norm=norms[0] if math.isfinite(norms[0]) else None,
+            skipped=not finite,
+            times=times,
+            samples=losses.step_samples,
+            tokens=work.tokens,
+            flops=work.flops or None,
+            mfu=utilisation(work.flops, times.step_s, self._peak) if self._peak else None,
+            parts=terms and {name: value for name, value in terms.items() if math.isfinite(value)},
+        )
+        return _Step(metrics, total, losses)
+
+    def _exchange(self, losses: StepLosses) -> StepMessage:
+        """Sum over the ranks all that they know of the step by now."""
+        # Reading the clock waits for the device, as reading the losses would.
+        spent = self._clock.read()
+        own = StepMessage(
+            losses=losses.sums(),
+            stops=float(self._interrupt.asked),
+            checkpoint=self._checkpoints.progress(),
+            clock=self._times.own(spent),
+        )
+        return own.summed(self._world)
+
+    def _stop_when_not_finite(self, made: _Step) -> None:
+        self._nonfinite_steps = self._nonfinite_steps + 1 if made.metrics.skipped else 0
+        if self._nonfinite_steps == self._config.max_nonfinite_steps:
+            raise RunError(made.losses.nonfinite(made.metrics.step, self._nonfinite_steps, self._world.rank))
+
+    def _recalibrate(self, step: int, config: RecalibrateConfig) -> None:
+        """Plan further steps with measured costs, where they differ from the cost so far."""
+        fit = recalibrated(self._stream.cost, self._clock.take(), config)
+        self._log.say(f"step {step}: {fit.reason}{self._times.waited()}")
+        if fit.changed and self._stream.recalibrate(fit.cost):
+            self._batches = iter(self._stream)
+
+    def _state(self, step: int) -> CheckpointState:
+        config = self._config.model_dump(mode="json")
+        return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config)
+
+
+def _result(summary: Summary, steps: int, checkpoint: str, stopped: bool) -> TrainResult:
+    return TrainResult(
+        steps=steps,
+        window=summary.window,
+        first_loss=summary.first_loss,
+        last_loss=summary.last_loss,
+        samples_per_s=summary.samples_per_s,
+        checkpoint=checkpoint,
+        stopped=stopped,
+    )

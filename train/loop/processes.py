@@ -1,0 +1,36 @@
+"""The processes of a run and the signals that stop it, entered once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from train.config.run import TrainConfig
+from train.config.vae import VaeTrainConfig
+from train.distributed.world import join
+from train.loop.interrupt import Interrupt, interrupts
+from train.parallel.mesh import Ranks
+
+
+class Processes(NamedTuple):
+    """The ranks of a run, as one of them sees them.
+
+    Attributes:
+        ranks: Grid of all ranks; its process groups are made at first use and shared by loader and trainer.
+        interrupt: Stop signals that this rank has received since it entered.
+    """
+
+    ranks: Ranks
+    interrupt: Interrupt
+
+
+@contextmanager
+def enter(config: TrainConfig | VaeTrainConfig) -> Iterator[Processes]:
+    """Join the other ranks of a run and catch stop signals.
+
+    Raises:
+        UsageError: There is no such device, or the degrees of parallelism do not fit the number of ranks.
+        RunError: Another rank was lost.
+    """
+    # Signals are caught first: none may end a rank that is about to report a lost one.
+    with interrupts() as interrupt, join(config.device, config.lost_after_s) as world:
+        yield Processes(Ranks.of(config.parallel, world), interrupt)

@@ -1,0 +1,45 @@
+"""The message of a step: sums over all ranks of losses, stop signals, checkpoint progress and times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Self
+
+from train.checkpoint.saver import Progress
+from train.distributed.world import World
+from train.measure.step_times import ClockSums
+from train.step.step_losses import LossSums
+
+
+@dataclass(frozen=True)
+class StepMessage:
+    """One rank's numbers of a step, or the sum of all ranks' numbers; both travel in one collective.
+
+    Attributes:
+        losses: Sums over the step's microbatches.
+        stops: Number of ranks that were asked to stop.
+        checkpoint: Progress of the checkpoint in flight.
+        clock: Seconds and peak memory.
+    """
+
+    losses: LossSums
+    stops: float
+    checkpoint: Progress
+    clock: ClockSums
+
+    def numbers(self) -> list[float]:
+        """Return all fields as one row, equally long on every rank."""
+        return [*self.losses, self.stops, *self.checkpoint, *self.clock.numbers()]
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[float]) -> Self:
+        """Return the message whose `numbers` these are."""
+        rest = iter(numbers)
+        losses = LossSums(*islice(rest, len(LossSums._fields)))
+        stops = next(rest)
+        checkpoint = Progress(*islice(rest, len(Progress._fields)))
+        return cls(losses, stops, checkpoint, ClockSums.from_numbers(list(rest)))
+
+    def summed(self, world: World) -> Self:
+        """Return the sum over all ranks; one collective."""
+        return self.from_numbers(world.sums(self.numbers()))

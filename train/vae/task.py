@@ -1,0 +1,213 @@
+"""A VAE and its discriminator in training: losses of a microbatch, both optimizers, evaluation."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from loader.errors import UsageError
+from train.checkpoint.pieces import Tensors
+from train.config.vae import VaeTrainConfig
+from train.distributed.world import World
+from train.logs.log import MetricLog
+from train.measure.timings import StepClock
+from train.models.denoiser import Work
+from train.step.ema import Ema
+from train.step.learning_rate import learning_rate
+from train.step.step_losses import StepLosses
+from train.vae.adversary import Adversary
+from train.vae.learner import Learner
+from train.vae.look import Look
+from train.vae.network import VideoVae
+from train.vae.objective import Objective, reconstruct
+from train.vae.statistics import LatentStatistics
+from train.vae.tally import Tally
+
+INITIALISATION = "initialisation.json"
+PICTURES = "reconstructions"
+
+
+@dataclass(frozen=True, eq=False)
+class VaeLosses:
+    """Losses of B clips (`train.step.step_losses.SampleLosses`).
+
+    Attributes:
+        each: Weighted sum of the terms, [B].
+        work: Number of latent positions; operations are not counted.
+        video_tokens: Empty: every clip counts alike.
+    """
+
+    each: torch.Tensor
+    work: Work
+    video_tokens: tuple[int, ...] = ()
+
+
+class VaeTask:
+    """`train.loop.task.TrainingTask` of a VAE, and with a GAN term of its discriminator; the same on every rank.
+
+    Args:
+        config: The run.
+        world: All ranks, each with samples of its own.
+        out: Folder of the run.
+        look: Clips to evaluate on.
+
+    Attributes:
+        vae: The VAE.
+        weights: Its trained weights.
+        data: All ranks.
+
+    Raises:
+        UsageError: The VAE or a term cannot be had.
+    """
+
+    def __init__(self, config: VaeTrainConfig, world: World, out: Path, look: Look | None) -> None:
+        device = world.device
+        self._config, self._world, self._out, self._look = config, world, out, look
+        self.data = world
+        self.vae = VideoVae(config.model, config.seed).to(device).train()
+        self._objective = Objective(config.losses, self.vae).to(device)
+        self._learner = Learner(self.vae.trained(), config.optimizer)
+        self.weights = self._learner.weights
+        gan = config.losses.gan
+        self._adversary = Adversary(gan, config.seed, device) if gan else None
+        self._learners = [self._learner, *([self._adversary.learner] if self._adversary else [])]
+        self._statistics = LatentStatistics(self.vae.channels, device)
+        self._ema = Ema(config.ema, self.weights)
+        self._tally = Tally()
+        self._sums: dict[str, torch.Tensor] = {}
+
+    @property
+    def description(self) -> str:
+        """Return what is trained."""
+        return f"{sum(weight.numel() for weight in self.weights.values()):,} weights of {self.vae.family}"
+
+    def state(self) -> Mapping[str, Tensors]:
+        """Return the tensors of a checkpoint, the same on every rank."""
+        own: dict[str, Tensors] = {
+            "model": {name: weight.detach() for name, weight in self.weights.items()},
+            "optimizer": self._learner.optimizer_state(),
+            "latents": self._statistics.tensors,
+        }
+        adversary = self._adversary.state() if self._adversary else {}
+        return own | adversary | ({"ema": self._ema.tensors} if self._ema.tensors else {})
+
+    def start(self, done: int, log: MetricLog) -> None:
+        """Give all ranks the same weights; report how they were initialised; evaluate them before the first step."""
+        for learner in self._learners:
+            self._world.broadcast_(list(learner.weights.values()))
+        found = self.vae.initialisation
+        if found.new:
+            log.say(
+                f"{len(found.taken)} tensors begin as published, {len(found.new)} are new,"
+                f" {len(found.left_over)} were left over: {self._out / INITIALISATION}"
+            )
+        if self._world.rank == 0:
+            _write_whole(self._out / INITIALISATION, json.dumps(asdict(found), indent=1).encode())
+        if done == 0:
+            self._evaluate(0, log)
+
+    def begin(self, step: int) -> float:
+        """Clear the gradients and sums of both; return the VAE's learning rate."""
+        config = self._config
+        self._tally, self._sums = Tally(), {}
+        lr = learning_rate(step - 1, config.optimizer, config.schedule)
+        rest = self.vae.initialisation.taken if step <= config.model.new_only_steps else ()
+        self._learner.begin(lr, frozenset(rest))
+        if self._adversary:
+            optimizer = self._adversary.config.optimizer
+            self._adversary.learner.begin(learning_rate(step - 1, optimizer, config.schedule))
+        return lr
+
+    def forward_backward(
+        self, batches: Iterable[Microbatch | Pack], step: int, losses: StepLosses, clock: StepClock
+    ) -> Iterator[Microbatch | Pack]:
+        """Add the gradients of the microbatches to those of both."""
+        for batch in batches:
+            assert isinstance(batch, Microbatch), "the configuration refuses packs"
+            self._learn(batch, step, losses, clock)
+            yield batch
+
+    def _learn(self, batch: Microbatch, step: int, losses: StepLosses, clock: StepClock) -> None:
+        share, adversary, tally = batch.weight, self._adversary, self._tally
+        with clock.part("forward"), self._autocast():
+            found = reconstruct(self.vae, batch, self._world.device, self._config.seed)
+            terms = self._objective.terms(found, step)
+            each_B = self._objective.whole(terms)
+            if adversary and adversary.counts(step):
+                fooled_B = adversary.fooled(found.made)
+                compared_B = self._objective.compared(terms)
+                adversary.measure(share, compared_B, fooled_B, self.vae.last_layer, tally)
+                each_B = each_B + adversary.weight() * fooled_B
+                terms = terms | {"gan": fooled_B}
+        with clock.part("backward"):
+            _backward(losses.add(batch, VaeLosses(each_B, Work(found.latents, 0))))
+        if adversary and adversary.learns(step):
+            with clock.part("forward"), self._autocast():
+                told_apart = adversary.told_apart(share, found, tally)
+            with clock.part("backward"):
+                _backward(told_apart)
+        tally.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
+        self._statistics.note(share, found, tally)
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of both, and each term, over the ranks."""
+        for learner in self._learners:
+            learner.sum_gradients(self._world)
+        self._sums = self._tally.over(self._world)
+
+    def clip(self) -> tuple[float, ...]:
+        """Limit the norm of the gradients of each; the VAE's norm comes first."""
+        return tuple(learner.clip() for learner in self._learners)
+
+    def update(self, step: int) -> None:
+        """Update both, the averages, and the sums of the step that later ones need."""
+        for learner in self._learners:
+            learner.update()
+        self._statistics.remember(self._sums, step)
+        if self._adversary:
+            self._adversary.remember(self._sums)
+        self._ema.update_(self.weights.values(), step)
+
+    def terms(self) -> Mapping[str, float]:
+        """Return the mean of each term, unweighted, over the step's samples."""
+        return {name: total.item() for name, total in self._sums.items() if not total.ndim}
+
+    def after_step(self, step: int, log: MetricLog) -> None:
+        """Evaluate as often as configured, and behind the last step."""
+        last = self._config.schedule.total_steps
+        if self._look and (step % self._look.every_steps == 0 or step == last):
+            self._evaluate(step, log)
+
+    def _evaluate(self, step: int, log: MetricLog) -> None:
+        """Reconstruct held-out clips, and record measures and pictures; a collective."""
+        if self._look is None:
+            return
+        narrow = self._config.dtype == "bfloat16"
+        seen = self._look.see(self.vae, self._objective.perceptual, self._world, narrow)
+        if not seen.measured:
+            raise UsageError("held_out.dataset has no clip that fits stream.buckets; take another one")
+        log.add_reconstruction(step, {name: asdict(values) for name, values in seen.measured.items()})
+        told = ", ".join(f"{name} {values.mean:.4g}" for name, values in seen.measured.items())
+        first = seen.measured["psnr"]
+        log.say(f"step {step}: held-out {told}; first frames' psnr {first.first:.4g}")
+        if self._world.rank == 0 and seen.picture:
+            _write_whole(self._out / PICTURES / f"step-{step:06d}.png", seen.picture)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self._world.device.type, torch.bfloat16, enabled=self._config.dtype == "bfloat16"
+        )
+
+
+def _backward(scalar: torch.Tensor) -> None:
+    scalar.backward()  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_name(f".{path.name}")
+    aside.write_bytes(data)
+    aside.replace(path)
