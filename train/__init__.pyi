@@ -4,8 +4,8 @@ from .kernels.norm_modulate import layer_norm_modulate as layer_norm_modulate
 from .kernels.patch.patcher import patch as patch
 from .kernels.patch.patcher import unpatch as unpatch
 from .kernels.qk_norm import qk_norm as qk_norm
-from .loop.trainer import Trainer as Trainer
 from .loop.loop import TrainResult as TrainResult
+from .loop.trainer import Trainer as Trainer
 from .sampling.config import SampleConfig as SampleConfig
 from .sampling.generate import generate as generate
 from .sampling.trained import load_trained as load_trained
