@@ -19,10 +19,11 @@ from curate.models.text_embed import TextEmbedConfig
 from curate.shots import ShotConfig
 from curate.shots.spans import SpanConfig
 from curate.shots.stitch import StitchConfig
+from loader.settings import Settings
 from loader.storage import StorageConfig
 
 
-class BinConfig(BaseModel, frozen=True, extra="forbid"):
+class BinConfig(Settings):
     """Groups of clips by shape and length that share shards. An edge list [a, b] makes three groups: < a, a to b, >= b.
 
     Every clip falls into a group, since the outer ones are open.
@@ -33,7 +34,7 @@ class BinConfig(BaseModel, frozen=True, extra="forbid"):
     frames: tuple[int, ...] = Field((), description="group edges of the clip length, frames")
 
 
-class ShardConfig(BaseModel, frozen=True, extra="forbid"):
+class ShardConfig(Settings):
     """Packing of samples into shards."""
 
     max_shard_mb: float = Field(
@@ -45,7 +46,7 @@ class ShardConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class RunConfig(BaseModel, frozen=True, extra="forbid"):
+class RunConfig(Settings):
     """Execution: runner, workers and their resources. No key of this section changes the bytes of the dataset."""
 
     runner: Literal["ray", "sequential"] = Field(

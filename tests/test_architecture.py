@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "train": {"loader"},
     "pipelines": {"loader", "curate", "train"},
 }
-CONTRACT = ("loader.dataset", "loader.storage", "loader.errors", "loader.text")
+CONTRACT = ("loader.dataset", "loader.storage", "loader.errors", "loader.settings", "loader.text")
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
 

@@ -1,6 +1,7 @@
 """Reelweave as a library: public names, ``len`` and indexing of a dataset, what notebooks show."""
 
 import io
+import pydoc
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,16 @@ def test_a_file_of_the_users_that_shadows_a_package_is_named(tmp_path: Path) -> 
     last = done.stderr.splitlines()[-1]
     assert str(tmp_path / "train.py") in last
     assert "rename" in last
+
+
+def test_help_describes_every_key_of_a_configuration_and_a_schema_does_so_once() -> None:
+    text = pydoc.plain(pydoc.render_doc(loader.BucketConfig))
+    fields = loader.BucketConfig.model_fields
+    assert all(f"{name}: {field.description}" in text for name, field in fields.items())
+    assert "max_crop: maximum share of a frame that is cropped away (default: 0.5)" in text
+    schema = loader.BucketConfig.model_json_schema()
+    assert fields["max_crop"].description not in schema["description"]
+    assert "max_crop" in schema["properties"]
 
 
 def test_a_dataset_is_a_sequence_of_samples(folder: Path, samples: list[Sample]) -> None:

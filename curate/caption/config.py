@@ -2,14 +2,15 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from curate.models.device import Device
+from loader.settings import Settings
 
 Backend = Literal["transformers", "vllm"]
 
 
-class CaptionConfig(BaseModel, frozen=True, extra="forbid"):
+class CaptionConfig(Settings):
     """Captions written by people first, then captions by a vision-language model."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips", "vllm_gpu_share"})

@@ -2,10 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 
-class CutConfig(BaseModel, frozen=True, extra="forbid"):
+class CutConfig(Settings):
     """Encoding of spans as clips."""
 
     SPEED_ONLY: ClassVar = frozenset({"ahead_mb"})

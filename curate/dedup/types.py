@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.models.device import Device
+from loader.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class Duplicate:
     reason: str
 
 
-class ExactConfig(BaseModel, frozen=True, extra="forbid"):
+class ExactConfig(Settings):
     """Exact duplicates: clips with the same bytes."""
 
     enabled: bool = Field(True, description="drop clips with the same encoded bytes")
 
 
-class PerceptualConfig(BaseModel, frozen=True, extra="forbid"):
+class PerceptualConfig(Settings):
     """Perceptual duplicates: the same footage in another encoding, scale, slight crop or colour."""
 
     enabled: bool = Field(
@@ -87,7 +88,7 @@ class PerceptualConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class SemanticConfig(BaseModel, frozen=True, extra="forbid"):
+class SemanticConfig(Settings):
     """Semantic duplicates: clips close to one another in the embedding of a model."""
 
     enabled: bool = Field(False, description="drop clips close to another clip in the model's embedding")
@@ -96,7 +97,7 @@ class SemanticConfig(BaseModel, frozen=True, extra="forbid"):
     iterations: int = Field(20, ge=1, description="maximum k-means iterations")
 
 
-class DedupConfig(BaseModel, frozen=True, extra="forbid"):
+class DedupConfig(Settings):
     """Deduplication within a dataset and against other datasets."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})

@@ -2,10 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 
-class ScoreConfig(BaseModel, frozen=True, extra="forbid"):
+class ScoreConfig(Settings):
     """Measurement of clips. A changed key measures all clips again and decodes all sources again."""
 
     fps: float = Field(
@@ -22,7 +24,7 @@ class ScoreConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class FilterConfig(BaseModel, frozen=True, extra="forbid"):
+class FilterConfig(Settings):
     """Filter thresholds, named after the scores; a clip beyond one is filtered, an unset one accepts every clip.
 
     The first threshold that rejects a clip, in this order, is the reason in the accounting.

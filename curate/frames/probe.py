@@ -10,16 +10,17 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.frames import hdr
 from curate.frames.source import SourceError
+from loader.settings import Settings
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
-class ProbeConfig(BaseModel, frozen=True, extra="forbid"):
+class ProbeConfig(Settings):
     """Limits of an accepted source, a guard against decompression bombs."""
 
     max_width: int = Field(8192, gt=0, description="maximum width of a source, pixels")

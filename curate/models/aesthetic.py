@@ -14,16 +14,17 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.errors import UsageError, first_line
+from loader.settings import Settings
 
 _MAX_BYTES = 256 * 2**20
 
 Floats = NDArray[np.float32]
 
 
-class AestheticConfig(BaseModel, frozen=True, extra="forbid"):
+class AestheticConfig(Settings):
     """Score ``aesthetic``, about 1 to 10; needs embed.backend=open_clip with the CLIP model of the head."""
 
     weights: str | None = Field(

@@ -7,18 +7,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.frames.perceptual import PICTURE, describe
 from curate.models.clip_frames import ClipError, Fault, clip_pictures
 from curate.models.device import Device
 from curate.models.open_clip_model import OpenClip, check_weights
 from loader.errors import UsageError
+from loader.settings import Settings
 
 Floats = NDArray[np.float32]
 
 
-class EmbedConfig(BaseModel, frozen=True, extra="forbid"):
+class EmbedConfig(Settings):
     """Video embedding of each clip, stored beside it as KEY.video.npy."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})

@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.models.device import Device, inference, pick_device, weights_sha256
 from curate.models.hf_model import NamedModel
 from loader.errors import RunError, UsageError
+from loader.settings import Settings
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _LENGTH_STEP = 64
@@ -19,7 +20,7 @@ _CLIP_MODELS = ("clip", "clip_text_model")
 Array = NDArray[Any]
 
 
-class TextEmbedConfig(BaseModel, frozen=True, extra="forbid"):
+class TextEmbedConfig(Settings):
     """Text embedding of each caption, stored beside the clip as KEY.text.npy."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch"})

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.sources.headers import Footage
 from curate.sources.inputs import SourceRef
+from loader.settings import Settings
 
 _T_95 = (
     12.71,
@@ -31,7 +32,7 @@ _NORMAL_95 = 1.96
 _BYTES_OF_PIXELS = 0.75  # clips of twice the pixels have 2**0.75 times the bytes
 
 
-class ForecastConfig(BaseModel, frozen=True, extra="forbid"):
+class ForecastConfig(Settings):
     """How large the sample is, and what things cost."""
 
     sample: int = Field(20, ge=2, description="sources processed in full; their results are kept for the run")

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.models.device import Device
 from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
@@ -11,11 +11,12 @@ from curate.shots.hybrid import HybridConfig, HybridDetector
 from curate.shots.rate import frame_step, thinned
 from curate.shots.transnet import TransNetConfig, TransNetDetector, network
 from curate.shots.types import ShotDetector
+from loader.settings import Settings
 
 _NETWORKS = ("transnetv2", "hybrid")
 
 
-class ShotConfig(BaseModel, frozen=True, extra="forbid"):
+class ShotConfig(Settings):
     """Splitting of sources into shots; docs/benchmarks/shots.md compares the detectors."""
 
     SPEED_ONLY: ClassVar = frozenset({"device"})

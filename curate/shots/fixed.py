@@ -2,14 +2,15 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.shots.types import Transition
+from loader.settings import Settings
 
 _SIZE = (64, 36)  # size that other consumers of the same frames expect; this detector ignores the pictures
 
 
-class FixedStrideConfig(BaseModel, frozen=True, extra="forbid"):
+class FixedStrideConfig(Settings):
     """Stride of the cuts between shots of equal length."""
 
     stride_s: float = Field(10.0, gt=0, description="length of each shot but the last, seconds")

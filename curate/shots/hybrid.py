@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.models.device import Device
 from curate.shots.colour.detector import (
@@ -26,6 +26,7 @@ from curate.shots.transnet import (
     transitions,
 )
 from curate.shots.types import Transition, overlap
+from loader.settings import Settings
 
 _BATCH = 16  # frames between two collections of nominations
 _KEPT = 2 * WINDOW + 2 * SETTLED_AFTER + _BATCH  # frames buffered for later windows
@@ -33,7 +34,7 @@ _CUT_REACH = 2  # frames by which the two detectors may disagree on the place of
 _AROUND = 8  # context frames around a nomination that a cached window must cover
 
 
-class HybridConfig(BaseModel, frozen=True, extra="forbid"):
+class HybridConfig(Settings):
     """Nominations by the colour detector below its own thresholds, and their confirmation by the network."""
 
     nominations: Nominations = Field(

@@ -9,10 +9,11 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from curate.frames.frame_times import Timeline, clean_runs
 from curate.shots import Transition, pieces
+from loader.settings import Settings
 
 # A file is truncated if its header promises this much more than it holds; less is rounding and sound.
 MISSING_MIN_S = 0.5
@@ -24,7 +25,7 @@ _OVER_S = 0.1
 """Time by which a part may exceed max_clip_s, so that it can end on a frame."""
 
 
-class SpanConfig(BaseModel, frozen=True, extra="forbid"):
+class SpanConfig(Settings):
     """Splitting of shots into clip spans."""
 
     min_clip_s: float = Field(

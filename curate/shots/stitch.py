@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.frames.perceptual import describe
 from curate.shots.types import Transition
+from loader.settings import Settings
 
 _FACING = 3
 """Samples on each side of a cut that are compared; one of them may be a flash or a blurred frame."""
@@ -26,7 +27,7 @@ _AT_ONCE = 32
 Floats = NDArray[np.float32]
 
 
-class StitchConfig(BaseModel, frozen=True, extra="forbid"):
+class StitchConfig(Settings):
     """Merging of over-split shots. docs/benchmarks/stitch.md has the measurements behind the defaults."""
 
     enabled: bool = Field(True, description="merge neighbouring shots that show one scene")

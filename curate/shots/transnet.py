@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.models.device import Device, pick_device
 from curate.shots.types import Transition
 from loader.errors import UsageError
+from loader.settings import Settings
 
 WIDTH, HEIGHT = 48, 27
 WINDOW = 100
@@ -26,7 +27,7 @@ Chances = NDArray[
 ]  # [n, 2]: probabilities that a transition begins, and that the frame is part of one
 
 
-class TransNetConfig(BaseModel, frozen=True, extra="forbid"):
+class TransNetConfig(Settings):
     """Thresholds of TransNetV2."""
 
     threshold: float = Field(

@@ -2,16 +2,17 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loader.blend.subset import Span, span_of
+from loader.settings import Settings
 
 MAX_EPOCH_SAMPLES = 2**31
 
 Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)]
 
 
-class Subset(BaseModel, frozen=True, extra="forbid"):
+class Subset(Settings):
     """Range of samples, in the order of the shards."""
 
     range: tuple[Any, Any] = Field(
@@ -29,7 +30,7 @@ class Subset(BaseModel, frozen=True, extra="forbid"):
         return span_of(*self.range)
 
 
-class Node(BaseModel, frozen=True, extra="forbid"):
+class Node(Settings):
     """Dataset, other blend file, or blend of nodes; exactly one of path, blend and blend_epochized."""
 
     path: str | None = Field(
@@ -82,13 +83,13 @@ class Node(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class WeightedNode(Node, frozen=True, extra="forbid"):
+class WeightedNode(Node):
     """Node of a blend."""
 
     weight: Factor = Field(default=1.0, description="share of the blend, relative to the sum of its weights")
 
 
-class RepeatedNode(Node, frozen=True, extra="forbid"):
+class RepeatedNode(Node):
     """Node of a blend_epochized."""
 
     repetitions: Factor = Field(
@@ -96,7 +97,7 @@ class RepeatedNode(Node, frozen=True, extra="forbid"):
     )
 
 
-class BlendFile(BaseModel, frozen=True, extra="forbid"):
+class BlendFile(Settings):
     """Content of a blend file."""
 
     splits: dict[str, Node] = Field(min_length=1, description="root node of each split: train, val, ...")

@@ -3,13 +3,14 @@
 from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, PositiveInt, RootModel, model_validator
+from pydantic import Field, PositiveInt, RootModel, model_validator
 
 from loader.blend.config import Factor
 from loader.buckets.buckets import BucketConfig
+from loader.settings import Settings
 
 
-class Stage(BaseModel, frozen=True, extra="forbid"):
+class Stage(Settings):
     """Overrides of the configuration during a range of steps; unset keys keep their values."""
 
     until_step: PositiveInt | None = Field(

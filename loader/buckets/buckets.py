@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from loader.base.arrays import Numbers, Places
 from loader.base.columns import distinct, parts
@@ -15,6 +15,7 @@ from loader.buckets.frame_sampling import FrameSampling
 from loader.buckets.tokens import Compression, sequence_length
 from loader.buckets.unassigned import Unassigned, unassigned
 from loader.dataset.plan_index import PlanIndex
+from loader.settings import Settings
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
 """Constraint that decides B: a budget of equation 2, `max_batch`, or the minimum of one sample."""
@@ -34,7 +35,7 @@ class Bucket:
         return f"{self.frames}x{self.height}x{self.width}"
 
 
-class Budgets(BaseModel, frozen=True, extra="forbid"):
+class Budgets(Settings):
     """Budgets of one microbatch."""
 
     memory_tokens: PositiveInt = Field(description="M_mem: maximum tokens of a microbatch, B * S")
@@ -73,7 +74,7 @@ class Budgets(BaseModel, frozen=True, extra="forbid"):
         return self.compute_budget if self.cost is None else self.target_step_s
 
 
-class BucketConfig(Budgets, frozen=True, extra="forbid"):
+class BucketConfig(Budgets):
     """Allowed shapes, and budgets that fix the batch size of each shape."""
 
     frames: tuple[PositiveInt, ...] = Field(min_length=1, description="allowed numbers of frames")

@@ -4,14 +4,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Floats, Places
+from loader.settings import Settings
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class LinearQuadraticCost(BaseModel, frozen=True, extra="forbid"):
+class LinearQuadraticCost(Settings):
     """Cost a + b*B*S + c*B*S^2: projections and MLPs grow linearly with the tokens, attention quadratically.
 
     A DiT layer of width d takes about 24*S*d^2 + 4*S^2*d FLOPs per sample, so attention dominates above S = 6*d.
@@ -28,7 +29,7 @@ class LinearQuadraticCost(BaseModel, frozen=True, extra="forbid"):
         return np.asarray(self.token_s * tokens + self.square_s * tokens**2)
 
 
-class PowerCost(BaseModel, frozen=True, extra="forbid"):
+class PowerCost(Settings):
     """Cost a + b*B*S^p (AdaptiveLoad, section 3.2); with a = 0, b = 1 and p = 2 it counts B*S^2, not seconds."""
 
     kind: Literal["power"] = "power"

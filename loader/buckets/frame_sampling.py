@@ -5,12 +5,13 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from loader.base.arrays import Floats, Places
+from loader.settings import Settings
 
 
-class FrameSampling(BaseModel, frozen=True, extra="forbid"):
+class FrameSampling(Settings):
     """Choice of a bucket's frames from a clip that has more.
 
     window: consecutive frames from a random one on. all: consecutive frames from the first one on. stride: every

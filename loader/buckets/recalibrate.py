@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Floats
 from loader.buckets.cost import Cost, seconds
 from loader.buckets.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
 from loader.buckets.rank_speed import odd_ranks
+from loader.settings import Settings
 
 _TRIMS = 3
 _NAMED = 8  # slow ranks listed in the log
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 
 
-class RecalibrateConfig(BaseModel, frozen=True, extra="forbid"):
+class RecalibrateConfig(Settings):
     """Set points at which measured step times may replace the cost model."""
 
     every_steps: int = Field(200, ge=1, description="optimizer steps between set points")

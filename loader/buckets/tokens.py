@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 
-class Compression(BaseModel, frozen=True, extra="forbid"):
+class Compression(Settings):
     """Pixels per token along each axis: the VAE's downsampling times the DiT's patch size.
 
     AdaptiveLoad uses 8 x 16 x 16, causal.

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.errors import RunError
+from loader.settings import Settings
 
 LATENT, CONTEXT = "latent.npy", "context.npy"
 """Suffixes: float16 or float32 [views, C, T, H, W], and [tokens, D]: the tokens that count, and no others."""
@@ -19,7 +20,7 @@ LATENT, CONTEXT = "latent.npy", "context.npy"
 _MAX_HEADER_BYTES = 4096
 
 
-class LatentBucket(BaseModel, frozen=True, extra="forbid"):
+class LatentBucket(Settings):
     """What is stored of one bucket's samples, and why."""
 
     frames: int
@@ -38,7 +39,7 @@ class LatentBucket(BaseModel, frozen=True, extra="forbid"):
     why: str = Field(description="it was chosen so")
 
 
-class LatentText(BaseModel, frozen=True, extra="forbid"):
+class LatentText(Settings):
     """The stored contexts of captions."""
 
     encoder: dict[str, Any] = Field(description="what fixes their values")
@@ -49,7 +50,7 @@ class LatentText(BaseModel, frozen=True, extra="forbid"):
     empty: str = Field(description="path of the empty caption's context")
 
 
-class Latents(BaseModel, frozen=True, extra="forbid"):
+class Latents(Settings):
     """The section ``latents`` of a manifest."""
 
     source: str = Field(description="URI of the dataset they were made from")

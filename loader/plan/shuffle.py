@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from loader.base.arrays import Numbers, Places, number_type
 from loader.base.columns import parts
 from loader.base.philox import words
+from loader.settings import Settings
 
 _ROUNDS = 16  # with 8, groups of five or six samples do not see all orders equally often
 _KEYS = _ROUNDS + 2  # per group: round keys, place of the short run, offset of the first run
@@ -23,7 +24,7 @@ _KEYS = _ROUNDS + 2  # per group: round keys, place of the short run, offset of 
 Words = NDArray[np.uint64]
 
 
-class Shuffle(BaseModel, frozen=True, extra="forbid"):
+class Shuffle(Settings):
     """Shuffle of an epoch's samples within their buckets."""
 
     order: Literal["sorted", "permuted"] = Field(

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from loader.base.cache_space import CacheSpace, not_a_link, on_disk
+from loader.settings import Settings
 
 _HEAD = struct.Struct("<QI")
 _PAUSE_S = 60.0
@@ -25,7 +26,7 @@ _PAUSE_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class CacheConfig(BaseModel, frozen=True, extra="forbid"):
+class CacheConfig(Settings):
     """Disk cache of samples read from S3."""
 
     folder: Path = Field(description="folder on a local disk; all ranks of the machine may share it")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from loader.blend.curriculum import Curriculum
 from loader.buckets.buckets import BucketConfig
@@ -11,9 +11,10 @@ from loader.plan.policy import Policy, Regime
 from loader.plan.shuffle import SORTED, Shuffle
 from loader.read.cache import CacheConfig
 from loader.read.decode import DecoderName
+from loader.settings import Settings
 
 
-class StreamConfig(BaseModel, frozen=True, extra="forbid"):
+class StreamConfig(Settings):
     """Samples to stream, their order, and the depth of prefetching."""
 
     buckets: BucketConfig = Field(description="allowed shapes and budgets")

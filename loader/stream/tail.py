@@ -9,16 +9,17 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Flags, Floats, Places
 from loader.plan.balance import balanced
+from loader.settings import Settings
 
 _COARSEST = 3  # maximum cost of a sample that is shared, in pieces
 _MANY = 0.25  # cost per sample, in pieces, below which a piece holds many samples, each read by several ranks
 
 
-class TailConfig(BaseModel, frozen=True, extra="forbid"):
+class TailConfig(Settings):
     """Share of a step that ranks claim at run time."""
 
     share: float = Field(

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.blend import is_blend_file, open_source
 from loader.buckets.buckets import BucketConfig
 from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
 from loader.errors import UsageError
+from loader.settings import Settings
 from loader.storage import StorageConfig
 from pipelines.configuration.config import resolve
 from pipelines.report import mixture
@@ -22,7 +23,7 @@ REPORT = "report/index.html"
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "report.yaml"
 
 
-class ReportConfig(BaseModel, frozen=True, extra="forbid"):
+class ReportConfig(Settings):
     """The whole configuration of ``reelweave report``."""
 
     buckets: BucketConfig

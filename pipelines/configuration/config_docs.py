@@ -16,6 +16,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from loader.settings import summary
+
 CURATE_HEAD = """# Every key of `reelweave curate`
 
 Set a key in a YAML file (`--config FILE`) or on the command line (`--set section.key=value`). This page is made by
@@ -50,7 +52,7 @@ def page(model: type[BaseModel], head: str) -> str:
         for section in sections:
             title = f"{name}, {_tag(section)}" if len(sections) > 1 else name
             unset = f" Unset by default: {field.description}." if field.default is None else ""
-            parts += [f"\n## {title}\n\n{_intro(section)}{unset}\n", _table(_rows(section, name)), ""]
+            parts += [f"\n## {title}\n\n{summary(section)}{unset}\n", _table(_rows(section, name)), ""]
     if single := [
         _row(name, field) for name, field in model.model_fields.items() if not _models(field.annotation)
     ]:
@@ -93,7 +95,7 @@ def _yaml_lines(model: type[BaseModel], indent: str) -> Iterator[str]:
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not indent:
                 yield ""
-            yield f"{indent}{name}:  # {_intro(inner)}"
+            yield f"{indent}{name}:  # {summary(inner)}"
             yield from _yaml_lines(inner, f"{indent}  ")
         else:
             value = field.get_default(call_default_factory=True)
@@ -138,10 +140,6 @@ def _choices(field: FieldInfo) -> str:
     if not options or any(get_origin(option) is not Literal for option in options):
         return ""
     return "One of " + ", ".join(f"`{one}`" for option in options for one in get_args(option))
-
-
-def _intro(model: type[BaseModel]) -> str:
-    return " ".join((model.__doc__ or "").split())
 
 
 def _cell(text: str) -> str:

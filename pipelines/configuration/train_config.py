@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loader.read.stream_config import StreamConfig
+from loader.settings import Settings
 from loader.storage import StorageConfig
 from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
 
 
-class HeldOutConfig(BaseModel, frozen=True, extra="forbid"):
+class HeldOutConfig(Settings):
     """Clips that are not trained on, whose loss is measured now and then at fixed quantiles of the time."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
@@ -19,7 +20,7 @@ class HeldOutConfig(BaseModel, frozen=True, extra="forbid"):
     steps: int = Field(4, ge=1, description="steps of its first epoch that are measured, at most")
 
 
-class TrainRunConfig(BaseModel, frozen=True, extra="forbid"):
+class TrainRunConfig(Settings):
     """Where the data are, how they stream, what is trained."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset")

@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loader.read.stream_config import StreamConfig
+from loader.settings import Settings
 from loader.storage import StorageConfig
 from train.config.vae import VaeTrainConfig
 from train.vae.quality import SSIM_LEAST_PX
 
 
-class LookConfig(BaseModel, frozen=True, extra="forbid"):
+class LookConfig(Settings):
     """Clips that are not trained on, whose reconstructions are measured and shown now and then."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
@@ -22,7 +23,7 @@ class LookConfig(BaseModel, frozen=True, extra="forbid"):
     shown: int = Field(4, ge=1, description="clips of rank 0 in the picture, at most")
 
 
-class VaeRunConfig(BaseModel, frozen=True, extra="forbid"):
+class VaeRunConfig(Settings):
     """Where the clips are, how they stream, what is trained."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset")

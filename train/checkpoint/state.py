@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from loader.dataset.strict_json import SEAL, digest, parse, unseal
 from loader.errors import RunError
+from loader.settings import Settings
 from loader.storage import Storage
 from train.checkpoint.damage import damaged
 from train.checkpoint.names import STATE, part
@@ -17,7 +18,7 @@ _CHECKSUMS_SINCE = 3
 MAX_STATE_BYTES = 16 << 20
 
 
-class CheckpointState(BaseModel, frozen=True, extra="forbid"):
+class CheckpointState(Settings):
     """Content of ``state.json``, which marks a checkpoint as complete."""
 
     format_version: int = Field(FORMAT_VERSION, description="version of the folder's layout")

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 Degree = Annotated[int, Field(ge=1)]
 
 
-class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
+class CorrectionConfig(Settings):
     """Online correction of the cost model by measured cascades."""
 
     iterations: int = Field(
@@ -29,7 +31,7 @@ class CorrectionConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class CascadeConfig(BaseModel, frozen=True, extra="forbid"):
+class CascadeConfig(Settings):
     """Planning and execution of cascades (docs/cascade-execution.md)."""
 
     degrees: Annotated[tuple[Degree, ...], Field(min_length=1)] | None = Field(

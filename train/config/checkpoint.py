@@ -1,9 +1,11 @@
 """Configuration of checkpoints."""
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 
-class CheckpointConfig(BaseModel, frozen=True, extra="forbid"):
+class CheckpointConfig(Settings):
     """Checkpoint interval and retention; the last step always writes a checkpoint."""
 
     every_steps: int = Field(500, ge=1, description="steps between checkpoints")

@@ -2,10 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
+
+from loader.settings import Settings
 
 
-class StepWindow(BaseModel, frozen=True, extra="forbid"):
+class StepWindow(Settings):
     """A range of optimizer steps on selected ranks."""
 
     from_step: int = Field(10, ge=1, description="first recorded optimizer step, counted from 1")
@@ -20,7 +22,7 @@ class StepWindow(BaseModel, frozen=True, extra="forbid"):
         return self.from_step + self.steps - 1
 
 
-class ProfileConfig(StepWindow, frozen=True, extra="forbid"):
+class ProfileConfig(StepWindow):
     """Traces by torch.profiler, in ``profiles`` of the run's folder."""
 
     from_step: int = Field(
@@ -33,13 +35,13 @@ class ProfileConfig(StepWindow, frozen=True, extra="forbid"):
     memory: bool = Field(False, description="record allocations and frees of operators")
 
 
-class MemorySnapshotConfig(StepWindow, frozen=True, extra="forbid"):
+class MemorySnapshotConfig(StepWindow):
     """Allocations of a GPU and their call sites, in ``memory`` of the run's folder; needs a GPU."""
 
     max_events: int = Field(100_000, ge=1, description="number of newest allocations and frees to keep")
 
 
-class WandbConfig(BaseModel, frozen=True, extra="forbid"):
+class WandbConfig(Settings):
     """Weights & Biases; needs the extra ``wandb``. The login comes from wandb's own settings."""
 
     project: str = Field(min_length=1, description="project that the run belongs to")
@@ -50,7 +52,7 @@ class WandbConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class LogConfig(BaseModel, frozen=True, extra="forbid"):
+class LogConfig(Settings):
     """Logging; metrics.jsonl gets a line at every step."""
 
     every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")

@@ -1,9 +1,11 @@
 """Configuration of LoRA adapters."""
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 
-class LoraConfig(BaseModel, frozen=True, extra="forbid"):
+class LoraConfig(Settings):
     """LoRA adapters, the only weights that are then trained, averaged and saved (`train.models.lora`)."""
 
     rank: int = Field(16, ge=1, description="rank of each adapter")

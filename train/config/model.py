@@ -2,10 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 
-class TransformerConfig(BaseModel, frozen=True, extra="forbid"):
+class TransformerConfig(Settings):
     """Common keys of the built-in diffusion transformers."""
 
     hidden: int = Field(384, ge=2, description="width of a token; at least the number of values in a patch")
@@ -60,7 +62,7 @@ ModelConfig = DiTConfig | STDiTConfig | MMDiTConfig
 """Built-in architectures; `kind` selects one."""
 
 
-class DiffusersConfig(BaseModel, frozen=True, extra="forbid"):
+class DiffusersConfig(Settings):
     """A published transformer of diffusers, for fine-tuning (`train.models.published.shared`)."""
 
     kind: Literal["diffusers"] = "diffusers"

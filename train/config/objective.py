@@ -3,10 +3,12 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 
-class ObjectiveConfig(BaseModel, frozen=True, extra="forbid"):
+class ObjectiveConfig(Settings):
     """Common keys of all objectives."""
 
     caption_dropout: float = Field(
@@ -17,21 +19,21 @@ class ObjectiveConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class ConstantShift(BaseModel, frozen=True, extra="forbid"):
+class ConstantShift(Settings):
     """The same timestep shift for every sample: 1 is none; SD3 uses 3, Wan2.1 3 at 480p and 5 at 720p."""
 
     kind: Literal["constant"] = "constant"
     factor: float = Field(1.0, gt=0, description="shift s; above 1 there is more noise")
 
 
-class RootShift(BaseModel, frozen=True, extra="forbid"):
+class RootShift(Settings):
     """Timestep shift s = sqrt(tokens / base_tokens), which keeps uncertainty equal across lengths (SD3, eq. 23)."""
 
     kind: Literal["root"] = "root"
     base_tokens: int = Field(1024, ge=1, description="video tokens of a sample with shift 1")
 
 
-class ExponentialShift(BaseModel, frozen=True, extra="forbid"):
+class ExponentialShift(Settings):
     """Timestep shift s = exp(mu); mu is linear in the number of tokens, extrapolated at both ends (FLUX.1)."""
 
     kind: Literal["exponential"] = "exponential"
@@ -50,7 +52,7 @@ class ExponentialShift(BaseModel, frozen=True, extra="forbid"):
 Shift = Annotated[ConstantShift | RootShift | ExponentialShift, Field(discriminator="kind")]
 
 
-class FlowConfig(ObjectiveConfig, frozen=True, extra="forbid"):
+class FlowConfig(ObjectiveConfig):
     """Rectified flow (`train.objectives.flow`)."""
 
     name: Literal["flow"] = "flow"
@@ -76,7 +78,7 @@ class FlowConfig(ObjectiveConfig, frozen=True, extra="forbid"):
     )
 
 
-class EDMConfig(ObjectiveConfig, frozen=True, extra="forbid"):
+class EDMConfig(ObjectiveConfig):
     """The preconditioned denoiser of Karras et al. 2022 (`train.objectives.edm`)."""
 
     name: Literal["edm"] = "edm"
@@ -98,7 +100,7 @@ class EDMConfig(ObjectiveConfig, frozen=True, extra="forbid"):
         return self
 
 
-class DDPMConfig(ObjectiveConfig, frozen=True, extra="forbid"):
+class DDPMConfig(ObjectiveConfig):
     """Discrete-time diffusion (`train.objectives.ddpm`)."""
 
     name: Literal["ddpm"] = "ddpm"

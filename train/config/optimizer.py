@@ -2,10 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 
-class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
+class OptimizerConfig(Settings):
     """AdamW; weight decay acts on matrices only."""
 
     lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
@@ -15,7 +17,7 @@ class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
 
 
-class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
+class ScheduleConfig(Settings):
     """Linear warm-up, then a cosine down to ``min_lr_ratio``."""
 
     total_steps: int = Field(60, ge=1, description="optimizer steps of the run")
@@ -23,7 +25,7 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
 
 
-class EmaConfig(BaseModel, frozen=True, extra="forbid"):
+class EmaConfig(Settings):
     """Exponential moving average of the weights, for sampling (`train.step.ema`)."""
 
     decay: float = Field(
@@ -34,7 +36,7 @@ class EmaConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class Fp8Config(BaseModel, frozen=True, extra="forbid"):
+class Fp8Config(Settings):
     """Matrix products of blocks in FP8, through torchao (`train.parallel.fp8`); weights stay float32."""
 
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = Field(

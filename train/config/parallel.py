@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from loader.settings import Settings
 
 Degree = Annotated[int, Field(ge=1)]
 
 
-class ParallelConfig(BaseModel, frozen=True, extra="forbid"):
+class ParallelConfig(Settings):
     """Degrees of parallelism, whose product is the number of ranks; by default every rank is a replica."""
 
     dp_replicate: Degree | Literal["rest"] = Field(

@@ -3,10 +3,11 @@
 import operator
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from loader.buckets.recalibrate import RecalibrateConfig
 from loader.buckets.tokens import Compression
+from loader.settings import Settings
 from train.config.cascade import CascadeConfig
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
@@ -20,7 +21,7 @@ from train.config.text import HashedTextConfig, TransformersTextConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 
 
-class TrainConfig(BaseModel, frozen=True, extra="forbid"):
+class TrainConfig(Settings):
     """Configuration of one training run; the data stream is configured beside it."""
 
     model: ModelConfig | DiffusersConfig = Field(

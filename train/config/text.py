@@ -2,10 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 
-class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
+class HashedTextConfig(Settings):
     """Trainable embeddings of hashed words: needs no download and no tokenizer."""
 
     kind: Literal["hashed"] = "hashed"
@@ -14,7 +16,7 @@ class HashedTextConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(64, ge=1, description="words of a caption in use; the rest is cut off")
 
 
-class PublishedTextConfig(BaseModel, frozen=True, extra="forbid"):
+class PublishedTextConfig(Settings):
     """Location and limits of a text encoder of transformers."""
 
     name: str = Field(description="name on the Hugging Face hub, or a local folder")
@@ -26,13 +28,13 @@ class PublishedTextConfig(BaseModel, frozen=True, extra="forbid"):
     max_text_tokens: int = Field(256, ge=1, description="tokens of a caption in use; the rest is cut off")
 
 
-class PooledTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
+class PooledTextConfig(PublishedTextConfig):
     """A frozen encoder, such as CLIP's, with one pooled vector per caption."""
 
     max_text_tokens: int = Field(77, ge=1, description="tokens of a caption in use; the rest is cut off")
 
 
-class TransformersTextConfig(PublishedTextConfig, frozen=True, extra="forbid"):
+class TransformersTextConfig(PublishedTextConfig):
     """A frozen text encoder loaded through transformers."""
 
     kind: Literal["transformers"] = "transformers"

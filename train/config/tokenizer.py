@@ -2,10 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 
-class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
+class PatchTransformConfig(Settings):
     """The fixed space-time patch transform (`train.models.encoders.tokenizer`)."""
 
     kind: Literal["patch"] = "patch"
@@ -16,7 +18,7 @@ class PatchTransformConfig(BaseModel, frozen=True, extra="forbid"):
     width: int = Field(4, ge=1, description="pixel columns per latent column")
 
 
-class DiffusersVAEConfig(BaseModel, frozen=True, extra="forbid"):
+class DiffusersVAEConfig(Settings):
     """A published VAE of diffusers, frozen (`train.models.published.vae`)."""
 
     kind: Literal["diffusers"] = "diffusers"

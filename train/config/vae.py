@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loader.buckets.recalibrate import RecalibrateConfig
 from loader.buckets.tokens import Compression
+from loader.settings import Settings
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
 from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig
 from train.config.parallel import ParallelConfig
 
 
-class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):
+class VaeModelConfig(Settings):
     """A causal 3D VAE of diffusers, in its published architecture or one initialized from its weights."""
 
     name: str = Field(
@@ -63,14 +64,14 @@ class VaeModelConfig(BaseModel, frozen=True, extra="forbid"):
         return self.statistics == "measure" or (self.statistics == "auto" and self.architecture is not None)
 
 
-class TermConfig(BaseModel, frozen=True, extra="forbid"):
+class TermConfig(Settings):
     """One weighted term of the loss."""
 
     weight: float = Field(1.0, ge=0, description="factor of the term")
     start_step: int = Field(1, ge=1, description="first step, counted from 1, that includes the term")
 
 
-class KlConfig(TermConfig, frozen=True, extra="forbid"):
+class KlConfig(TermConfig):
     """Kullback-Leibler divergence of the posterior from the standard normal distribution."""
 
     weight: float = Field(1e-6, ge=0, description="factor of the term")
@@ -79,7 +80,7 @@ class KlConfig(TermConfig, frozen=True, extra="forbid"):
     )
 
 
-class LpipsConfig(TermConfig, frozen=True, extra="forbid"):
+class LpipsConfig(TermConfig):
     """Learned perceptual similarity of frames (LPIPS); also reported for held-out clips."""
 
     network: Literal["vgg", "alex", "squeeze"] = Field(
@@ -95,7 +96,7 @@ class LpipsConfig(TermConfig, frozen=True, extra="forbid"):
         return {"vgg": 16, "alex": 31, "squeeze": 17}[self.network]
 
 
-class DiscriminatorOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid"):
+class DiscriminatorOptimizerConfig(OptimizerConfig):
     """AdamW of the discriminator; weight decay acts on matrices only."""
 
     lr: float = Field(1e-4, gt=0, description="learning rate after the warm-up")
@@ -103,7 +104,7 @@ class DiscriminatorOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid")
     weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
 
 
-class GanConfig(TermConfig, frozen=True, extra="forbid"):
+class GanConfig(TermConfig):
     """Adversarial term: a spatio-temporal patch discriminator, trained beside the tokenizer."""
 
     weight: float = Field(0.1, ge=0, description="factor of the term")
@@ -134,7 +135,7 @@ class GanConfig(TermConfig, frozen=True, extra="forbid"):
         return max(1, self.start_step - self.warmup_steps)
 
 
-class LossesConfig(BaseModel, frozen=True, extra="forbid"):
+class LossesConfig(Settings):
     """Loss of a clip: the sum of these terms; null omits a term."""
 
     mse: TermConfig | None = Field(TermConfig(), description="mean squared error of pixels in [-1, 1]")
@@ -151,21 +152,21 @@ class LossesConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class VaeOptimizerConfig(OptimizerConfig, frozen=True, extra="forbid"):
+class VaeOptimizerConfig(OptimizerConfig):
     """AdamW of the tokenizer; weight decay acts on matrices only."""
 
     lr: float = Field(1e-5, gt=0, description="learning rate after the warm-up")
     weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
 
 
-class VaeScheduleConfig(ScheduleConfig, frozen=True, extra="forbid"):
+class VaeScheduleConfig(ScheduleConfig):
     """Linear warm-up, then a cosine down to ``min_lr_ratio``, for tokenizer and discriminator."""
 
     total_steps: int = Field(10_000, ge=1, description="optimizer steps of the run")
     warmup_steps: int = Field(500, ge=0, description="steps over which the learning rate rises")
 
 
-class VaeTrainConfig(BaseModel, frozen=True, extra="forbid"):
+class VaeTrainConfig(Settings):
     """Configuration of fine-tuning one tokenizer; the clip stream is configured beside it."""
 
     # What runs of other models choose: here every rank has all state, and no cost model plans the steps.

@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -12,10 +11,12 @@ from pydantic import (
     model_validator,
 )
 
+from loader.settings import Settings
+
 BucketName = Annotated[str, StringConstraints(pattern=r"^\d+x\d+x\d+$")]
 
 
-class LatentsConfig(BaseModel, frozen=True, extra="forbid"):
+class LatentsConfig(Settings):
     """Stored latents: contents, prices and workers. Prices are in any one currency."""
 
     SPEED_ONLY: ClassVar = frozenset({"runner", "workers", "measurements"})

@@ -2,12 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from loader.settings import Settings
 
 Solver = Literal["euler", "heun"]
 
 
-class SampleConfig(BaseModel, frozen=True, extra="forbid"):
+class SampleConfig(Settings):
     """Size, solver and guidance of a sampled video."""
 
     frames: int = Field(ge=1, description="number of frames")

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from curate.shots.colour.chances import CUT_REACH, GRADUAL_REACH, Chances
 from curate.shots.colour.fades import FadeFinder
@@ -15,6 +15,7 @@ from curate.shots.colour.features import HEIGHT, WIDTH, Floats, features, unlike
 from curate.shots.colour.history import History
 from curate.shots.colour.runs import Run, Runs
 from curate.shots.types import Foretold, Transition, overlap
+from loader.settings import Settings
 
 _Found = TypeVar("_Found")
 
@@ -46,7 +47,7 @@ class _Cut(NamedTuple):
         return Transition(self.start, self.end, "cut" if self.end == self.start + 1 else "gradual")
 
 
-class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
+class ColourDetectorConfig(Settings):
     """Thresholds of the colour detector; docs/benchmarks/shots.md has the measurements behind the defaults."""
 
     cut_threshold: float = Field(
@@ -75,7 +76,7 @@ class ColourDetectorConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class Nominations(BaseModel, frozen=True, extra="forbid"):
+class Nominations(Settings):
     """Thresholds of doubtful transitions, below those of the detector, that the network decides."""
 
     cut_threshold: float = Field(0.2, gt=0, description="probability above which a hard cut is nominated")

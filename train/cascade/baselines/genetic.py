@@ -5,16 +5,17 @@ starts from random degrees only, which fails on large clusters.
 """
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Floats, Places
+from loader.settings import Settings
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.list_schedule import Choice, Scratch, Tables, critical_path, place, scheduled
 
 
-class GeneticConfig(BaseModel, frozen=True, extra="forbid"):
+class GeneticConfig(Settings):
     """Hyper-parameters of Algorithm 1."""
 
     population: int = Field(64, ge=2, description="number of chromosomes, p")

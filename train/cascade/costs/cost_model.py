@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Floats, Places
 from loader.buckets.tokens import Compression
+from loader.settings import Settings
 from train.cascade.costs.vae_cost import AnyVAECost
 from train.cascade.problem import Module, Problem
 
 
-class Links(BaseModel, frozen=True, extra="forbid"):
+class Links(Settings):
     """Bandwidths of a GPU during exchanges within a group."""
 
     gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
@@ -39,7 +40,7 @@ class Links(BaseModel, frozen=True, extra="forbid"):
         return (degrees_K - degrees_K // nodes_K) / np.maximum(degrees_K - 1, 1)
 
 
-class DiTCost(BaseModel, frozen=True, extra="forbid"):
+class DiTCost(Settings):
     """Cost of the DiT's training step for B samples of S tokens on k GPUs.
 
     Seconds (Eq. 9): ``(linear_s B S + square_s B S^2) / k + sent / bandwidth(k)``. Bytes of a GPU (Eq. 8):
@@ -76,7 +77,7 @@ class DiTCost(BaseModel, frozen=True, extra="forbid"):
         return np.asarray(self.states_bytes + handed_S1 + tokens_S1 * self.token_bytes / degrees_K)
 
 
-class TextCost(BaseModel, frozen=True, extra="forbid"):
+class TextCost(Settings):
     """Cost of the text encoder on one GPU."""
 
     fixed_s: float = Field(0.0, ge=0, description="constant seconds of a microbatch")
@@ -112,7 +113,7 @@ class Samples:
         return np.stack(np.broadcast_arrays(self.frames, self.height, self.width), axis=1)
 
 
-class HeldOutError(BaseModel, frozen=True, extra="forbid"):
+class HeldOutError(Settings):
     """Relative error |predicted / measured - 1| of a module's times on held-out shapes."""
 
     mean: float = Field(ge=0)
@@ -120,7 +121,7 @@ class HeldOutError(BaseModel, frozen=True, extra="forbid"):
     rows: int = Field(ge=1, description="number of held-out measurements")
 
 
-class CostModel(BaseModel, frozen=True, extra="forbid"):
+class CostModel(Settings):
     """Cost models of all modules, with the fit's errors."""
 
     dit: DiTCost

@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from loader.base.arrays import Floats
+from loader.settings import Settings
 
 LEAF = -1
 """Feature index that marks a leaf."""
@@ -13,7 +14,7 @@ LEAF = -1
 _MOST_TREES, _MOST_NODES, _MOST_FEATURES = 256, 127, 4096
 
 
-class Tree(BaseModel, frozen=True, extra="forbid"):
+class Tree(Settings):
     """A binary tree as arrays over nodes; the first is the root, and children follow their parents."""
 
     feature: tuple[Annotated[int, Field(ge=LEAF, lt=_MOST_FEATURES)], ...] = Field(
@@ -50,7 +51,7 @@ class Tree(BaseModel, frozen=True, extra="forbid"):
         return np.asarray(value[node_N], np.float64)
 
 
-class BoostedTrees(BaseModel, frozen=True, extra="forbid"):
+class BoostedTrees(Settings):
     """A constant, and trees that each correct the sum before them."""
 
     features: int = Field(ge=1, le=_MOST_FEATURES, description="number of features of a row")

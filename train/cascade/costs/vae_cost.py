@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from loader.base.arrays import Floats, Places
 from loader.errors import UsageError
+from loader.settings import Settings
 from train.cascade.costs.trees import BoostedTrees
 from train.models.encoders.tile_grid import TileGrid
 
 
-class VAECost(BaseModel, frozen=True, extra="forbid"):
+class VAECost(Settings):
     """Cost of equal tiles, dealt round-robin to GPUs; the slowest GPU counts."""
 
     kind: Literal["tiles"] = "tiles"
@@ -42,7 +43,7 @@ class VAECost(BaseModel, frozen=True, extra="forbid"):
         return np.full((len(batch_S), len(degrees_K)), self.memory_bytes)
 
 
-class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
+class UnitSeconds(Settings):
     """Seconds of one GPU for a video or a tile: linear in its volume, with residuals by trees."""
 
     fixed_s: float = Field(ge=0, description="constant seconds per unit")
@@ -84,7 +85,7 @@ class UnitSeconds(BaseModel, frozen=True, extra="forbid"):
         return linear_N * np.maximum(1 + self.residual.predict(self.features(size_N3)), 0.0)
 
 
-class FittedVAECost(BaseModel, frozen=True, extra="forbid"):
+class FittedVAECost(Settings):
     """Cost of units of work, dealt round-robin to GPUs; the slowest GPU counts.
 
     A unit is a video of the microbatch or, if the VAE tiles videos, one tile.

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Floats
 from loader.errors import RunError
+from loader.settings import Settings
 from train.cascade.placement.communication import Communication
 from train.cascade.placement.mapper import needs
 from train.cascade.problem import Module
 from train.cascade.schedule import Run, Schedule
 
 
-class Noise(BaseModel, frozen=True, extra="forbid"):
+class Noise(Settings):
     """Deviation of execution times from planned ones."""
 
     sigma: float = Field(0.05, ge=0, description="standard deviation of the logarithm of each cascade's time")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from loader.base.arrays import Floats
 from loader.base.named_file import read_named
@@ -15,6 +15,7 @@ from loader.buckets.buckets import Bucket
 from loader.buckets.tokens import Compression, sequence_length
 from loader.errors import UsageError
 from loader.plan.microbatches import Microbatches
+from loader.settings import Settings
 from train.cascade.costs.cost_model import CostModel, Samples
 from train.cascade.paper.simulate import Noise, execute, flops_cv
 from train.cascade.placement.communication import Traffic, communication
@@ -27,7 +28,7 @@ MAX_TRACE_BYTES = 64 << 20
 _MOST = 1_000_000_000
 
 
-class Shape(BaseModel, frozen=True, extra="forbid"):
+class Shape(Settings):
     """A microbatch of a trace: videos of one shape, or a number of tokens with cached latents."""
 
     frames: int = Field(0, ge=0, le=_MOST, description="frames of each video")
@@ -43,7 +44,7 @@ class Shape(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class Trace(BaseModel, frozen=True, extra="forbid"):
+class Trace(Settings):
     """Microbatches of a cluster, step by step."""
 
     gpus: int = Field(ge=1, le=65_536, description="number of GPUs")

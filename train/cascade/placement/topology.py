@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from loader.errors import UsageError
+from loader.settings import Settings
 from train.cascade.costs.cost_model import Links
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
@@ -19,7 +20,7 @@ STEPS: dict[Distance, int] = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5}
 _REACHED: dict[Distance, float] = {"PIX": 1.0, "PXB": 1.0, "PHB": 0.8, "NODE": 0.7, "SYS": 0.4}
 
 
-class Topology(BaseModel, frozen=True, extra="forbid"):
+class Topology(Settings):
     """Cluster of identical nodes; GPU ``g`` is GPU ``g % gpus_per_node`` of node ``g // gpus_per_node``."""
 
     nodes: int = Field(1, ge=1, description="number of nodes")

@@ -3,12 +3,13 @@
 import itertools
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loader.base.arrays import Places
+from loader.settings import Settings
 
 
-class TileGrid(BaseModel, frozen=True, extra="forbid"):
+class TileGrid(Settings):
     """Overlapping tiles as in diffusers: one begins at every step, and those at the end are smaller.
 
     Frames that fit one tile are not cut, and neither are videos shorter than a tile.
