@@ -1,4 +1,4 @@
-"""From a checkpoint to what others read: a folder of diffusers, a LoRA file, or plain safetensors.
+"""Export of a checkpoint: a diffusers folder, a LoRA file, or plain safetensors.
 
 OUT/config.json, diffusion_pytorch_model*.safetensors   a published model, trained or with its adapters merged
 OUT/pytorch_lora_weights.safetensors                    adapters alone, as `load_lora_weights` reads them
@@ -21,16 +21,16 @@ from train.sampling.trained import Trained
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 PREFIX = "transformer"
-"""Of the names of adapters in that file: the part of a pipeline they belong to."""
+"""Prefix of adapter names in that file: the pipeline part that they belong to."""
 
 
 def export(trained: Trained, out: Path, merged: bool = False) -> None:
-    """Writes the weights into a new folder, which appears whole or not at all.
+    """Write the weights into a new folder, atomically.
 
     Args:
-        trained: of a checkpoint; with ``merged``, its adapters are gone afterwards.
-        out: the folder.
-        merged: adapters become part of their layers, and the whole model is written.
+        trained: model of a checkpoint; with ``merged``, loses its adapters.
+        out: new folder.
+        merged: merge adapters into their layers and write the whole model.
 
     Raises:
         UsageError: the folder exists, or there are no adapters to merge.

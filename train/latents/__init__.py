@@ -1,1 +1,1 @@
-"""Latents and text contexts computed once: which, of what, and a shard of them."""
+"""Stored latents and text contexts: selection, encoding, and shards of them."""

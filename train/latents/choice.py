@@ -1,4 +1,4 @@
-"""Stored or encoded on the fly: what a sample of a bucket costs either way, from sizes, seconds and prices alone."""
+"""Choice between storing latents and encoding on the fly, from sizes, seconds and prices alone."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class BucketFacts:
-    """What is known of one bucket.
+    """Measured properties of one bucket.
 
     Attributes:
         name: FRAMESxHEIGHTxWIDTH.
-        encode_s: seconds that encoding a sample takes the device; None: not measured.
-        latent_bytes: of an average sample, all its views.
-        clip_bytes: of an average sample.
-        views: of an average sample.
+        encode_s: seconds of the device per sample; None: not measured.
+        latent_bytes: mean bytes of a sample's latents, all views together.
+        clip_bytes: mean bytes of a clip.
+        views: mean number of views.
     """
 
     name: str
@@ -29,11 +29,11 @@ class BucketFacts:
 
 @dataclass(frozen=True)
 class Prices:
-    """What a sample costs over all epochs, in the currency of the configuration.
+    """Cost of a sample over all epochs, in the currency of the configuration.
 
     Attributes:
-        stored: its latents are computed once per view, kept, and read at every epoch.
-        on_the_fly: its clip is kept and read, and encoded at every epoch.
+        stored: cost of encoding each view once, and of keeping and reading latents at every epoch.
+        on_the_fly: cost of keeping and reading the clip, and of encoding it at every epoch.
     """
 
     stored: float
@@ -41,7 +41,7 @@ class Prices:
 
 
 def prices(facts: BucketFacts, config: LatentsConfig) -> Prices:
-    """Compares what device, storage and reading cost; needs ``device_hour_price``, ``epochs`` and ``encode_s``."""
+    """Compute the cost of device, storage and reading; needs ``device_hour_price``, ``epochs`` and ``encode_s``."""
     assert config.device_hour_price is not None
     assert config.epochs is not None
     assert facts.encode_s is not None
@@ -59,7 +59,7 @@ def prices(facts: BucketFacts, config: LatentsConfig) -> Prices:
 
 
 def choose(facts: BucketFacts, config: LatentsConfig) -> tuple[bool, str]:
-    """Whether a bucket is stored, and why, in words; of equals, it is stored."""
+    """Return True with the reason if a bucket is stored; equal costs are stored."""
     if facts.name in config.on_the_fly:
         return False, "latents.on_the_fly names it"
     if config.device_hour_price is None:

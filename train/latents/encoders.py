@@ -1,4 +1,4 @@
-"""The frozen encoders of a training configuration, one sample at a time, to arrays that may be stored."""
+"""Frozen encoders of a training configuration, applied to single samples."""
 
 import time
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from train.models.encoders.text import build_text_encoder
 
 
 class UnusableError(Exception):
-    """A sample has no latents or no context; the text says why."""
+    """A sample without valid latents or context; the text gives the reason."""
 
 
 class Encoders:
-    """Loads tokenizer and, where contexts are stored, text encoder, on the GPU where there is one.
+    """Frozen tokenizer and, if contexts are stored, text encoder, on a GPU if there is one.
 
-    A sample is encoded alone, so that its values depend on no other.
+    Samples are encoded one by one, so that values are independent of other samples.
 
     Args:
-        train: the encoders, the device and the type of activations.
-        stored: the type of arrays, and threads.
-        context: whether contexts are stored.
+        train: configuration of encoders, device and dtype of activations.
+        stored: dtype of arrays, and threads.
+        context: True if contexts are stored.
 
     Raises:
-        UsageError: an encoder is not there, or a GPU is asked for and there is none.
+        UsageError: an encoder is missing, or a GPU is requested and missing.
     """
 
     def __init__(self, train: TrainConfig, stored: LatentsConfig, context: bool) -> None:
@@ -47,16 +47,16 @@ class Encoders:
 
     @property
     def device_name(self) -> str:
-        """Of what computes."""
+        """Name of the compute device."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
     @torch.no_grad()
     def latent(self, video_CTHW: NDArray[np.uint8]) -> NDArray[Any]:
-        """Latents of RGB pixels [3, T, H, W] as training on the fly has them: [C, T, H, W].
+        """Return latents of RGB pixels [3, T, H, W], equal to training on the fly: [C, T, H, W].
 
         Raises:
             UnusableError: they are not finite.
-            RunError: the type that is stored cannot hold them.
+            RunError: they exceed the stored dtype.
         """
         video_BCTHW = torch.from_numpy(video_CTHW)[None].to(self.device)
         with _threads(self._threads):
@@ -64,28 +64,28 @@ class Encoders:
 
     @torch.no_grad()
     def context(self, caption: str) -> NDArray[Any]:
-        """What the text encoder makes of a caption: [tokens, D], those that count.
+        """Return the context of a caption: [tokens, D], valid tokens only.
 
         Raises:
             UnusableError: it is not finite.
-            RunError: the type that is stored cannot hold it.
+            RunError: it exceeds the stored dtype.
         """
         assert self.text is not None
         enabled = self._train.dtype == "bfloat16"
         with _threads(self._threads), torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             context_BMD, mask_BM = self.text([caption])
         tokens = int(mask_BM.sum())
-        # Padding lies behind the text, so that the number of tokens says all that the mask says.
+        # Padding follows the text, so that the number of tokens determines the mask.
         assert bool(mask_BM[0, :tokens].all())
         return self._array(context_BMD[0, :tokens], "text context")
 
     def encode_s(self, frames: int, height: int, width: int) -> float:
-        """Seconds of encoding one sample: of some measurements behind a first one, the median."""
+        """Return the seconds of encoding one sample: the median of several, after a warm-up."""
         video_CTHW = np.random.default_rng(0).integers(0, 256, (3, frames, height, width), np.uint8)
         taken = []
         for _ in range(1 + self._stored.measurements):
             began = time.perf_counter()
-            self.latent(video_CTHW)  # ends with a copy to the CPU, which waits for the device
+            self.latent(video_CTHW)  # ends with a copy to the CPU, which synchronizes
             taken.append(time.perf_counter() - began)
         return float(median(taken[1:]))
 
@@ -103,7 +103,7 @@ class Encoders:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """How many threads share a product decides the order of its sums, and so its last bits."""
+    """Fix the number of threads, which determines the order of sums and thus their last bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Which encoders a run can do without, since its datasets hold what they would give."""
+"""Encoders that a run need not load, because its datasets store their outputs."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ from train.models.encoders.stored import Stored
 
 
 def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> Stored:
-    """What need not be loaded; weights of encoders are compared by the checksums of their files.
+    """Return the encoders that need not be loaded; compares encoder weights by file checksums.
 
     Args:
-        config: of the run.
-        latents: of each of its streams; None: it has none.
-        empty: the .npy file of the empty caption's context; None where none is stored.
+        config: configuration of the run.
+        latents: stored latents of each stream; None: it has none.
+        empty: .npy file of the empty caption's context; None if it is not stored.
 
     Raises:
-        UsageError: latents or contexts are of other encoders than the configuration names.
+        UsageError: latents or contexts come from other encoders than configured.
     """
     present = [one for one in latents if one is not None]
     for one in present:

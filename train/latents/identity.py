@@ -1,4 +1,4 @@
-"""What fixes the values of latents and contexts, without loading any weights: configuration and files."""
+"""Identity of encoders, which determines latents and contexts: configuration and file checksums, without loading."""
 
 import hashlib
 import json
@@ -15,10 +15,10 @@ _TOKENIZER_FILES = (".json", ".model", ".txt")
 
 
 def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dict[str, Any]:
-    """JSON values; of a published VAE with the sha256 of its description and weights, wherever they lie.
+    """Return JSON values; for a published VAE with the sha256 of config and weights, independent of their path.
 
     Raises:
-        UsageError: the VAE is not there.
+        UsageError: the VAE is missing.
     """
     if isinstance(config, PatchTransformConfig):
         return config.model_dump(mode="json")
@@ -28,10 +28,10 @@ def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dic
 
 
 def text_identity(config: TrainConfig) -> dict[str, Any] | None:
-    """JSON values, as of `tokenizer_identity`; None where the encoder is trained, so that nothing can be stored.
+    """Return JSON values as in `tokenizer_identity`; None for a trained encoder, whose contexts cannot be stored.
 
     Raises:
-        UsageError: an encoder is not there.
+        UsageError: an encoder is missing.
     """
     text = config.text
     if not isinstance(text, TransformersTextConfig):
@@ -42,14 +42,14 @@ def text_identity(config: TrainConfig) -> dict[str, Any] | None:
         pooled = text.pooled.model_dump(mode="json", exclude=_PLACE) | _encoder(
             text.pooled, "text.pooled.name"
         )
-    # Activations of the encoder have the type that training computes in.
+    # Activations of the encoder have the dtype of training.
     return {**own, **_encoder(text, "text.name"), "pooled": pooled, "activations": config.dtype}
 
 
 def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
     files = _model(part_folder(config.name, config.subfolder, key), key)
     words = Path(config.name) / config.tokenizer_subfolder
-    # On the hub, tokenizer and weights are of one repository.
+    # On the hub, tokenizer and weights share one repository.
     found = (
         sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
     )
@@ -60,7 +60,7 @@ def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
 
 
 def _model(folder: Path, key: str) -> str:
-    """The sha256 of a model's description, without what says who wrote it, and of its weights."""
+    """Return the sha256 of a model's config, without authorship fields, and of its weights."""
     said = description(folder, key)
     kept = {
         name: value

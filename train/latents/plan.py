@@ -1,4 +1,4 @@
-"""Which samples of a dataset make which shard of its version with latents: pure functions of its index."""
+"""Assignment of samples to shards of a version with latents: pure functions of the index."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ class PlannedSample:
     """One sample of the new version.
 
     Attributes:
-        row: of the source's index.
-        bucket: frames, height and width it is trained at; None: it fits none and keeps no more than its words.
-        views: choices of frames that are encoded; 0: its clip is carried, to be encoded on the fly.
-        context: whether its caption is encoded.
-        clip: whether its clip is carried.
-        size: bytes it will take, about.
+        row: row of the source's index.
+        bucket: frames, height and width in training; None: it fits no bucket and keeps its metadata alone.
+        views: number of encoded frame selections; 0: the clip is stored and encoded on the fly.
+        context: True if its caption is encoded.
+        clip: True if its clip is stored.
+        size: approximate bytes.
     """
 
     row: Row
@@ -40,22 +40,22 @@ class PlannedShard:
 
     @property
     def id(self) -> str:
-        """Names its place and what it is made of."""
+        """Identifier from its number and contents."""
         made_of = [[one.row["key"], one.row["sample_sha256"], one.views, one.clip] for one in self.samples]
         return f"{self.number:06d}-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
 
     @property
     def size(self) -> int:
-        """Bytes it will take, about."""
+        """Approximate bytes."""
         return sum(one.size for one in self.samples)
 
     def to_row(self) -> dict[str, Any]:
-        """JSON values, for a runner."""
+        """Return JSON values, for a runner."""
         return {"id": self.id, "number": self.number, "samples": [asdict(one) for one in self.samples]}
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> "PlannedShard":
-        """What `to_row` gave."""
+        """Build a shard from `to_row`."""
         samples = (
             PlannedSample(**one | {"bucket": one["bucket"] and tuple(one["bucket"])})
             for one in row["samples"]
@@ -64,11 +64,11 @@ class PlannedShard:
 
 
 def plan_shards(samples: Sequence[PlannedSample], max_bytes: int) -> list[PlannedShard]:
-    """Shards of one split and bin each, sorted by key; a new one where the next sample would pass the limit.
+    """Assign samples to shards of one split and bin each, sorted by key, up to a size limit.
 
     Args:
-        samples: in any order.
-        max_bytes: of a shard, about; a larger sample gets one of its own.
+        samples: samples in any order.
+        max_bytes: approximate limit of a shard; a larger sample gets its own.
     """
     groups: dict[tuple[str, str], list[PlannedSample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda one: str(one.row["key"])):

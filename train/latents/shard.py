@@ -1,4 +1,4 @@
-"""One shard of latents: clips read, checked, decoded and encoded, one sample after the other."""
+"""Writer of latent shards: reads, checks, decodes and encodes clips one by one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from train.latents.plan import PlannedSample, PlannedShard
 
 
 class Failed(NamedTuple):
-    """A sample that could not be encoded."""
+    """A sample that could not be encoded, with the reason."""
 
     key: str
     reason: str
 
 
 class _Prepared(NamedTuple):
-    """A sample whose pixels are there, or what is wrong with it."""
+    """A sample with its pixels, or with an error."""
 
     planned: PlannedSample
     clip: Clip | None
@@ -39,13 +39,13 @@ class _Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardWriter:
-    """Writes planned shards; the same plan gives the same bytes.
+    """Deterministic writer of planned shards; the same plan gives the same bytes.
 
     Attributes:
-        source: where the clips lie.
-        foreign: whether somebody else wrote them.
-        target: where shards go.
-        stream: how clips are decoded, and which of their frames are taken.
+        source: storage of the clips.
+        foreign: True if the clips come from a foreign dataset.
+        target: storage of the new shards.
+        stream: decoding and frame sampling of clips.
     """
 
     source: Storage
@@ -54,10 +54,10 @@ class ShardWriter:
     stream: StreamConfig
 
     def write(self, plan: PlannedShard, encoders: Encoders) -> tuple[ShardRecord, list[Failed]]:
-        """Writes a shard; samples that cannot be encoded are left out and named.
+        """Write a shard; samples that cannot be encoded are skipped and returned.
 
         Raises:
-            RunError: a shard of the source is missing, or the type that is stored cannot hold a number.
+            RunError: a shard of the source is missing, or a value exceeds the stored dtype.
         """
         failed: list[Failed] = []
 
@@ -100,7 +100,7 @@ class ShardWriter:
         )  # foreign keys may be qualified by their tar
 
     def _pixels(self, planned: PlannedSample, clip: Clip, view: int) -> NDArray[np.uint8]:
-        """What training sees of a clip in its pass ``view``, uint8 [3, T, H, W]."""
+        """Return the pixels that training uses of a clip in its pass ``view``, uint8 [3, T, H, W]."""
         assert planned.bucket is not None
         row, (frames, height, width) = planned.row, planned.bucket
         words = f"{self.stream.seed}/{view}/{clip.key}"

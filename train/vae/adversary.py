@@ -1,4 +1,4 @@
-"""The discriminator's side of a run: it learns to tell clips from reconstructions, which are trained to fool it."""
+"""GAN term of a run: discriminator, its optimizer, and both networks' adversarial losses."""
 
 import torch
 from torch.func import functional_call
@@ -13,24 +13,25 @@ from train.vae.objective import Reconstruction
 from train.vae.tally import Tally
 
 LECAM_DECAY = 0.99
-"""Share of a usual verdict that stays at a step; 0.99 in the authors' code."""
+"""Decay of LeCam's moving averages; 0.99 in the authors' code."""
 
 
 class Adversary:
-    """A discriminator, its optimizer, and what both sides remember of the steps before.
+    """Discriminator with its optimizer and the moving averages of both adversarial losses.
 
-    Both sides learn from the same reconstructions, each from the other as it was before the step. Numbers of the whole
-    step decide what a sample's terms weigh in the next one, so that no term depends on how samples lie on the ranks.
+    Both networks train on the same reconstructions, each against the other's weights from before the step. Sums
+    over a whole step determine the next step's weights, so that no term depends on how samples are distributed
+    over ranks.
 
     Args:
-        config: of the term.
-        seed: of the discriminator's weights.
-        device: where it goes.
+        config: configuration of the term.
+        seed: seed of the discriminator's weights.
+        device: compute device.
 
     Attributes:
         config: of the term.
-        discriminator: says of patches whether they are real.
-        learner: its weights and their optimizer.
+        discriminator: patch discriminator.
+        learner: its weights and optimizer.
     """
 
     def __init__(self, config: GanConfig, seed: int, device: torch.device) -> None:
@@ -43,21 +44,21 @@ class Adversary:
         self._usual_2 = torch.zeros(2, device=device)
 
     def learns(self, step: int) -> bool:
-        """Whether the discriminator learns in a step, counted from 1."""
+        """Return True if a step, counted from 1, trains the discriminator."""
         return step >= self.config.first_step
 
     def counts(self, step: int) -> bool:
-        """Whether the tokenizer is asked to fool it in a step, counted from 1."""
+        """Return True if a step, counted from 1, includes the tokenizer's adversarial loss."""
         return step >= self.config.start_step
 
     def fooled(self, made_BCTHW: torch.Tensor) -> torch.Tensor:
-        """What it costs the tokenizer, unweighted, [B]; the discriminator gets no gradient."""
+        """Return the tokenizer's unweighted adversarial loss, [B]; the discriminator gets no gradient."""
         weights = {name: weight.detach() for name, weight in self.learner.weights.items()}
         made_BP = at_least_float32(functional_call(self.discriminator, weights, (made_BCTHW,)))
         return to_fool(made_BP, self.config.loss)
 
     def weight(self) -> torch.Tensor:
-        """What the tokenizer's term weighs in this step, a scalar; with ``adaptive`` 0 until a ratio is known."""
+        """Return the weight of the tokenizer's adversarial loss, a scalar; 0 with ``adaptive`` until a ratio exists."""
         return self.config.weight * (self._ratio if self.config.adaptive else torch.ones_like(self._ratio))
 
     def measure(
@@ -68,14 +69,14 @@ class Adversary:
         layer: torch.Tensor,
         tally: Tally,
     ) -> None:
-        """Notes the two gradients whose ratio is the next step's weight, where it is adaptive.
+        """Add the two gradients whose ratio is the next step's adaptive weight.
 
         Args:
-            share: of the step that the samples are.
-            compared_B: the reconstruction's terms.
-            fooled_B: see `fooled`.
-            layer: the decoder's last one.
-            tally: of the step.
+            share: share of the step's samples.
+            compared_B: loss of the reconstruction's terms.
+            fooled_B: adversarial loss; see `fooled`.
+            layer: the decoder's last layer.
+            tally: sums over the step.
         """
         if self.config.adaptive:
             tally.add(
@@ -84,12 +85,12 @@ class Adversary:
             )
 
     def told_apart(self, share: float, found: Reconstruction, tally: Tally) -> torch.Tensor:
-        """The scalar whose gradient teaches the discriminator, on clips and their reconstructions.
+        """Return the discriminator's weighted loss on clips and their reconstructions.
 
         Args:
-            share: of the step that the samples are.
-            found: the clips.
-            tally: of the step.
+            share: share of the step's samples.
+            found: clips and reconstructions.
+            tally: sums over the step.
         """
         config = self.config
         real_BP, made_BP = (
@@ -98,7 +99,7 @@ class Adversary:
         loss_B = told_B = to_tell_apart(real_BP, made_BP, config.loss)
         if config.r1:
             video_BCTHW = found.video.detach().requires_grad_()
-            # The gradient of a gradient wants more digits than bfloat16 has.
+            # Second-order gradients need more precision than bfloat16.
             with torch.autocast(video_BCTHW.device.type, enabled=False):
                 loss_B = loss_B + config.r1 * r1(self.discriminator(video_BCTHW), video_BCTHW)
         if config.lecam:
@@ -108,14 +109,14 @@ class Adversary:
         return share * loss_B.mean()
 
     def remember(self, sums: dict[str, torch.Tensor]) -> None:
-        """Keeps of the sums of a whole step what the next one needs."""
+        """Update the moving averages by the sums of a whole step."""
         if "pull" in sums:
             self._ratio.copy_(adaptive_weight(sums["pull"], sums["push"]))
         if "verdicts" in sums:
             self._usual_2.lerp_(sums["verdicts"].to(self._usual_2), 1 - LECAM_DECAY)
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What a checkpoint holds, by group and name; to be read and written in place."""
+        """Return the tensors of a checkpoint by group and name, to be read and written in place."""
         return {
             "discriminator": {name: weight.detach() for name, weight in self.learner.weights.items()},
             "discriminator_optimizer": self.learner.optimizer_state(),

@@ -1,4 +1,4 @@
-"""A discriminator of patches in space and time."""
+"""Spatio-temporal patch discriminator."""
 
 from typing import cast
 
@@ -8,16 +8,16 @@ from torch.nn import functional as F
 
 
 class PatchDiscriminator(nn.Module):
-    """Says of each patch of a clip or picture whether it is real, positive for yes.
+    """Patch discriminator; logits are positive for real patches of a clip or image.
 
-    PatchGAN (Isola et al., "Image-to-Image Translation with Conditional Adversarial Networks", 2017, section 3.2) with
-    convolutions over time: ``layers`` of them halve rows, columns and frames, two more keep them. Group norm in place
-    of batch norm: a clip's verdict depends on no other clip, nor on the rank that has it. Pictures are clips of one
-    frame.
+    PatchGAN (Isola et al., "Image-to-Image Translation with Conditional Adversarial Networks", 2017, section
+    3.2) with convolutions over time: ``layers`` of them halve rows, columns and frames, two more keep them.
+    Group norm replaces batch norm, so that a clip's logits depend on no other clip and no rank. Images are
+    clips of one frame.
 
     Args:
-        channels: of the first layer; each that follows has twice as many, 8 times as many at most.
-        layers: that halve.
+        channels: channels of the first layer; they double with each layer, up to 8 times as many.
+        layers: number of layers that halve.
     """
 
     def __init__(self, channels: int, layers: int) -> None:
@@ -32,7 +32,7 @@ class PatchDiscriminator(nn.Module):
         self.last = _convolution(widths[-1], 1, 1)
 
     def forward(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Verdicts on P patches of each clip, [B, P]; pixels in [-1, 1]."""
+        """Return logits of P patches per clip, [B, P]; pixels in [-1, 1]."""
         x = F.leaky_relu(self.first(video_BCTHW), 0.2)
         for layer in self.inner:
             x = F.leaky_relu(layer(x), 0.2)
@@ -40,6 +40,6 @@ class PatchDiscriminator(nn.Module):
 
 
 def _convolution(before: int, width: int, stride: int) -> nn.Sequential:
-    # As in PatchGAN a kernel of 4 in space; 3 in time, which leaves a picture's one frame one. The padding stands
-    # apart because of a fault of torch: docs/notes/vae.md.
+    # Kernel 4 in space as in PatchGAN; 3 in time, which keeps an image's single frame. The padding is separate
+    # because of a bug in torch: docs/notes/vae.md.
     return nn.Sequential(nn.ConstantPad3d(1, 0.0), nn.Conv3d(before, width, (3, 4, 4), stride))

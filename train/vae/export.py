@@ -1,4 +1,4 @@
-"""From a checkpoint of a tokenizer's run to the folder that diffusers loads."""
+"""Export of a fine-tuned tokenizer to a diffusers folder."""
 
 import shutil
 from pathlib import Path
@@ -15,17 +15,17 @@ from train.vae.statistics import LatentStatistics, mean_and_deviation
 
 
 def export(saved: Weights, out: Path) -> None:
-    """Writes OUT/config.json and diffusion_pytorch_model.safetensors; whole or not at all.
+    """Write OUT/config.json and diffusion_pytorch_model.safetensors, atomically.
 
-    Where the run measures them, the configuration tells mean and deviation of the new latents (Wan, Cosmos), or the
-    scaling factor that brings them to a deviation of 1 (CogVideoX, HunyuanVideo).
+    If the run measures statistics, the configuration holds mean and deviation of the new latents (Wan, Cosmos),
+    or the scaling factor that normalizes their deviation to 1 (CogVideoX, HunyuanVideo).
 
     Args:
         saved: weights of a checkpoint.
-        out: a folder that does not exist.
+        out: new folder.
 
     Raises:
-        UsageError: it exists, or the published VAE of the run is no longer there.
+        UsageError: the folder exists, or the published VAE of the run is missing.
         RunError: the checkpoint is damaged.
     """
     if out.exists():

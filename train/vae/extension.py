@@ -1,7 +1,7 @@
-"""Which published weight a weight of a changed architecture begins with.
+"""Initialization of a changed architecture from published weights.
 
-diffusers numbers blocks in the order they run. Blocks that compress further are the last of an encoder and the first of
-a decoder: what comes behind them in the decoder has other numbers than before, and does the same.
+diffusers numbers blocks in execution order. Added compression blocks are the last of an encoder and the first
+of a decoder; later decoder blocks thus have other numbers than before, with the same function.
 """
 
 import inspect
@@ -32,21 +32,21 @@ _FIXED = {
         "temporal_compression_ratio",
     ),
 }
-"""What an architecture must share with the published one, or blocks of equal names would do other things."""
+"""Settings that must equal the published ones, so that blocks of equal names have equal functions."""
 
 Settings = Mapping[str, Any]
 Origin = Callable[[str], str | None]
-"""The published name of a weight's name; None where there is none."""
+"""Mapping from a weight's name to its published name; None without one."""
 
 
 @dataclass(frozen=True)
 class Initialisation:
-    """Where the weights of an architecture come from, by their names.
+    """Origins of an architecture's weights, by name.
 
     Attributes:
-        taken: from the published VAE.
-        new: drawn by seed.
-        left_over: of the published VAE, which nothing took.
+        taken: weights loaded from the published VAE.
+        new: weights drawn by seed.
+        left_over: published weights that are unused.
     """
 
     taken: tuple[str, ...]
@@ -55,15 +55,15 @@ class Initialisation:
 
 
 def checked(kind: type[nn.Module], published: Settings, changed: Settings) -> dict[str, Any]:
-    """The changed settings, without what diffusers notes for itself.
+    """Check changed settings and return them without diffusers' own annotations.
 
     Args:
         kind: class of the VAE.
         published: settings of the published VAE.
-        changed: those of the architecture; what it leaves out is as published.
+        changed: settings of the architecture; missing ones are as published.
 
     Raises:
-        UsageError: it is of another class, has a key that the class does not know, or changes what must stay.
+        UsageError: it is of another class, has an unknown key, or changes a fixed setting.
     """
     family = kind.__name__
     if changed.get("_class_name", family) != family:
@@ -87,22 +87,22 @@ def checked(kind: type[nn.Module], published: Settings, changed: Settings) -> di
 
 
 def origin(family: str, published: Settings, changed: Settings) -> Origin:
-    """The published name of each weight of a changed architecture.
+    """Return the published name of each weight of a changed architecture.
 
     Args:
         family: class of both.
         published: settings of the published VAE.
-        changed: those of the architecture, `checked`.
+        changed: settings of the architecture, `checked`.
 
     Raises:
-        UsageError: blocks were added elsewhere than at the deep end, or taken away.
+        UsageError: blocks were added elsewhere than at the deep end, or removed.
     """
     return _of_wan(published, changed) if family == "AutoencoderKLWan" else lambda name: name
 
 
 @torch.no_grad()
 def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Origin) -> Initialisation:
-    """Copies the published weights whose name and shape fit; the others stay as they were drawn."""
+    """Copy published weights whose name and shape match; others keep their drawn values."""
     taken, new, used = [], [], set()
     for name, weight in model.state_dict().items():
         source = of(name)
@@ -116,10 +116,10 @@ def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Ori
 
 
 def _of_wan(published: Settings, changed: Settings) -> Origin:
-    """Wan's: levels of resolution may be added at the deep end of ``dim_mult``.
+    """Map names for Wan, whose resolution levels may grow at the deep end of ``dim_mult``.
 
-    Of Wan 2.1 the encoder's layers of all levels are numbered through; of Wan 2.2 ``down_blocks`` are levels. A
-    decoder's ``up_blocks`` are levels of both, the deepest first.
+    In Wan 2.1 the encoder's layers are numbered across levels; in Wan 2.2 ``down_blocks`` are levels. A
+    decoder's ``up_blocks`` are levels in both, deepest first.
     """
     before, now = len(published["dim_mult"]), len(changed["dim_mult"])
     halvings = changed["temperal_downsample"]
@@ -157,7 +157,7 @@ def _of_wan(published: Settings, changed: Settings) -> Origin:
 
 
 def _layers_of_wan(settings: Settings) -> list[tuple[int, str, int]]:
-    """Level, kind and number in its level of each of ``encoder.down_blocks`` of Wan 2.1, in their order."""
+    """Return level, kind and index in its level for each of Wan 2.1's ``encoder.down_blocks``, in order."""
     found: list[tuple[int, str, int]] = []
     for level in range(len(settings["dim_mult"])):
         for number in range(settings["num_res_blocks"]):
@@ -170,5 +170,5 @@ def _layers_of_wan(settings: Settings) -> list[tuple[int, str, int]]:
 
 
 def _plain(value: Any) -> Any:
-    """Comparable, whether it came from JSON or from diffusers."""
+    """Make a value comparable, whether it comes from JSON or from diffusers."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""One of the two that learn, tokenizer or discriminator: weights on every rank, gradients summed once a step."""
+"""Trainable network, VAE or discriminator: replicated weights whose gradients are summed once per step."""
 
 from collections.abc import Collection, Mapping
 
@@ -11,11 +11,11 @@ from train.step.optimizer import build_optimizer, state_tensors
 
 
 class Learner:
-    """Weights, their gradients and their optimizer, the same on all ranks.
+    """Weights, gradients and optimizer of one network, the same on all ranks.
 
     Args:
-        weights: by name.
-        config: of the optimizer.
+        weights: parameters by name.
+        config: configuration of the optimizer.
 
     Attributes:
         weights: by name.
@@ -27,11 +27,11 @@ class Learner:
         self._optimizer = build_optimizer(config, self.weights)
 
     def begin(self, lr: float, resting: Collection[str] = ()) -> None:
-        """Begins a step: gradients are zeros, so that all ranks have the same ones, whatever their clips use.
+        """Begin a step with zero gradients, so that all ranks have the same ones whatever their clips use.
 
         Args:
             lr: learning rate.
-            resting: names of weights that neither get a gradient nor change.
+            resting: names of frozen weights, without gradient and update.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = lr
@@ -41,21 +41,21 @@ class Learner:
             weight.grad = None if rests else torch.zeros_like(weight)
 
     def sum_gradients(self, world: World) -> None:
-        """Sums gradients over the ranks."""
+        """Sum gradients over the ranks."""
         world.sum_(self._gradients())
 
     def clip(self) -> float:
-        """Scales gradients to the largest allowed norm; the norm before."""
+        """Clip gradients to the largest norm and return the norm before."""
         norm = torch.nn.utils.get_total_norm(self._gradients())
         torch.nn.utils.clip_grads_with_norm_(self.weights.values(), self._config.grad_clip, norm)
         return norm.item()
 
     def update(self) -> None:
-        """Makes the optimizer's step; weights that rest are passed over, their moments too."""
+        """Run the optimizer's step; skips frozen weights and their moments."""
         self._optimizer.step()
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """Named WEIGHT.NAME; to be read and written in place."""
+        """Return the optimizer's state, named WEIGHT.NAME, to be read and written in place."""
         return state_tensors(self._optimizer, self.weights)
 
     def _gradients(self) -> list[torch.Tensor]:

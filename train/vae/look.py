@@ -1,4 +1,4 @@
-"""Looks at held-out clips now and then: how well they come back."""
+"""Evaluation of reconstructions on held-out clips."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from train.vae.quality import Measured, Quality, measures
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look came to.
+    """Result of an evaluation.
 
     Attributes:
-        measured: measures of all ranks' clips, by name; empty where there was no clip.
-        picture: a PNG of this rank's first clips and their reconstructions; None where it had none.
+        measured: metrics over all ranks' clips, by name; empty without clips.
+        picture: PNG of this rank's first clips and their reconstructions; None without any.
     """
 
     measured: dict[str, Measured]
@@ -29,12 +29,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Look:
-    """Clips that are not trained on; their latents are the posterior's mean, as in use.
+    """Held-out clips with their evaluation; latents are the posterior's mean, as in use.
 
     Attributes:
-        every_steps: optimizer steps between two looks.
-        batches: this rank's batches of them, from the first on, at each call; other ranks may have more or fewer.
-        shown: clips in the picture, at most.
+        every_steps: optimizer steps between two evaluations.
+        batches: returns this rank's batches from the first on, at each call; ranks may have unequal numbers.
+        shown: maximum number of clips in the picture.
     """
 
     every_steps: int
@@ -43,20 +43,20 @@ class Look:
 
     @torch.no_grad()
     def see(self, vae: VideoVae, perceptual: Perceptual | None, world: World, narrow: bool) -> Seen:
-        """Reconstructs them; a collective.
+        """Reconstruct and measure the clips; a collective.
 
         Args:
             vae: the tokenizer.
-            perceptual: LPIPS; None leaves it out.
+            perceptual: LPIPS; None: skip it.
             world: the ranks.
-            narrow: whether activations are bfloat16.
+            narrow: True for bfloat16 activations.
         """
         quality = Quality()
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         vae.eval()
         for batch in self.batches():
             assert isinstance(batch, Microbatch)
-            if not batch.weight:  # repeats samples that count elsewhere
+            if not batch.weight:  # a filler, whose samples count elsewhere
                 continue
             with torch.autocast(world.device.type, torch.bfloat16, enabled=narrow):
                 found = reconstruct(vae, batch, world.device, seed=None)

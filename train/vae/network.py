@@ -1,4 +1,4 @@
-"""The VAE that is trained: clips to posteriors and latents to clips, with gradients."""
+"""Trainable VAE: clips to posteriors and latents to clips, with gradients."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,38 +16,38 @@ from train.vae.extension import Initialisation, checked, initialise_, origin
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The latents that a clip may have: a normal distribution, or one point of a VAE without any.
+    """Distribution of a clip's latents: normal, or a single point for a deterministic VAE.
 
     Attributes:
-        mean: [B, C, T, H, W].
-        log_variance: like it; None where there is but the mean.
+        mean: mean, [B, C, T, H, W].
+        log_variance: logarithm of the variance, like the mean; None for a deterministic VAE.
     """
 
     mean: torch.Tensor
     log_variance: torch.Tensor | None
 
     def sample(self, noise_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Latents, by standard normal noise like them."""
+        """Return latents for standard normal noise of the same shape."""
         if self.log_variance is None:
             return self.mean
         return self.mean + (self.log_variance / 2).exp() * noise_BCTHW.to(self.mean)
 
 
 class VideoVae(nn.Module):
-    """A causal 3D VAE of diffusers with weights in torch's default type, as it is or of a changed architecture.
+    """Causal 3D VAE of diffusers in torch's default dtype, published or of a changed architecture.
 
     Args:
-        config: the VAE.
-        seed: of weights that are new.
+        config: configuration of the VAE.
+        seed: seed of new weights.
 
     Attributes:
-        vae: diffusers' model.
-        initialisation: where its weights come from.
-        compression: video frames, pixel rows and columns per latent one.
+        vae: the diffusers model.
+        initialisation: origins of its weights.
+        compression: video frames, pixel rows and columns per latent.
 
     Raises:
-        UsageError: the VAE is not there, the architecture does not fit it, or compresses by other factors than
-            configured.
+        UsageError: the VAE is missing, the architecture is incompatible, or its compression differs from
+            the configured one.
     """
 
     def __init__(self, config: VaeModelConfig, seed: int) -> None:
@@ -71,53 +71,53 @@ class VideoVae(nn.Module):
 
     @property
     def family(self) -> str:
-        """Class of the VAE."""
+        """Class name of the VAE."""
         return type(self.vae).__name__
 
     @property
     def channels(self) -> int:
-        """Channels of a latent."""
+        """Number of channels of a latent."""
         return int(self.vae.config.get("z_dim") or self.vae.config.latent_channels)
 
     @property
     def frames_step(self) -> int:
-        """Clips have 1 + a multiple of so many frames: Wan encodes fours, CogVideoX decodes latent frames in twos."""
+        """Step of valid clip lengths 1 + k * step: Wan encodes 4 frames, CogVideoX decodes 2 latent frames at once."""
         if self.family == "AutoencoderKLWan":
             return 4
         return self.compression[0] * (2 if self.family == "AutoencoderKLCogVideoX" else 1)
 
     @property
     def variational(self) -> bool:
-        """Whether a clip's latents are a distribution; Cosmos' are not."""
+        """True if latents are a distribution; False for Cosmos."""
         return self.family != "AutoencoderKLCosmos"
 
     @cached_property
     def last_layer(self) -> nn.Parameter:
-        """The weights behind which pixels come out."""
+        """Weights of the layer that outputs pixels."""
         matrices = [weight for weight in self.vae.decoder.conv_out.parameters() if weight.ndim > 1]
         last: nn.Parameter = matrices[-1]
         return last
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The weights that are trained, by diffusers' names."""
+        """Return the trained weights, by diffusers' names."""
         return {name: weight for name, weight in self.vae.named_parameters() if weight.requires_grad}
 
     def encode(self, video_BCTHW: torch.Tensor) -> Posterior:
-        """The posterior of clips with pixels in [-1, 1]."""
+        """Return the posterior of clips with pixels in [-1, 1]."""
         found = self.vae.encode(video_BCTHW).latent_dist
         if not self.variational:
             return Posterior(found.mode(), None)
         return Posterior(found.mean, found.logvar)
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Clips, [B, 3, frames, height, width]; pixels are not clipped, so that those beyond [-1, 1] learn, too."""
+        """Return clips, [B, 3, frames, height, width], not clipped, so that pixels beyond [-1, 1] get gradients."""
         if self.family == "AutoencoderKLWan":
             return self._decode_wan(latents_BCTHW)
         video_BCTHW: torch.Tensor = self.vae.decode(latents_BCTHW).sample
         return video_BCTHW
 
     def _decode_wan(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """As `AutoencoderKLWan` decodes, one latent frame after the other, but for its last line, which clips."""
+        """Decode one latent frame after the other like `AutoencoderKLWan`, but without its final clipping."""
         from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 
         vae = self.vae
@@ -156,7 +156,7 @@ class VideoVae(nn.Module):
 
 
 def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialisation]:
-    """A VAE of the configured architecture, with the published weights that fit."""
+    """Build a VAE of the configured architecture with the published weights that fit."""
     assert config.architecture is not None
     kind = type(published)
     settings = checked(kind, published.config, read_json(config.architecture, "model.architecture"))
@@ -176,7 +176,7 @@ def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, In
 
 @torch.no_grad()
 def _check_sizes(vae: Any) -> None:
-    """Runs a small clip through: a configuration may claim factors that its blocks do not make."""
+    """Run a small clip, since a configuration may claim factors that its blocks do not have."""
     frames, height, width = compression_of(vae)
     told = vae.config.get("scale_factor_spatial")
     if told is not None and told != height:

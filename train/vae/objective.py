@@ -1,4 +1,4 @@
-"""What a tokenizer makes of clips, and the terms of its loss that need no discriminator."""
+"""Reconstruction of clips, and the loss terms that need no discriminator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from train.vae.network import Posterior, VideoVae
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Clips, what became of them, and the latents between, all at least float32.
+    """Clips, reconstructions and the latents between, all at least float32.
 
     Attributes:
         video: pixels in [-1, 1], [B, 3, T, H, W].
-        made: like it, not clipped.
-        posterior: of the latents.
+        made: reconstruction of the same shape, not clipped.
+        posterior: distribution of the latents.
     """
 
     video: torch.Tensor
@@ -33,23 +33,22 @@ class Reconstruction:
 
     @property
     def latents(self) -> int:
-        """Places of latents in time and space, of all samples."""
+        """Number of latent positions in time and space, over all samples."""
         mean_BCTHW = self.posterior.mean
         return mean_BCTHW.shape[0] * mean_BCTHW[0, 0].numel()
 
 
 def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: int | None) -> Reconstruction:
-    """Encodes and decodes the clips of a microbatch.
+    """Encode and decode the clips of a microbatch.
 
     Args:
         vae: the tokenizer.
-        batch: of any shape that it takes.
-        device: where it is.
-        seed: of the posterior's samples, which belong to the sample: they are the same in any microbatch, on any
-            rank. None takes the mean.
+        batch: microbatch of any valid shape.
+        device: compute device.
+        seed: seed of posterior samples, drawn per sample: equal in any microbatch, on any rank. None: use the mean.
 
     Raises:
-        UsageError: clips of so many frames, or of this size, do not come back as they were.
+        UsageError: reconstructions have another size than the clips.
     """
     video_BCTHW = pixels(batch.video_BCTHW.to(device))
     found = vae.encode(video_BCTHW)
@@ -71,23 +70,23 @@ def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: in
 
 
 def pixels(video_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Pixels in [-1, 1], of torch's default type, of bytes or of pixels."""
+    """Return pixels in [-1, 1], in torch's default dtype, from bytes or pixels."""
     x = video_BCTHW.to(torch.get_default_dtype())
     return x / 127.5 - 1 if video_BCTHW.dtype == torch.uint8 else x
 
 
 class Objective(nn.Module):
-    """The terms that compare, and KL.
+    """Reconstruction terms and KL.
 
     Args:
-        config: which, and how they count.
-        vae: what is trained.
+        config: configuration of the terms.
+        vae: tokenizer to train.
 
     Attributes:
-        perceptual: LPIPS, where it is configured.
+        perceptual: LPIPS, if configured.
 
     Raises:
-        UsageError: a term cannot be had.
+        UsageError: a term is unavailable.
     """
 
     def __init__(self, config: LossesConfig, vae: VideoVae) -> None:
@@ -98,7 +97,7 @@ class Objective(nn.Module):
         self.perceptual = Perceptual(config.lpips) if config.lpips else None
 
     def terms(self, found: Reconstruction, step: int) -> dict[str, torch.Tensor]:
-        """The terms that count in a step, unweighted, of each sample, [B] each."""
+        """Return the active terms of a step, unweighted, [B] each."""
         config, terms = self._config, {}
         if _counts(config.mse, step):
             terms["mse"] = squared_error(found.made, found.video)
@@ -113,11 +112,11 @@ class Objective(nn.Module):
         return terms
 
     def compared(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The weighted sum of those that compare clips, [B]: what the adaptive weight calls the reconstruction's."""
+        """Return the weighted sum of reconstruction terms, [B], the reference of the adaptive GAN weight."""
         return self._sum({name: term for name, term in terms.items() if name != "kl"})
 
     def whole(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The weighted sum of all, [B]."""
+        """Return the weighted sum of all terms, [B]."""
         return self._sum(terms)
 
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Clips and their reconstructions side by side, for a person to look at."""
+"""Contact sheet of clips and their reconstructions."""
 
 import io
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 
 FRAMES = 6
-"""Of a clip that are shown, evenly chosen, at most."""
+"""Maximum number of evenly chosen frames per clip."""
 _GAP_PX = 4
 
 
 def side_by_side(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bytes:
-    """A PNG: for each clip a row of its frames, and below it one of their reconstructions.
+    """Return a PNG with a row of frames per clip, and a row of reconstructed frames below it.
 
     Args:
         pairs: clips and their reconstructions, [3, T, H, W] each, pixels in [-1, 1]; of any shapes.

@@ -1,4 +1,4 @@
-"""How good a reconstruction is: PSNR, SSIM and LPIPS, frame by frame."""
+"""Reconstruction metrics per frame: PSNR, SSIM and LPIPS."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from train.distributed.world import World
 from train.vae.losses.perceptual import Perceptual
 
 SSIM_LEAST_PX = 11
-"""The shortest side of a frame that SSIM takes: its window."""
+"""Shortest frame side that SSIM accepts: its window."""
 _C1, _C2 = 0.01**2, 0.03**2
 _LEAST_ERROR = 1e-10
-"""Of pixels in [0, 1]: a PSNR of 100 dB, in place of infinity."""
+"""Least squared error of pixels in [0, 1]: caps PSNR at 100 dB."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure over frames, each counted once.
+    """One metric over frames, each counted once.
 
     Attributes:
-        mean: over all frames.
-        first: over the first frames of clips, which a causal tokenizer encodes alone.
-        rest: over all others; None where all clips are pictures.
-        by_frame: over the frames of one number, from the first on.
+        mean: mean over all frames.
+        first: mean over the first frames of clips, which a causal tokenizer encodes alone.
+        rest: mean over all other frames; None if all clips are images.
+        by_frame: means by frame index.
     """
 
     mean: float
@@ -34,17 +34,21 @@ class Measured:
 
 
 def psnr(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Peak signal-to-noise ratio of each frame in dB, [B, T]: 10 log10(1 / mean squared error), pixels in [0, 1]."""
+    """Return the peak signal-to-noise ratio of each frame in dB, [B, T]: 10 log10(1 / mean squared error).
+
+    Pixels are in [0, 1].
+    """
     errors_BT = (made_BCTHW - video_BCTHW).square().mean(dim=(1, 3, 4))
     return -10 * errors_BT.clamp_min(_LEAST_ERROR).log10()
 
 
 def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Structural similarity of each frame, [B, T]; pixels in [0, 1].
+    """Return the structural similarity of each frame, [B, T]; pixels in [0, 1].
 
-    Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity", 2004, eq. 13: Gaussian
-    window of 11 x 11 and deviation 1.5, K = (0.01, 0.03); the mean over colours and over the places where the whole
-    window lies within the frame, as the authors' code has it. torchmetrics also counts places beyond the border.
+    Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity", 2004, eq. 13:
+    Gaussian window of 11 x 11 and deviation 1.5, K = (0.01, 0.03). The mean is over colours and over positions
+    with the whole window inside the frame, as in the authors' code. torchmetrics also counts positions beyond
+    the border.
     """
     offsets_11 = (
         torch.arange(SSIM_LEAST_PX, dtype=video_BCTHW.dtype, device=video_BCTHW.device) - SSIM_LEAST_PX // 2
@@ -67,7 +71,7 @@ def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
 def measures(
     made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor, perceptual: Perceptual | None
 ) -> dict[str, torch.Tensor]:
-    """Each measure of each frame by its name, [B, T]; pixels in [-1, 1], clipped to it as a viewer sees them."""
+    """Return each metric per frame by name, [B, T]; pixels in [-1, 1], clipped as for viewing."""
     made_BCTHW = made_BCTHW.clamp(-1, 1)
     made, video = (made_BCTHW + 1) / 2, (video_BCTHW + 1) / 2
     found = {"psnr": psnr(made, video), "ssim": ssim(made, video)}
@@ -77,13 +81,13 @@ def measures(
 
 
 class Quality:
-    """Adds up measures over clips of any length."""
+    """Accumulator of metrics over clips of any length."""
 
     def __init__(self) -> None:
         self._sums_T: dict[str, torch.Tensor] = {}
 
     def add(self, found: Mapping[str, torch.Tensor]) -> None:
-        """Adds the measures of some clips, [B, T] each, all of the same names."""
+        """Add the metrics of some clips, [B, T] each, always with the same names."""
         for name, each_BT in found.items():
             own_T = torch.stack(
                 [each_BT.double().sum(dim=0), torch.full_like(each_BT[0], len(each_BT)).double()]
@@ -93,11 +97,11 @@ class Quality:
             self._sums_T[name] = _filled(before_T, frames) + _filled(own_T, frames)
 
     def over(self, world: World, names: tuple[str, ...]) -> dict[str, Measured]:
-        """The measures over all ranks' clips; empty where there were none. A collective.
+        """Return the metrics over all ranks' clips; empty without clips. A collective.
 
         Args:
             world: the ranks.
-            names: of the measures, the same on all of them, also on one that had no clip.
+            names: names of the metrics, the same on all ranks, even without clips.
         """
         frames = world.largest(max((sums.shape[1] for sums in self._sums_T.values()), default=0))
         empty = torch.zeros(2, 0, dtype=torch.float64, device=world.device)

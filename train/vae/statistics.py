@@ -1,4 +1,4 @@
-"""Mean and deviation of latents over the last steps: what brings those of a changed encoder to 0 and 1."""
+"""Moving mean and deviation of latents, which normalize those of a changed encoder."""
 
 import torch
 
@@ -11,7 +11,7 @@ _MEMORY = EmaConfig(decay=0.99)
 
 
 class LatentStatistics:
-    """Averages over steps of the first two moments of each channel of the posterior's mean.
+    """Moving averages of the first two moments of each channel of the posterior's mean.
 
     Attributes:
         tensors: mean and square, [C] each; to be read and written in place.
@@ -21,12 +21,12 @@ class LatentStatistics:
         self.tensors = {name: torch.zeros(channels, device=device) for name in ("mean", "square")}
 
     def note(self, share: float, found: Reconstruction, tally: Tally) -> None:
-        """Adds the moments of a microbatch to the sums of its step.
+        """Add the moments of a microbatch to the sums of its step.
 
         Args:
-            share: of the step that its samples are.
-            found: its samples.
-            tally: of the step.
+            share: share of the step's samples.
+            found: reconstructed samples.
+            tally: sums over the step.
         """
         x_BCTHW = found.posterior.mean.detach()
         tally.add(
@@ -35,12 +35,12 @@ class LatentStatistics:
         )
 
     def remember(self, sums: dict[str, torch.Tensor], step: int) -> None:
-        """Takes in the moments of a whole step, counted from 1."""
+        """Update the averages by the sums of a whole step, counted from 1."""
         for name, average_C in self.tensors.items():
             average_C.lerp_(sums[f"latent_{name}"].to(average_C), 1 - decay(_MEMORY, step))
 
 
 def mean_and_deviation(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each channel, [C] each, from the averages of moments."""
+    """Return mean and deviation of each channel, [C] each, from averaged moments."""
     mean_C = tensors["mean"].double()
     return mean_C, (tensors["square"].double() - mean_C.square()).clamp_min(1e-12).sqrt()

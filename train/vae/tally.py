@@ -1,4 +1,4 @@
-"""Sums over the samples of a step, on whatever ranks they are."""
+"""Sums over the samples of a step on all ranks."""
 
 import torch
 
@@ -6,7 +6,7 @@ from train.distributed.world import World
 
 
 class Tally:
-    """Adds up tensors by name over the microbatches of a step; on the device, without waiting for it.
+    """Accumulator of named tensors over a step's microbatches, on the device and without synchronization.
 
     Every rank adds the same names in the same order.
     """
@@ -15,12 +15,12 @@ class Tally:
         self._sums: dict[str, torch.Tensor] = {}
 
     def add(self, **tensors: torch.Tensor) -> None:
-        """Adds each to the sum of its name."""
+        """Add each tensor to the sum of its name."""
         for name, tensor in tensors.items():
             wide = tensor.detach().double()
             self._sums[name] = self._sums[name] + wide if name in self._sums else wide.clone()
 
     def over(self, world: World) -> dict[str, torch.Tensor]:
-        """The sums over all ranks, float64, on the device; a collective."""
+        """Return the sums over all ranks, float64, on the device; a collective."""
         world.sum_(list(self._sums.values()))
         return self._sums

@@ -1,1 +1,1 @@
-"""What a reconstruction costs, one term per module."""
+"""Loss terms of a reconstruction, one per module."""

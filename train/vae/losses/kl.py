@@ -1,4 +1,4 @@
-"""How far a posterior is from the standard normal distribution."""
+"""KL divergence of a posterior from the standard normal distribution."""
 
 from typing import Literal
 
@@ -8,15 +8,14 @@ import torch
 def kl_to_standard_normal(
     mean_BCTHW: torch.Tensor, log_variance_BCTHW: torch.Tensor, per: Literal["element", "sample"]
 ) -> torch.Tensor:
-    """KL(N(mean, exp(log_variance)) || N(0, 1)) of each sample, in nats [B].
+    """Return KL(N(mean, exp(log_variance)) || N(0, 1)) of each sample, in nats [B].
 
     Kingma and Welling, "Auto-Encoding Variational Bayes", 2014, appendix B, in closed form.
 
     Args:
-        mean_BCTHW: of the posterior.
-        log_variance_BCTHW: of the posterior, which is diagonal.
-        per: element: the mean over a latent's C T H W elements, which does not depend on a clip's size;
-            sample: their sum.
+        mean_BCTHW: mean of the posterior.
+        log_variance_BCTHW: log variance of the diagonal posterior.
+        per: element: mean over a latent's C T H W elements, independent of a clip's size; sample: their sum.
     """
     each = (mean_BCTHW.square() + log_variance_BCTHW.exp() - 1 - log_variance_BCTHW).flatten(1) / 2
     return each.mean(dim=1) if per == "element" else each.sum(dim=1)

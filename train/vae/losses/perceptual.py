@@ -1,4 +1,4 @@
-"""LPIPS: how different frames look to a network trained on pictures (Zhang et al., 2018)."""
+"""LPIPS: distance of frames in the features of an image network (Zhang et al., 2018)."""
 
 import pickle
 import re
@@ -18,25 +18,25 @@ _PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}
 
 
 class Perceptual(nn.Module):
-    """LPIPS 0.1 of single frames; nothing in it is trained.
+    """LPIPS 0.1 of single frames, frozen.
 
     Network and linear weights are those of torchmetrics; the backbone's weights are read from a file.
 
     Raises:
-        UsageError: torchmetrics is not installed, or the file is not there or of another network.
+        UsageError: torchmetrics is not installed, or the file is missing or of another network.
     """
 
     def __init__(self, config: LpipsConfig) -> None:
         super().__init__()
         try:
-            # Its public class takes the backbone from torchvision's hub alone.
+            # The public class only loads the backbone from torchvision's hub.
             from torchmetrics.functional.image.lpips import _NoTrainLpips
         except ImportError as error:
             raise UsageError("losses.lpips needs torchmetrics: pip install reelweave[vae]") from error
         self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         given = _read(config)
         backbone: nn.Module = self._network.net
-        # torchmetrics cuts torchvision's layers into slices and keeps their numbers.
+        # torchmetrics splits torchvision's layers into slices and keeps their numbers.
         wanted = {name: re.sub(r"^slices?\.?\d+", "features", name) for name in backbone.state_dict()}
         try:
             backbone.load_state_dict({name: given[source] for name, source in wanted.items()})
@@ -47,7 +47,7 @@ class Perceptual(nn.Module):
             ) from error
 
     def forward(self, made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """LPIPS of each frame, [B, T]; pixels in [-1, 1]."""
+        """Return LPIPS of each frame, [B, T]; pixels in [-1, 1]."""
         frames = (x_BCTHW.transpose(1, 2).flatten(0, 1) for x_BCTHW in (made_BCTHW, video_BCTHW))
         found_N: torch.Tensor = self._network(*frames)
         return found_N.reshape(made_BCTHW.shape[0], made_BCTHW.shape[2])
