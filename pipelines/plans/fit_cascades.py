@@ -10,7 +10,7 @@ from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text, write_whole
 
 if TYPE_CHECKING:
-    from train.cascade.costs.fit import Fitted
+    from train.cascade.costs.fit import FittedCosts
 
 
 def add_arguments(parser: Any) -> None:
@@ -60,15 +60,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _fitted(options: argparse.Namespace) -> "Fitted":
+def _fitted(options: argparse.Namespace) -> "FittedCosts":
     import numpy as np
 
     from loader.buckets.buckets import Bucket
     from pipelines.configuration.train_config import TrainRunConfig
     from train.cascade.costs.cost_model import Links
-    from train.cascade.costs.fit import Fitted, fit_costs
+    from train.cascade.costs.fit import FittedCosts, fit_costs
     from train.cascade.costs.profile_csv import read_profile
-    from train.cascade.costs.run_sizes import sizes_of, with_rehearsed_peaks
+    from train.cascade.costs.run_sizes import sizes_of, with_predicted_peaks
     from train.memory.shapes import Shape
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
@@ -76,7 +76,7 @@ def _fitted(options: argparse.Namespace) -> "Fitted":
     notes = []
     if not np.isfinite(profile.peak_gib).any():
         notes.append("no peaks were measured: memory is that of a rehearsal (train.memory.dry_run)")
-        profile = with_rehearsed_peaks(profile, config.train)
+        profile = with_predicted_peaks(profile, config.train)
     first = Shape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets
     found = fit_costs(
@@ -87,4 +87,4 @@ def _fitted(options: argparse.Namespace) -> "Fitted":
         buckets.compression,
         buckets.max_text_tokens,
     )
-    return Fitted(found.costs, (*notes, *found.notes))
+    return FittedCosts(found.costs, (*notes, *found.notes))

@@ -13,7 +13,7 @@ from pipelines.terminal.files import read_text
 
 if TYPE_CHECKING:
     from loader.base.arrays import Floats
-    from train.cascade.costs.cost_model import CostModel, Links, Samples
+    from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
     from train.cascade.paper.trace import Trace
     from train.cascade.placement.communication import Traffic
     from train.cascade.problem import Problem
@@ -77,7 +77,7 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
 
 
 def _counted(
-    steps: "list[Samples]",
+    steps: "list[SampleShapes]",
     costs: "CostModel",
     gpus: int,
     degrees: tuple[int, ...],

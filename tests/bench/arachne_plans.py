@@ -22,7 +22,7 @@ import numpy as np
 from tests.bench.planners import heading, percent, prepared, row
 from train.cascade.paper.cost_table import CostTable, read_cost_table
 from train.cascade.paper.simulate import Noise, execute
-from train.cascade.paper.trace import Shape
+from train.cascade.paper.trace import TraceBatch
 from train.cascade.planners.by_name import PLANNERS
 from train.cascade.planners.exact import tightened
 from train.cascade.planners.plan import plan
@@ -129,7 +129,7 @@ def cases(folder: Path, tables: Tables) -> list[Case]:
     """Read the problems of a folder."""
     found = []
     for one in json.loads((folder / "problems.json").read_text()):
-        step = [Shape(**sample) for sample in one["samples"]]
+        step = [TraceBatch(**sample) for sample in one["samples"]]
         reference = one.get("reference")
         if reference:
             problem = tables.recorded.problem(step, one["gpus"], reference["degrees"])
@@ -312,7 +312,7 @@ def _drawn(table: CostTable, degrees: Sequence[int], samples: int, gpus: int, se
     ]
     shapes = sorted(set.intersection(*known))
     chosen = np.random.default_rng([11, seed]).integers(0, len(shapes), samples)
-    step = [Shape(**dict(zip(table.columns, shapes[place], strict=True))) for place in chosen.tolist()]
+    step = [TraceBatch(**dict(zip(table.columns, shapes[place], strict=True))) for place in chosen.tolist()]
     return prepared(table.problem(step, gpus, degrees))
 
 

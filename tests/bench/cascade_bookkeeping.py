@@ -22,8 +22,8 @@ from tests.bench import cascade_bookkeeping
 from tests.train.cascade.execution.plans import Sample, TinyWork
 from tests.train.ranks import Ranks
 from train.cascade.execution.executor import Executor
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
-from train.cascade.execution.work import Part
 from train.cascade.paper.cases import at_720p
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
@@ -37,16 +37,16 @@ class Nothing(TinyWork):
 
     frames: list[int]
 
-    def wants(self, cascade):
+    def input_specs(self, cascade):
         return []
 
-    def gives(self, cascade):
+    def output_specs(self, cascade):
         if cascade.module == Module.TEXT:
-            return [Part((256, 4096), torch.bfloat16)]
-        return [Part((16, 1 + (self.frames[cascade.sample] - 1) // 4, 90, 160), torch.float32)]
+            return [TensorSpec((256, 4096), torch.bfloat16)]
+        return [TensorSpec((16, 1 + (self.frames[cascade.sample] - 1) // 4, 90, 160), torch.float32)]
 
     def make(self, cascade, numbers, taken):
-        parts = self.gives(cascade)
+        parts = self.output_specs(cascade)
         return [torch.empty(parts[number].shape, dtype=parts[number].dtype) for number in numbers]
 
     def train(self, sample, given, context, first):

@@ -14,8 +14,8 @@ import numpy as np
 from loader.base.arrays import Floats
 from loader.errors import RunError
 from train.cascade.online.correction import corrected, correction
-from train.cascade.online.measured import Window, measurements
-from train.cascade.online.replan import around, slowed, without
+from train.cascade.online.measurements import Window, measurements
+from train.cascade.online.replan import replan, slowed, without
 from train.cascade.paper.cases import DEGREES, drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.placement.mapper import by_number, place
@@ -24,7 +24,7 @@ from train.cascade.placement.topology import PRESETS
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 from train.config.cascade import CorrectionConfig
 
 CASES = ((4, 16), (16, 64), (64, 256), (16, 16), (64, 64))
@@ -40,7 +40,7 @@ def main() -> None:
     parts: dict[str, Callable[[int], None]] = {
         "correction": correction_table,
         "slow": slow_table,
-        "around": around_table,
+        "replan": around_table,
         "order": order_table,
     }
     parser.add_argument("--only", choices=parts)
@@ -142,13 +142,13 @@ def around_table(seeds: int) -> None:
                 slow = {int(np.random.default_rng(seed).integers(gpus)): factor}
                 planned = ours(problem)
                 began = time.process_time()
-                chosen = around(problem, slow, ours)
+                chosen = replan(problem, slow, ours)
                 ms = (time.process_time() - began) * 1e3
                 left = [gpu for gpu in range(gpus) if gpu not in slow]
                 found = [
                     planned,
-                    around(problem, slow, always(planned), tries=0),
-                    around(problem, slow, always(planned)),
+                    replan(problem, slow, always(planned), tries=0),
+                    replan(problem, slow, always(planned)),
                     by_number(ours(without(problem, slow)), left),
                     chosen,
                 ]
@@ -188,7 +188,7 @@ def order_table(seeds: int) -> None:
                     plan(drawn_at_720p(samples, gpus, 2000 + seed), seed).best,
                     PRESETS["dgx-h100"].holding(gpus),
                 )
-                lines = Lines.of(schedule)
+                lines = ScheduleGraph.of(schedule)
                 seconds_R = np.array([run.end_s - run.start_s for run in schedule.runs])
                 orders = {near: least_slack_first(schedule, near) for near in nears}
                 draw = np.random.default_rng(seed)

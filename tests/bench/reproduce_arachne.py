@@ -17,12 +17,12 @@ import numpy as np
 
 from train.cascade.baselines.flexsp import flexsp
 from train.cascade.baselines.genetic import genetic
-from train.cascade.costs.cost_model import CostModel, Samples
+from train.cascade.costs.cost_model import CostModel, SampleShapes
 from train.cascade.paper import timeline
 from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne
 from train.cascade.paper.simulate import Noise, execute, gain
 from train.cascade.paper.timeline import Panel
-from train.cascade.paper.trace import Cluster, Mapper, Planner, Summary, replay
+from train.cascade.paper.trace import Cluster, Mapper, Planner, ReplaySummary, replay
 from train.cascade.placement.levels import NEITHER, Priorities
 from train.cascade.placement.mapper import place
 from train.cascade.placement.topology import PRESETS
@@ -141,7 +141,7 @@ def costs(stage: Stage, model: Model) -> CostModel:
     )
 
 
-def drawn(stage: Stage, gpus: int, steps: int, most: int = 129) -> Iterator[Samples]:
+def drawn(stage: Stage, gpus: int, steps: int, most: int = 129) -> Iterator[SampleShapes]:
     """The samples of each step, of at most so many frames."""
     ends, shares = (np.array(column) for column in zip(*stage.frames, strict=True))
     reach = float(np.interp(min(most, ends[-1]), ends, shares))
@@ -149,7 +149,7 @@ def drawn(stage: Stage, gpus: int, steps: int, most: int = 129) -> Iterator[Samp
         draws = np.random.default_rng([0, step]).random(round(gpus * SAMPLES_PER_GPU)) * reach
         frames = 13 + 4 * np.round((np.interp(draws, shares, ends) - 13) / 4).astype(np.int64)
         length = stage.tokens * (1 + (frames - 1) // 4)
-        yield Samples(np.full_like(frames, stage.batch), frames, length)
+        yield SampleShapes(np.full_like(frames, stage.batch), frames, length)
 
 
 def measured(
@@ -160,11 +160,11 @@ def measured(
     model: str = "HunyuanVideo 13B",
     mapper: Mapper = place,
     most: int = 129,
-) -> Summary:
+) -> ReplaySummary:
     """One planner on one stream."""
     topology = PRESETS["dgx-h100"].holding(gpus)
     cluster = Cluster(costs(stage, MODELS[model]), topology, gpus, DEGREES, memory_bytes=123_000 / 4)
-    return Summary.of(replay(drawn(stage, gpus, steps, most), cluster, planner, mapper, Noise()))
+    return ReplaySummary.of(replay(drawn(stage, gpus, steps, most), cluster, planner, mapper, Noise()))
 
 
 def case(_: int) -> None:
@@ -225,7 +225,7 @@ def ablation(steps: int) -> None:
 def scaling(steps: int) -> None:
     """Speed-up over the static plan in model, frames and cluster at stage 2 (Fig. 8)."""
     second = STAGES["2: 720p"]
-    cases: dict[str, tuple[Callable[[Planner], Summary], str]] = {
+    cases: dict[str, tuple[Callable[[Planner], ReplaySummary], str]] = {
         name: (partial(measured, second, steps=steps, model=name), told)
         for name, told in zip(MODELS, ("35 %", "", "43 %"), strict=True)
     }

@@ -3,7 +3,7 @@
 import numpy as np
 
 from train.cascade.paper.cost_table import read_cost_table
-from train.cascade.paper.trace import Shape
+from train.cascade.paper.trace import TraceBatch
 from train.cascade.problem import Problem
 
 _DEGREES = (1, 2, 4, 6, 8)
@@ -32,4 +32,4 @@ def drawn_from_a_table(seed: int, samples: int = 4, gpus: int = 16) -> Problem:
     table = read_cost_table(ODD, "odd.csv")
     shapes = sorted(next(iter(table.by_shape.values())))
     chosen = np.random.default_rng(seed).integers(0, len(shapes), samples)
-    return table.problem([Shape(batch=shapes[one][0], frames=shapes[one][1]) for one in chosen], gpus)
+    return table.problem([TraceBatch(batch=shapes[one][0], frames=shapes[one][1]) for one in chosen], gpus)

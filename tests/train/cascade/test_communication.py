@@ -57,10 +57,10 @@ def test_handoffs():
 
 
 def test_traffic_of_the_case_study():
-    from train.cascade.costs.cost_model import Samples
+    from train.cascade.costs.cost_model import SampleShapes
     from train.cascade.paper.cases import HUNYUAN_720P
 
-    samples = Samples(np.array([1, 2]), np.array([13, 37]), np.array([14_400, 36_000]))
+    samples = SampleShapes(np.array([1, 2]), np.array([13, 37]), np.array([14_400, 36_000]))
     traffic = Traffic.of(HUNYUAN_720P, samples)
     assert traffic.exchanged_SM.shape == arachne().has_SM[:2].shape
     assert traffic.exchanged_SM[1, Module.DIT] == 72_000 * HUNYUAN_720P.dit.exchanged_bytes

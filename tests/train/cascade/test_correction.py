@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from train.cascade.online.correction import Correction, corrected, correction
-from train.cascade.online.measured import Measurement, Window, measurements
+from train.cascade.online.measurements import Measurement, Window, measurements
 from train.cascade.paper.cases import drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.planners.plan import plan
@@ -58,7 +58,7 @@ def test_factors_of_modules_and_degrees():
     for kind, factor in truth.items():
         assert found.factors[kind] == pytest.approx(factor, rel=0.05)
     assert not found.slow
-    assert len(found.told()) == len(found.factors)
+    assert len(found.summary()) == len(found.factors)
 
 
 def test_factors_multiply_times_and_a_degree_without_measurements_keeps_its_own():

@@ -4,7 +4,7 @@ import pytest
 from loader.errors import UsageError
 from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
 from train.cascade.paper.cost_table import read_cost_table
-from train.cascade.paper.trace import Shape
+from train.cascade.paper.trace import TraceBatch
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
 from train.cascade.scheduling.check import violations
@@ -22,7 +22,7 @@ dit,2,5,2,3.5,guessed
 
 def test_a_table_gives_the_times_that_it_holds():
     table = read_cost_table(SMALL, "costs.csv")
-    problem = table.problem([Shape(frames=5, batch=2), Shape(frames=13)], gpus=4)
+    problem = table.problem([TraceBatch(frames=5, batch=2), TraceBatch(frames=13)], gpus=4)
     assert problem.degrees_K.tolist() == [1, 2, 4]
     inf = np.inf
     assert problem.times_SMK[:, Module.VAE].tolist() == [[3, inf, inf], [4, 2.5, inf]]
@@ -36,7 +36,7 @@ def test_a_table_gives_the_times_that_it_holds():
 def test_degrees_and_memory_narrow_a_table():
     text = "module,frames,degree,seconds,memory_gib\ndit,13,1,8,90\ndit,13,2,5,45\ndit,13,4,3,\n"
     table = read_cost_table(text, "costs.csv")
-    step = [Shape(frames=13)]
+    step = [TraceBatch(frames=13)]
     assert np.isfinite(table.problem(step, 4, memory_gib=80).times_SMK[0, Module.DIT]).tolist() == [
         False,
         True,
@@ -63,7 +63,7 @@ def test_a_profile_is_a_table_and_tokens_alone_are_cached_latents():
         for module, degree, seconds in (("text", 1, 0.1), ("vae", 1, 1.0), ("dit", 1, 4.0), ("dit", 2, 2.5))
     ]
     table = read_cost_table(profile_csv(rows), "cascades.csv")
-    step = [Shape(frames=5, height=64, width=96), Shape(tokens=48)]
+    step = [TraceBatch(frames=5, height=64, width=96), TraceBatch(tokens=48)]
     problem = table.problem(step, gpus=2)
     assert problem.has_SM.tolist() == [[True, True, True], [True, False, True]]
     assert problem.times_SMK[1, Module.DIT].tolist() == [4.0, 2.5]
@@ -103,13 +103,13 @@ def test_what_is_wrong_in_a_table_is_named(text, told):
     ("sample", "degrees", "told"),
     [
         (
-            Shape(frames=9),
+            TraceBatch(frames=9),
             None,
             "sample 0: costs has no row of the VAE of batch 1, frames 9; the nearest are",
         ),
-        (Shape(tokens=50), None, "sample 0 has tokens alone, and costs no column length"),
+        (TraceBatch(tokens=50), None, "sample 0 has tokens alone, and costs no column length"),
         (
-            Shape(frames=13),
+            TraceBatch(frames=13),
             (1, 16),
             "has the DIT of batch 1, frames 13 with degree 2, 4 alone, and asked for is 1, 16",
         ),

@@ -9,24 +9,24 @@ from loader.buckets.tokens import COMPRESSIONS
 from loader.errors import UsageError
 from tests.train.cascade.profiles import DIT, GRID, LINKS, SHAPES, SIZES, TEXT, VAE, efficiency, profile
 from train.cascade.costs.cost_model import CostModel, Links
-from train.cascade.costs.fit import Fitted, fit_costs
+from train.cascade.costs.fit import FittedCosts, fit_costs
 from train.cascade.costs.vae_cost import UnitSeconds
 from train.cascade.problem import Module
 
 GIB = 2**30
 
 
-def fitted(rows, sizes=SIZES, links=None) -> Fitted:
+def fitted(rows, sizes=SIZES, links=None) -> FittedCosts:
     links = links or Links(balanced=True)
     return fit_costs(rows, "cascades.csv", sizes, links, COMPRESSIONS["wan"], text_tokens=64)
 
 
 @pytest.fixture(scope="module")
-def found() -> Fitted:
+def found() -> FittedCosts:
     return fitted(profile())
 
 
-def test_times_of_unseen_shapes_come_out(found: Fitted) -> None:
+def test_times_of_unseen_shapes_come_out(found: FittedCosts) -> None:
     held_out = found.costs.held_out
     assert set(held_out) == {"text", "vae", "dit"}
     # The noise of the measured rows themselves is 2 %, 1.6 % of which are its mean.
@@ -40,7 +40,7 @@ def test_times_of_unseen_shapes_come_out(found: Fitted) -> None:
     assert found.notes == ()
 
 
-def test_parameters_come_out(found: Fitted) -> None:
+def test_parameters_come_out(found: FittedCosts) -> None:
     dit, links = found.costs.dit, found.costs.links
     assert dit.linear_s == pytest.approx(DIT.linear_s, rel=0.03)
     assert dit.square_s == pytest.approx(DIT.square_s, rel=0.03)
@@ -50,7 +50,7 @@ def test_parameters_come_out(found: Fitted) -> None:
     assert found.costs.compression == COMPRESSIONS["wan"]
 
 
-def test_memory_counts_what_lies_there_and_no_peak_is_above_it(found: Fitted) -> None:
+def test_memory_counts_what_lies_there_and_no_peak_is_above_it(found: FittedCosts) -> None:
     rows = profile().of(Module.DIT)
     bytes_n = found.costs.dit.bytes_of_a_gpu(rows.batch, rows.length, rows.degree).diagonal()
     assert (bytes_n >= SIZES.states_bytes + rows.peak_gib * GIB - 1).all()
@@ -69,7 +69,7 @@ def test_handed_over_tensors_lie_whole_on_each_gpu() -> None:
     assert more == pytest.approx(np.full((1, 2), 2 * (10_000 * 768 + 1e6)))
 
 
-def test_trees_learn_what_a_line_cannot(found: Fitted) -> None:
+def test_trees_learn_what_a_line_cannot(found: FittedCosts) -> None:
     size_N3 = np.array(SHAPES)
     true_N = VAE.unit.seconds(size_N3) * efficiency(size_N3)
     unit = found.costs.vae.unit
@@ -132,7 +132,7 @@ def test_too_few_shapes_are_refused() -> None:
         fitted(profile(peaks=False))
 
 
-def test_costs_are_kept_as_json(found: Fitted) -> None:
+def test_costs_are_kept_as_json(found: FittedCosts) -> None:
     kept = CostModel.model_validate_json(found.costs.model_dump_json())
     assert kept == found.costs
     assert kept.vae.unit.residual.trees

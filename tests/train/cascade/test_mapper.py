@@ -3,10 +3,10 @@ import pytest
 
 from tests.train.cascade.placements import best_cost, cost, drawn
 from train.cascade.paper.cases import DEGREES, arachne
+from train.cascade.placement.board import Board
+from train.cascade.placement.candidates import even_shares
 from train.cascade.placement.levels import BOTH, NEITHER, Priorities
 from train.cascade.placement.mapper import by_number, place, placed_cost
-from train.cascade.placement.sites import even_shares
-from train.cascade.placement.swaps import Board
 from train.cascade.placement.topology import PRESETS, Topology
 from train.cascade.planners.plan import plan
 from train.cascade.schedule import Schedule

@@ -3,7 +3,7 @@ import pytest
 
 from loader.errors import UsageError
 from tests.train.cascade.problems import random_problem
-from train.cascade.online.replan import around, exchanges, slowed, without
+from train.cascade.online.replan import exchanges, replan, slowed, without
 from train.cascade.paper.cases import arachne, drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.placement.mapper import place, placed_cost
@@ -12,7 +12,7 @@ from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 from train.cascade.scheduling.static import best_static
 
 OTHERS = [gpu for gpu in range(16) if gpu != 3]
@@ -32,7 +32,7 @@ def test_never_worse_than_doing_nothing_and_valid(seed):
     slow_G = draw.choice(problem.gpus, min(2, problem.gpus), replace=False)
     slow = {int(gpu): float(draw.uniform(1, 2.5)) for gpu in slow_G}
     nothing = execute(ours(problem), Noise(sigma=0, slow=slow).factors(ours(problem), draw))
-    found = around(problem, slow, ours)
+    found = replan(problem, slow, ours)
     assert violations(problem, found) == []
     executed = execute(found, Noise(sigma=0, slow=slow).factors(found, draw))
     assert executed.makespan_s <= nothing.makespan_s * (1 + 1e-9)
@@ -44,20 +44,20 @@ def test_a_slow_gpu_costs_less_than_it_is_slow(factor, most):
     """Of 16 GPUs one: left out it costs 7 %, and the unevenness of 15."""
     problem, slow = arachne(), {5: factor}
     before_s = ours(problem).makespan_s
-    assert slowed(around(problem, slow, ours), slow).makespan_s < most * before_s
+    assert slowed(replan(problem, slow, ours), slow).makespan_s < most * before_s
     assert slowed(ours(problem), slow).makespan_s > (1 + 0.9 * (factor - 1)) * before_s
 
 
 def test_a_lost_gpu_runs_nothing():
     problem = drawn_at_720p(8, 16, seed=0)
-    found = around(problem, {}, ours, lost={3, 12})
+    found = replan(problem, {}, ours, lost={3, 12})
     assert violations(problem, found) == []
     assert not {3, 12}.intersection(gpu for run in found.runs for gpu in run.gpus)
     assert found.gpus == 16
     assert found.makespan_s == pytest.approx(ours(without(problem, {3, 12})).makespan_s)
-    assert found == around(problem, {}, ours, lost=[12, 3])
+    assert found == replan(problem, {}, ours, lost=[12, 3])
     assert (
-        slowed(around(problem, {12: 9.0, 5: 1.0}, ours, lost={3}), {12: 9.0}).makespan_s
+        slowed(replan(problem, {12: 9.0, 5: 1.0}, ours, lost={3}), {12: 9.0}).makespan_s
         < 1.2 * found.makespan_s
     )
 
@@ -65,20 +65,20 @@ def test_a_lost_gpu_runs_nothing():
 def test_with_too_few_gpus_left_a_person_is_told():
     problem = drawn_at_720p(2, 8, seed=0)
     with pytest.raises(UsageError, match="fits with no degree"):
-        around(problem, {}, ours, lost=range(7))
+        replan(problem, {}, ours, lost=range(7))
     with pytest.raises(UsageError, match="all 8 GPUs"):
-        around(problem, {}, ours, lost=range(8))
+        replan(problem, {}, ours, lost=range(8))
 
 
 def test_renaming_alone_finds_where_there_is_slack():
     """Of a static plan the group that is done first."""
     problem = drawn_at_720p(6, 32, seed=1)
     planned = static(problem)
-    lines = Lines.of(planned)
+    lines = ScheduleGraph.of(planned)
     slack_R = lines.slack(np.array([run.end_s - run.start_s for run in planned.runs]))
     tight = next(run for run, slack_s in zip(planned.runs, slack_R, strict=True) if slack_s < 1e-9)
     slow = {tight.gpus[0]: 1.05}
-    found = around(problem, slow, static, tries=0)
+    found = replan(problem, slow, static, tries=0)
     assert slowed(found, slow).makespan_s < slowed(planned, slow).makespan_s
 
 
@@ -90,11 +90,11 @@ def test_whole_nodes_change_places():
         return place(schedule, topology, among=gpus)
 
     slow = {7: 1.04}
-    before, found = onto(ours(problem), range(32)), around(problem, slow, ours, onto=onto, block=8, tries=0)
+    before, found = onto(ours(problem), range(32)), replan(problem, slow, ours, onto=onto, block=8, tries=0)
     assert slowed(found, slow).makespan_s <= slowed(before, slow).makespan_s
     cost, other = placed_cost(found, topology), placed_cost(before, topology)
     assert cost._replace(distance=0, hops=0) == other._replace(distance=0, hops=0)
-    lost = around(problem, slow, ours, lost={9}, onto=onto, block=8)
+    lost = replan(problem, slow, ours, lost={9}, onto=onto, block=8)
     assert violations(problem, lost) == []
     assert 9 not in {gpu for run in lost.runs for gpu in run.gpus}
 

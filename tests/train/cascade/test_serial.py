@@ -4,9 +4,9 @@ import pytest
 from tests.train.cascade.problems import random_problem
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.named import Timed, named
-from train.cascade.scheduling.serial import MEAN, MODULES, Scratch, Shape, lay
+from train.cascade.scheduling.serial import MEAN, MODULES, CascadeTable, SerialScratch, lay
 
 GPUS = 16
 
@@ -22,28 +22,28 @@ def shaped(problem: Problem, draw: np.random.Generator):
     dits = order_N % MODULES == Module.DIT
     return (
         degree_SM,
-        Shape(width_SM.ravel(), seconds_SM.ravel()),
+        CascadeTable(width_SM.ravel(), seconds_SM.ravel()),
         np.concatenate([order_N[~dits], order_N[dits]]),
     )
 
 
-def laid(problem: Problem, degree_SM, scratch: Scratch) -> Schedule:
+def laid(problem: Problem, degree_SM, scratch: SerialScratch) -> Schedule:
     timed = (
-        Timed(
+        TimedCascade(
             float(scratch.start_N[MODULES * cascade.sample + cascade.module]),
             cascade,
             int(degree_SM[cascade]),
         )
         for cascade in problem.cascades()
     )
-    return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+    return Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_gives_a_valid_schedule(seed):
     problem, draw = random_problem(seed), np.random.default_rng(seed)
     degree_SM, shape, order_N = shaped(problem, draw)
-    scratch = Scratch.of(problem.samples)
+    scratch = SerialScratch.of(problem.samples)
     cost_s = lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
     schedule = laid(problem, degree_SM, scratch)
     assert violations(problem, schedule) == []
@@ -57,7 +57,7 @@ def test_any_order_gives_a_valid_schedule(seed):
 def test_the_cost_of_an_order_lies_between_its_work_on_all_gpus_and_its_makespan(seed):
     problem, draw = random_problem(seed), np.random.default_rng(seed)
     degree_SM, shape, order_N = shaped(problem, draw)
-    scratch = Scratch.of(problem.samples)
+    scratch = SerialScratch.of(problem.samples)
     cost_s = lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
     mean_s = (cost_s - (1 - MEAN) * scratch.makespan[0]) / MEAN
     assert laid(problem, degree_SM, scratch).busy_s / problem.gpus <= mean_s + 1e-9
@@ -66,8 +66,8 @@ def test_the_cost_of_an_order_lies_between_its_work_on_all_gpus_and_its_makespan
 
 def test_the_mean_end_counts_gpus_that_wait_and_not_those_that_are_done():
     """Two GPUs, the second of which is done after one second of three."""
-    shape = Shape(np.array([1, 0, 1, 0, 0, 1]), np.array([1.0, 0.0, 2.0, 0.0, 0.0, 1.0]))
-    cost_s = lay(np.array([0, 5, 2]), 3, shape, 2, np.inf, Scratch.of(2))
+    shape = CascadeTable(np.array([1, 0, 1, 0, 0, 1]), np.array([1.0, 0.0, 2.0, 0.0, 0.0, 1.0]))
+    cost_s = lay(np.array([0, 5, 2]), 3, shape, 2, np.inf, SerialScratch.of(2))
     assert cost_s == pytest.approx((1 - MEAN) * 3 + MEAN * (3 + 1) / 2)
 
 
@@ -75,7 +75,7 @@ def test_the_mean_end_counts_gpus_that_wait_and_not_those_that_are_done():
 def test_the_order_of_starts_gives_no_later_schedule(seed):
     problem, draw = random_problem(seed), np.random.default_rng(seed)
     _, shape, order_N = shaped(problem, draw)
-    scratch = Scratch.of(problem.samples)
+    scratch = SerialScratch.of(problem.samples)
     lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch)
     makespan_s = scratch.makespan[0]
     starts_N = np.where(shape.width_N > 0, scratch.start_N, 0.0)
@@ -87,8 +87,8 @@ def test_the_order_of_starts_gives_no_later_schedule(seed):
 def test_a_dit_before_what_it_needs_is_no_order():
     seconds = np.array([[[np.inf], [1.0], [2.0]]])
     problem = Problem(1, np.array([1]), seconds, np.ones_like(seconds), 1.0)
-    shape = Shape(np.array([0, 1, 1]), np.array([0.0, 1.0, 2.0]))
-    scratch = Scratch.of(1)
+    shape = CascadeTable(np.array([0, 1, 1]), np.array([0.0, 1.0, 2.0]))
+    scratch = SerialScratch.of(1)
     assert lay(np.array([0, 1, 2]), 3, shape, 1, np.inf, scratch) == pytest.approx(3.0)
     assert lay(np.array([2, 1, 0]), 3, shape, 1, np.inf, scratch) == np.inf
     assert list(problem.cascades()) == [Cascade(0, Module.VAE), Cascade(0, Module.DIT)]

@@ -5,7 +5,7 @@ from loader.errors import RunError
 from tests.train.cascade.placements import drawn
 from train.cascade.paper.cases import DEGREES, arachne
 from train.cascade.paper.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
-from train.cascade.placement.communication import Communication, Handoff
+from train.cascade.placement.communication import Communication, HandoffCost
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
@@ -97,7 +97,7 @@ def test_a_slow_gpu_slows_the_cascades_it_takes_part_in():
 
 def test_what_places_cost_delays_what_needs_it():
     vae, dit = Run(Cascade(0, Module.VAE), 0.0, 1.0, (0,)), Run(Cascade(0, Module.DIT), 1.0, 3.0, (1, 2))
-    places = Communication(np.array([0.0, 0.5]), (Handoff(0, 1, 1e9, 0.25, True),))
+    places = Communication(np.array([0.0, 0.5]), (HandoffCost(0, 1, 1e9, 0.25, True),))
     executed = execute(Schedule.of([vae, dit], 3), np.array([2.0, 1.0]), places)
     assert [(run.start_s, run.end_s) for run in executed.runs] == [(0.0, 2.0), (2.25, 4.75)]
 

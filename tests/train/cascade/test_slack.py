@@ -8,7 +8,7 @@ from train.cascade.placement.slack import least_slack_first, slack_s
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 
 def test_slack_of_a_schedule_of_three():
@@ -44,7 +44,7 @@ def test_an_order_by_slack_is_one_that_all_gpus_can_follow(near, seed):
     ]
     planned_R = np.array([run.end_s - run.start_s for run in schedule.runs])
     executed = execute(schedule, on=on)
-    assert executed.makespan_s == pytest.approx(Lines.of(schedule).ends(planned_R, order_R).max())
+    assert executed.makespan_s == pytest.approx(ScheduleGraph.of(schedule).ends(planned_R, order_R).max())
 
 
 def test_of_near_starts_the_one_with_less_slack_goes_first():

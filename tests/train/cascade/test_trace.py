@@ -8,7 +8,7 @@ from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
 from train.cascade.paper.cases import DEGREES, HUNYUAN_720P
 from train.cascade.paper.simulate import Noise
-from train.cascade.paper.trace import Cluster, Summary, arithmetic, read_trace, replay, samples_of
+from train.cascade.paper.trace import Cluster, ReplaySummary, arithmetic, read_trace, replay, samples_of
 from train.cascade.placement.levels import NEITHER
 from train.cascade.placement.mapper import place
 from train.cascade.placement.topology import PRESETS
@@ -78,8 +78,8 @@ def test_without_noise_a_replay_is_what_was_planned():
 def test_a_replay_compares_planners():
     steps = workload_steps(3, 16)
 
-    def summary(planner, **how) -> Summary:
-        return Summary.of(replay(steps, cluster(16), planner, noise=Noise(), **how))
+    def summary(planner, **how) -> ReplaySummary:
+        return ReplaySummary.of(replay(steps, cluster(16), planner, noise=Noise(), **how))
 
     ours = summary(lambda problem: plan(problem).schedule)
     again = summary(lambda problem: plan(problem).schedule)

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from loader.errors import UsageError
 from tests.train.cascade.profiles import GRID, VAE
-from train.cascade.costs.cost_model import CostModel, Links, Samples
+from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
 from train.cascade.costs.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
 from train.cascade.paper.cases import HUNYUAN_720P
 from train.cascade.problem import Module
@@ -60,11 +60,11 @@ def test_memory_is_of_what_is_encoded_together() -> None:
 def test_a_problem_has_the_vae_of_those_with_frames() -> None:
     costs = HUNYUAN_720P.model_copy(update={"vae": VAE})
     two = np.array([1, 1])
-    samples = Samples(two, np.array([33, 0]), np.array([14_400, 14_400]), 480 * two, 832 * two)
+    samples = SampleShapes(two, np.array([33, 0]), np.array([14_400, 14_400]), 480 * two, 832 * two)
     problem = costs.problem(samples, 8, (1, 2, 4, 8), 80 * 2**30)
     assert problem.has_SM[:, Module.VAE].tolist() == [True, False]
     with pytest.raises(UsageError, match="all three of sample 0"):
-        costs.problem(Samples(two, np.array([33, 0]), np.array([100, 100])), 8, (1, 2), 80 * 2**30)
+        costs.problem(SampleShapes(two, np.array([33, 0]), np.array([100, 100])), 8, (1, 2), 80 * 2**30)
 
 
 def test_kinds_are_told_apart_and_tiles_are_those_without() -> None:

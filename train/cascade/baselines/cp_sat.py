@@ -14,13 +14,13 @@ import numpy as np
 from loader.errors import RunError
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.named import Timed, named
 
 _TICKS = 1_000_000  # ticks in the hint's makespan; durations are rounded up to whole ticks
 
 
-class Verdict(NamedTuple):
+class SolverResult(NamedTuple):
     """Result of the solver.
 
     Attributes:
@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
     optimal: bool
 
 
-def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int = 0) -> Verdict:
+def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int = 0) -> SolverResult:
     """Search for a shorter schedule than a given one.
 
     Args:
@@ -94,13 +94,13 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     # Rounding lengthens any schedule by at most a tick for each cascade.
     bound_s = max((solver.best_objective_bound - len(hint.runs)) * tick_s, lower_bound(problem))
     if status == cp_model.UNKNOWN:
-        return Verdict(hint, bound_s, False)
+        return SolverResult(hint, bound_s, False)
     timed = (
-        Timed(solver.value(starts[cascade]) * tick_s, cascade, k)
+        TimedCascade(solver.value(starts[cascade]) * tick_s, cascade, k)
         for cascade, heres in chosen.items()
         for k, here in heres.items()
         if solver.value(here)
     )
-    found = Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+    found = Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
     best = min(found, hint, key=lambda schedule: schedule.makespan_s)
-    return Verdict(best, bound_s, status == cp_model.OPTIMAL)
+    return SolverResult(best, bound_s, status == cp_model.OPTIMAL)

@@ -12,7 +12,14 @@ from loader.settings import Settings
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.list_schedule import Choice, Scratch, Tables, critical_path, place, scheduled
+from train.cascade.scheduling.list_schedule import (
+    Choice,
+    ListScratch,
+    Tables,
+    critical_path,
+    place,
+    scheduled,
+)
 
 
 class GeneticConfig(Settings):
@@ -62,12 +69,12 @@ def _fitness(problem: Problem, degree_PSM: Places) -> Floats:
     """Return the makespans of all chromosomes, float64 [P]."""
     urgency_PSM = np.stack([critical_path(problem, degree_SM) for degree_SM in degree_PSM])
     tables = Tables(problem.times_SMK, problem.degrees_K)
-    return _makespans(degree_PSM, urgency_PSM, tables, problem.gpus, Scratch.of(problem))
+    return _makespans(degree_PSM, urgency_PSM, tables, problem.gpus, ListScratch.of(problem))
 
 
 @compiled
 def _makespans(
-    degree_PSM: Places, urgency_PSM: Floats, tables: Tables, gpus: int, scratch: Scratch
+    degree_PSM: Places, urgency_PSM: Floats, tables: Tables, gpus: int, scratch: ListScratch
 ) -> Floats:
     population, samples = degree_PSM.shape[:2]
     makespan_P = np.empty(population)

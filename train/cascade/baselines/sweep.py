@@ -10,7 +10,7 @@ from loader.base.arrays import Places
 from train.cascade.problem import Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.list_schedule import Choice, Scratch, critical_path, makespan, scheduled
+from train.cascade.scheduling.list_schedule import Choice, ListScratch, critical_path, makespan, scheduled
 
 _TARGETS = 48
 _FIRST, _LAST = 0.25, 1.5  # targets relative to the bound
@@ -19,7 +19,7 @@ _FIRST, _LAST = 0.25, 1.5  # targets relative to the bound
 def sweep(problem: Problem) -> Schedule:
     """Return the best of the targets' schedules."""
     bound_s = lower_bound(problem)
-    scratch = Scratch.of(problem)
+    scratch = ListScratch.of(problem)
     degrees = (least_work(problem, bound_s * share) for share in np.geomspace(_FIRST, _LAST, _TARGETS))
     choices = (Choice(degree_SM, critical_path(problem, degree_SM)) for degree_SM in degrees)
     return scheduled(problem, min(choices, key=lambda choice: makespan(problem, choice, scratch)))

@@ -90,7 +90,7 @@ class TextCost(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class SampleShapes:
     """Microbatches of an iteration, each with B videos of one shape; int64 [S] each.
 
     Attributes:
@@ -134,7 +134,9 @@ class CostModel(Settings):
         {}, description="error of each fitted module on held-out shapes"
     )
 
-    def problem(self, samples: Samples, gpus: int, degrees: tuple[int, ...], memory_bytes: float) -> Problem:
+    def problem(
+        self, samples: SampleShapes, gpus: int, degrees: tuple[int, ...], memory_bytes: float
+    ) -> Problem:
         """Return the planning problem of an iteration.
 
         Args:

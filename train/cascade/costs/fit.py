@@ -20,7 +20,7 @@ _LARGEST_MEAN = 0.10
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedCosts:
     """Fitted cost model with caveats.
 
     Attributes:
@@ -40,7 +40,7 @@ def fit_costs(
     compression: Compression,
     text_tokens: int,
     most: int = 8,
-) -> Fitted:
+) -> FittedCosts:
     """Fit each module to its rows.
 
     Args:
@@ -85,7 +85,7 @@ def fit_costs(
         for which, error in errors.items()
         if error.mean > _LARGEST_MEAN
     ]
-    return Fitted(costs, (*dit.notes, *doubts))
+    return FittedCosts(costs, (*dit.notes, *doubts))
 
 
 def _check(module: Module, rows: Profile, name: str) -> None:

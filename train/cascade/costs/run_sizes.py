@@ -77,7 +77,7 @@ def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
     )
 
 
-def with_rehearsed_peaks(profile: Profile, config: TrainConfig) -> Profile:
+def with_predicted_peaks(profile: Profile, config: TrainConfig) -> Profile:
     """Return a profile with peaks of some shapes on one rank predicted by `train.memory.dry_run`.
 
     Args:

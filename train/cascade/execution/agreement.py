@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from loader.errors import RunError
+from train.cascade.execution.ops import CascadeOps
 from train.cascade.execution.order import Event, Open
-from train.cascade.execution.work import Work
 from train.cascade.problem import Module
 from train.distributed.world import World
 
 
-def agree(world: World, events: Sequence[Event], work: Work) -> None:
+def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
     """Compare the event order and transfer sizes of all ranks; a collective.
 
     Raises:
@@ -36,12 +36,13 @@ def agree(world: World, events: Sequence[Event], work: Work) -> None:
     )
 
 
-def _line(event: Event, work: Work) -> str:
+def _line(event: Event, work: CascadeOps) -> str:
     if isinstance(event, Open):
         return f"the opening of microbatch {event.sample}"
     sample, module = event.cascade
     sizes = [
-        [tuple(part) for part in parts] for parts in (work.wants(event.cascade), work.gives(event.cascade))
+        [tuple(part) for part in parts]
+        for parts in (work.input_specs(event.cascade), work.output_specs(event.cascade))
     ]
     detail = hashlib.sha256(repr((work.owner(sample), sizes)).encode()).hexdigest()[:8]
     ranks = ", ".join(map(str, event.gpus))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.distributed as dist
 
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.packing import empty, packed, unpacked
-from train.cascade.execution.work import Part
 
 
-class Sent(NamedTuple):
+class PendingSend(NamedTuple):
     """A pending send.
 
     Attributes:
@@ -33,11 +33,11 @@ class Sent(NamedTuple):
         self.posted.result().wait()
 
 
-class Expected(NamedTuple):
+class PendingReceive(NamedTuple):
     """A pending receive."""
 
     message: torch.Tensor
-    parts: Sequence[Part]
+    parts: Sequence[TensorSpec]
     transfer: dist.Work
 
     def wait(self, device: torch.device) -> list[torch.Tensor]:
@@ -67,7 +67,7 @@ class Channel:
     def __exit__(self, *error: object) -> None:
         self._sender.shutdown()
 
-    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int) -> Sent:
+    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int) -> PendingSend:
         """Send tensors asynchronously; they must not change until they have arrived."""
         message, copied = packed(tensors), None
         if self._aside is not None and message.is_cuda:
@@ -78,14 +78,14 @@ class Channel:
                 copied = self._aside.record_event()
             message.record_stream(self._aside)
             message = host
-        return Sent(self._sender.submit(self._post, message, to, tag, copied))
+        return PendingSend(self._sender.submit(self._post, message, to, tag, copied))
 
-    def expect(self, parts: Sequence[Part], source: int, tag: int) -> Expected:
+    def expect(self, parts: Sequence[TensorSpec], source: int, tag: int) -> PendingReceive:
         """Allocate a buffer and post the receive."""
         message = empty(parts, torch.device("cpu"), pinned=self._aside is not None)
         transfer = dist.irecv(message, group=self._group, group_src=source, tag=tag)
         assert transfer is not None
-        return Expected(message, parts, transfer)
+        return PendingReceive(message, parts, transfer)
 
     def _post(self, message: torch.Tensor, to: int, tag: int, copied: torch.cuda.Event | None) -> dist.Work:
         if copied is not None:

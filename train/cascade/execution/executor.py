@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from train.cascade.execution.agreement import agree
 from train.cascade.execution.channel import Channel
-from train.cascade.execution.handoffs import flow, lying
+from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
+from train.cascade.execution.ops import CascadeOps
 from train.cascade.execution.order import Event, bounded, in_order, with_openings
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.step import Report, Step
-from train.cascade.execution.work import Work
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
 from train.measure.timings import StepClock
@@ -43,7 +43,7 @@ class Executor:
         self._limit_bytes, self._lookahead = limit_bytes, lookahead
         self._ranks_per_node = ranks_per_node or world.size
 
-    def run(self, schedule: Schedule, work: Work, clock: StepClock) -> Report:
+    def run(self, schedule: Schedule, work: CascadeOps, clock: StepClock) -> Report:
         """Run a step on this rank; all ranks call it with the same schedule.
 
         Raises:
@@ -51,8 +51,8 @@ class Executor:
             UsageError: the handoffs of one sample exceed the buffer.
         """
         order = in_order(schedule.runs)
-        moves = flow(order, work, self._ranks_per_node)
-        sizes = lying(moves)
+        moves = plan_transfers(order, work, self._ranks_per_node)
+        sizes = handoff_bytes(moves)
         events: Sequence[Event] = with_openings(order, moves, self._lookahead)
         events = bounded(events, sizes, self._limit_bytes)
         with clock.part("sync"):

@@ -7,12 +7,12 @@ to the rest of the DiT's group. A message is needed only if no rank of the group
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from train.cascade.execution.work import Part, Work
+from train.cascade.execution.ops import CascadeOps, TensorSpec
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
 
 
-class Sending(NamedTuple):
+class Message(NamedTuple):
     """A message from one rank to another.
 
     Attributes:
@@ -25,7 +25,7 @@ class Sending(NamedTuple):
     run: Cascade
     source: int
     target: int
-    parts: tuple[Part, ...]
+    parts: tuple[TensorSpec, ...]
 
 
 class Input(NamedTuple):
@@ -34,12 +34,12 @@ class Input(NamedTuple):
     Attributes:
         cascade: receiving cascade.
         number: index of the part.
-        sending: the message; None if the owner itself computes the part.
+        message: the message; None if the owner itself computes the part.
     """
 
     cascade: Cascade
     number: int
-    sending: Sending | None
+    message: Message | None
 
 
 class Handoff(NamedTuple):
@@ -52,16 +52,16 @@ class Handoff(NamedTuple):
         givers: ranks that hold the output when it is made; the owner if it is stored.
         takers: ranks of the DiT.
         first: the first taker to hold the output; it broadcasts to the rest of its group.
-        sending: the message to ``first``; None if that rank made the output.
+        message: the message to ``first``; None if that rank made the output.
     """
 
     cascade: Cascade
     stored: bool
-    parts: tuple[Part, ...]
+    parts: tuple[TensorSpec, ...]
     givers: tuple[int, ...]
     takers: tuple[int, ...]
     first: int
-    sending: Sending | None
+    message: Message | None
 
     @property
     def bytes(self) -> int:
@@ -69,12 +69,12 @@ class Handoff(NamedTuple):
         return sum(part.bytes for part in self.parts)
 
     @property
-    def spreads(self) -> bool:
+    def broadcasts(self) -> bool:
         """True if takers receive the output from ``first``."""
         return not set(self.takers) <= {*self.givers, self.first}
 
 
-class Flow(NamedTuple):
+class Transfers(NamedTuple):
     """All transfers of a step.
 
     Attributes:
@@ -86,15 +86,15 @@ class Flow(NamedTuple):
     handoffs: tuple[Handoff, ...]
 
     @property
-    def sendings(self) -> list[tuple[Input | Handoff, Sending]]:
+    def messages(self) -> list[tuple[Input | Handoff, Message]]:
         """All messages; the index of each is its tag."""
-        found: list[tuple[Input | Handoff, Sending]] = []
-        found += [(one, one.sending) for one in self.inputs if one.sending]
-        found += [(one, one.sending) for one in self.handoffs if one.sending]
+        found: list[tuple[Input | Handoff, Message]] = []
+        found += [(one, one.message) for one in self.inputs if one.message]
+        found += [(one, one.message) for one in self.handoffs if one.message]
         return found
 
 
-def flow(runs: Iterable[Run], work: Work, ranks_per_node: int) -> Flow:
+def plan_transfers(runs: Iterable[Run], work: CascadeOps, ranks_per_node: int) -> Transfers:
     """Plan the transfers of a step.
 
     Args:
@@ -108,22 +108,22 @@ def flow(runs: Iterable[Run], work: Work, ranks_per_node: int) -> Flow:
         if cascade.module == Module.DIT:
             for module in (Module.TEXT, Module.VAE):
                 giving = Cascade(cascade.sample, module)
-                if parts := tuple(work.gives(giving)):
+                if parts := tuple(work.output_specs(giving)):
                     giver = by_cascade.get(giving)
                     givers = giver.gpus if giver else (work.owner(cascade.sample),)
-                    source, first = way(givers, run.gpus, cascade.sample, ranks_per_node)
-                    sending = Sending(cascade, source, first, parts) if source != first else None
-                    moves.append(Handoff(giving, giver is None, parts, givers, run.gpus, first, sending))
+                    source, first = route(givers, run.gpus, cascade.sample, ranks_per_node)
+                    message = Message(cascade, source, first, parts) if source != first else None
+                    moves.append(Handoff(giving, giver is None, parts, givers, run.gpus, first, message))
         else:
             owner = work.owner(cascade.sample)
-            for number, part in enumerate(work.wants(cascade)):
+            for number, part in enumerate(work.input_specs(cascade)):
                 maker = run.gpus[number % len(run.gpus)]
-                sending = Sending(cascade, owner, maker, (part,)) if maker != owner else None
-                inputs.append(Input(cascade, number, sending))
-    return Flow(tuple(inputs), tuple(moves))
+                message = Message(cascade, owner, maker, (part,)) if maker != owner else None
+                inputs.append(Input(cascade, number, message))
+    return Transfers(tuple(inputs), tuple(moves))
 
 
-def way(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_node: int) -> tuple[int, int]:
+def route(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_node: int) -> tuple[int, int]:
     """Choose the giver and the taker of a first message; the same rank if one is both.
 
     Samples rotate among equally good routes, so that no rank carries all messages.
@@ -141,7 +141,7 @@ def share(parts: int, degree: int, number: int) -> range:
     return range(number, parts, degree)
 
 
-def lying(moves: Flow) -> dict[int, dict[int, int]]:
+def handoff_bytes(moves: Transfers) -> dict[int, dict[int, int]]:
     """Return the peak handoff bytes of each sample on each rank: {sample: {rank: bytes}}.
 
     Inputs that an owner has read itself are not counted.
@@ -153,8 +153,8 @@ def lying(moves: Flow) -> dict[int, dict[int, int]]:
         ranks[rank] = ranks.get(rank, 0) + size
 
     for one in moves.inputs:
-        if one.sending:
-            add(one.cascade.sample, one.sending.target, one.sending.parts[0].bytes)
+        if one.message:
+            add(one.cascade.sample, one.message.target, one.message.parts[0].bytes)
     for move in moves.handoffs:
         for rank in {*move.givers, *move.takers}:
             add(move.cascade.sample, rank, move.bytes)

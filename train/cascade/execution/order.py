@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from loader.errors import UsageError
-from train.cascade.execution.handoffs import Flow
+from train.cascade.execution.handoffs import Transfers
 from train.cascade.problem import Module
 from train.cascade.schedule import Run
 
-Lying = Mapping[int, Mapping[int, int]]
+HandoffBytes = Mapping[int, Mapping[int, int]]
 """Handoff bytes of a sample on each rank, {sample: {rank: bytes}}."""
 
 
@@ -26,7 +26,7 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.start_s, run.cascade.module == Module.DIT, run.cascade))
 
 
-def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Event]:
+def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> list[Event]:
     """Insert an `Open` event before each sample's first run, or earlier where its owner sends a message.
 
     The receiver posts such a message ``lookahead`` of its own cascades before use.
@@ -39,12 +39,12 @@ def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Eve
         place_of[run.cascade] = place
         for rank in run.gpus:
             queues.setdefault(rank, []).append(place)
-    sent = [one.sending for one in moves.inputs if one.sending]
-    sent += [move.sending for move in moves.handoffs if move.sending and move.stored]
-    for sending in sent:
-        queue, place = queues[sending.target], place_of[sending.run]
+    sent = [one.message for one in moves.inputs if one.message]
+    sent += [move.message for move in moves.handoffs if move.message and move.stored]
+    for message in sent:
+        queue, place = queues[message.target], place_of[message.run]
         ahead = queue[max(0, queue.index(place) - lookahead)]
-        sample = sending.run.sample
+        sample = message.run.sample
         first_of[sample] = min(first_of[sample], ahead)
     events: list[Event] = []
     opened = sorted(first_of, key=lambda sample: (first_of[sample], sample))[::-1]
@@ -55,7 +55,7 @@ def with_openings(order: Sequence[Run], moves: Flow, lookahead: int) -> list[Eve
     return events
 
 
-def bounded(events: Sequence[Event], lying: Lying, limit: int | None) -> tuple[Event, ...]:
+def bounded(events: Sequence[Event], sizes: HandoffBytes, limit: int | None) -> tuple[Event, ...]:
     """Reorder events so that open samples never exceed a limit on any rank.
 
     A sample reserves its bytes on all of its ranks when it is opened and releases them with its DiT. If they do
@@ -66,7 +66,7 @@ def bounded(events: Sequence[Event], lying: Lying, limit: int | None) -> tuple[E
 
     Args:
         events: each sample opens before its first run; a DiT follows its inputs.
-        lying: handoff bytes of each sample.
+        sizes: handoff bytes of each sample.
         limit: bytes of a rank; None: no limit, and the order stays.
 
     Raises:
@@ -74,19 +74,19 @@ def bounded(events: Sequence[Event], lying: Lying, limit: int | None) -> tuple[E
     """
     if limit is None:
         return tuple(events)
-    for sample, ranks in lying.items():
+    for sample, ranks in sizes.items():
         if max(ranks.values()) > limit:
             most = max(ranks.values()) / 2**20
             raise UsageError(
                 f"cascade.handoff_mib is {limit / 2**20:g}, and microbatch {sample} alone hands over {most:.2f} MiB:"
                 " allow so much, or make microbatches smaller"
             )
-    return tuple(_Bounded(events, lying, limit).events())
+    return tuple(_Bounded(events, sizes, limit).events())
 
 
 class _Bounded:
-    def __init__(self, events: Sequence[Event], lying: Lying, limit: int) -> None:
-        self._given, self._lying, self._limit = events, lying, limit
+    def __init__(self, events: Sequence[Event], sizes: HandoffBytes, limit: int) -> None:
+        self._given, self._sizes, self._limit = events, sizes, limit
         self._left: dict[int, list[Run]] = {}
         self._ends: dict[int, int] = {}
         for place, event in enumerate(events):
@@ -114,7 +114,7 @@ class _Bounded:
         sample = run.cascade.sample
         if sample not in self._open:
             while full := self._full(sample):
-                holders = [one for one in self._open if full & self._lying[one].keys()]
+                holders = [one for one in self._open if full & self._sizes[one].keys()]
                 for earlier in tuple(self._left[min(holders, key=self._ends.__getitem__)]):
                     self._run(earlier)
             self._take_room(sample)
@@ -122,16 +122,16 @@ class _Bounded:
         self._left[sample].remove(run)
         if run.cascade.module == Module.DIT:
             self._open.remove(sample)
-            for rank, size in self._lying.get(sample, {}).items():
+            for rank, size in self._sizes.get(sample, {}).items():
                 self._held[rank] -= size
 
     def _full(self, sample: int) -> set[int]:
         """Return the ranks without space for a sample."""
-        own = self._lying.get(sample, {})
+        own = self._sizes.get(sample, {})
         return {rank for rank, size in own.items() if self._held.get(rank, 0) + size > self._limit}
 
     def _take_room(self, sample: int) -> None:
         self._open.add(sample)
         self._found.append(Open(sample))
-        for rank, size in self._lying.get(sample, {}).items():
+        for rank, size in self._sizes.get(sample, {}).items():
             self._held[rank] = self._held.get(rank, 0) + size

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from train.cascade.execution.work import Part
+from train.cascade.execution.ops import TensorSpec
 
 _ALIGNED = 16  # bytes: alignment for tensors of any dtype
 
@@ -17,13 +17,13 @@ def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([_filled(flat) for flat in flats])
 
 
-def empty(parts: Sequence[Part], device: torch.device, pinned: bool = False) -> torch.Tensor:
+def empty(parts: Sequence[TensorSpec], device: torch.device, pinned: bool = False) -> torch.Tensor:
     """Allocate a buffer for a message of these parts."""
     size = parts[0].bytes if len(parts) == 1 else sum(map(_room, parts))
     return torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
 
 
-def unpacked(message: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
+def unpacked(message: torch.Tensor, parts: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """Split a message into tensors that share its memory."""
     found, at = [], 0
     for part in parts:
@@ -32,7 +32,7 @@ def unpacked(message: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]
     return found
 
 
-def _room(part: Part) -> int:
+def _room(part: TensorSpec) -> int:
     return -(-part.bytes // _ALIGNED) * _ALIGNED
 
 

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from train.cascade.execution.ops import CascadeOps
 from train.cascade.execution.pool import Group, Pool
-from train.cascade.execution.work import Work
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
@@ -106,7 +106,7 @@ def exact_cover(samples_R: Sequence[AbstractSet[int]]) -> Group | None:
     return None if found is None else tuple(sorted(found))
 
 
-class Whole:
+class WholeGradients:
     """Computation whose DiTs leave whole gradients of their samples on each rank, summed within the group.
 
     Args:
@@ -114,9 +114,9 @@ class Whole:
         weights: trained parameters; each has a gradient.
     """
 
-    def __init__(self, work: Work, weights: Sequence[nn.Parameter]) -> None:
+    def __init__(self, work: CascadeOps, weights: Sequence[nn.Parameter]) -> None:
         self._work, self._weights = work, weights
-        self.owner, self.wants, self.gives = work.owner, work.wants, work.gives
+        self.owner, self.input_specs, self.output_specs = work.owner, work.input_specs, work.output_specs
         self.source, self.make = work.source, work.make
 
     def train(

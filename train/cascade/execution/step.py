@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from train.cascade.execution.channel import Channel, Expected
-from train.cascade.execution.handoffs import Flow, Handoff, Input, share
-from train.cascade.execution.order import Event, Lying, Open
+from train.cascade.execution.channel import Channel, PendingReceive
+from train.cascade.execution.handoff_buffer import HandoffBuffer
+from train.cascade.execution.handoffs import Handoff, Input, Transfers, share
+from train.cascade.execution.ops import CascadeOps
+from train.cascade.execution.order import Event, HandoffBytes, Open
 from train.cascade.execution.packing import empty, packed, unpacked
 from train.cascade.execution.pool import Pool
-from train.cascade.execution.room import Room
-from train.cascade.execution.work import Work
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
 from train.distributed.world import World
@@ -64,10 +64,10 @@ class Step:
     def __init__(
         self,
         events: Sequence[Event],
-        moves: Flow,
-        sizes: Lying,
+        moves: Transfers,
+        sizes: HandoffBytes,
         limit: int | None,
-        work: Work,
+        work: CascadeOps,
         pool: Pool,
         world: World,
         clock: StepClock,
@@ -78,9 +78,9 @@ class Step:
         for wanted in moves.inputs:
             self._inputs.setdefault(wanted.cascade, []).append(wanted)
         self._handoffs: Mapping[Cascade, Handoff] = {move.cascade: move for move in moves.handoffs}
-        self._tags = {one: tag for tag, (one, _) in enumerate(moves.sendings)}
+        self._tags = {one: tag for tag, (one, _) in enumerate(moves.messages)}
         self._of_sample: dict[int, list[Input | Handoff]] = {}
-        for one, _ in moves.sendings:
+        for one, _ in moves.messages:
             self._of_sample.setdefault(one.cascade.sample, []).append(one)
         self._last: dict[int, int] = {}
         ends = {}
@@ -92,8 +92,8 @@ class Step:
                 if self._rank in event.gpus:
                     self._last[event.cascade.sample] = place
         own = {sample: ranks[self._rank] for sample, ranks in sizes.items() if self._rank in ranks}
-        self._room = Room(own, ends, limit)
-        self._expected: dict[Input | Handoff, Expected] = {}
+        self._room = HandoffBuffer(own, ends, limit)
+        self._expected: dict[Input | Handoff, PendingReceive] = {}
         self._kept: dict[Cascade, list[torch.Tensor]] = {}
 
     def run(self, channel: Channel | None) -> Report:
@@ -132,21 +132,21 @@ class Step:
         """Post receives of a sample and send its stored outputs."""
         self._room.take(sample)
         for one in self._of_sample.get(sample, []):
-            sending = one.sending
-            assert sending
+            message = one.message
+            assert message
             assert self._channel
-            if sending.target == self._rank:
-                self._expected[one] = self._channel.expect(sending.parts, sending.source, self._tags[one])
-            elif sending.source == self._rank:
+            if message.target == self._rank:
+                self._expected[one] = self._channel.expect(message.parts, message.source, self._tags[one])
+            elif message.source == self._rank:
                 if isinstance(one, Input):
                     self._send(one, [self._work.source(one.cascade)[one.number]])
                 elif one.stored:
                     self._send(one, self._work.source(one.cascade))
 
     def _send(self, one: Input | Handoff, tensors: Sequence[torch.Tensor]) -> None:
-        assert one.sending
+        assert one.message
         assert self._channel
-        sent = self._channel.send(tensors, one.sending.target, self._tags[one])
+        sent = self._channel.send(tensors, one.message.target, self._tags[one])
         self._room.sends(one.cascade.sample, sent)
 
     def _make(self, run: Run) -> Moment:
@@ -158,7 +158,7 @@ class Step:
         with self._clock.part("sync"):
             taken = [
                 self._expected.pop(one).wait(self._device)[0]
-                if one.sending
+                if one.message
                 else self._work.source(cascade)[one.number].to(self._device)
                 for one in self._inputs.get(cascade, [])
                 if one.number in own
@@ -172,7 +172,7 @@ class Step:
                 made = self._gathered(handoff, made, run)
         if self._rank in handoff.takers:
             self._kept[cascade] = made
-        if handoff.sending and handoff.sending.source == self._rank:
+        if handoff.message and handoff.message.source == self._rank:
             self._send(handoff, made)
         return began
 
@@ -211,7 +211,7 @@ class Step:
                 here = [tensor.to(self._device) for tensor in self._work.source(handoff.cascade)]
         elif self._rank == handoff.first:
             here = self._expected.pop(handoff).wait(self._device)
-        if handoff.spreads:
+        if handoff.broadcasts:
             message = empty(handoff.parts, self._device) if here is None else packed(here)
             first = handoff.takers.index(handoff.first)
             dist.broadcast(message, group=self._pool.group(handoff.takers), group_src=first)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loader.base.arrays import Floats, Places
-from train.cascade.online.measured import Window
-from train.cascade.online.slow_gpus import slow_gpus, taken_part
+from train.cascade.online.measurements import Window
+from train.cascade.online.stragglers import slow_gpus, taken_part
 from train.cascade.problem import Module, Problem
 from train.config.cascade import CorrectionConfig
 
@@ -44,7 +44,7 @@ class Correction:
             [[self.factors.get((module, degree), 1.0) for degree in degrees_K.tolist()] for module in Module]
         )
 
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Return sentences for the log."""
         return [
             *(

@@ -18,7 +18,7 @@ from train.cascade.paper.simulate import Noise, execute, orders
 from train.cascade.placement.mapper import by_number
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 TRIES = 2_000
 """Maximum number of evaluated swaps; a count and no clock, so that every rank gets the same result."""
@@ -50,7 +50,7 @@ def slowed(schedule: Schedule, slow: Mapping[int, float]) -> Schedule:
     return execute(schedule, still.factors(schedule, np.random.default_rng(0)))
 
 
-def around(
+def replan(
     problem: Problem,
     slow: Mapping[int, float],
     plan: Planner,
@@ -133,7 +133,7 @@ class _Search:
 
     def __init__(self, problem: Problem, schedule: Schedule, slow_G: Floats) -> None:
         self._problem, self._planned, self._slow_G = problem, schedule, slow_G
-        self._lines, self._on = Lines.of(schedule), [tuple(own) for own in orders(schedule)]
+        self._lines, self._on = ScheduleGraph.of(schedule), [tuple(own) for own in orders(schedule)]
         place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
         self._module_R = np.array([run.cascade.module for run in schedule.runs])
         self._k_R = np.array([place[len(run.gpus)] for run in schedule.runs])

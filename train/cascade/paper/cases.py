@@ -6,7 +6,7 @@ import numpy as np
 
 from loader.base.arrays import Places
 from loader.errors import UsageError
-from train.cascade.costs.cost_model import CostModel, DiTCost, Samples, TextCost
+from train.cascade.costs.cost_model import CostModel, DiTCost, SampleShapes, TextCost
 from train.cascade.costs.vae_cost import VAECost
 from train.cascade.problem import Problem
 
@@ -62,7 +62,7 @@ def case(name: str, seed: int) -> Problem:
     return HUNYUAN_720P.problem(samples, gpus, DEGREES, memory_bytes=MEMORY_TOKENS)
 
 
-def case_samples(name: str, seed: int) -> tuple[Samples, int]:
+def case_samples(name: str, seed: int) -> tuple[SampleShapes, int]:
     """Return the samples and the number of GPUs of a case; see `case`."""
     if name == "arachne":
         return _samples(_ARACHNE_FRAMES), _ARACHNE_GPUS
@@ -78,5 +78,5 @@ def _drawn_frames(samples: int, seed: int) -> Places:
     return np.asarray(13 + 4 * np.random.default_rng(seed).integers(0, 30, samples))
 
 
-def _samples(frames_S: Places) -> Samples:
-    return Samples(np.ones_like(frames_S), frames_S, 3600 * (1 + (frames_S - 1) // 4))
+def _samples(frames_S: Places) -> SampleShapes:
+    return SampleShapes(np.ones_like(frames_S), frames_S, 3600 * (1 + (frames_S - 1) // 4))

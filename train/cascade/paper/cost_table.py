@@ -10,7 +10,7 @@ import numpy as np
 from loader.base.arrays import Floats
 from loader.base.csv_rows import csv_rows
 from loader.errors import UsageError
-from train.cascade.paper.trace import Shape
+from train.cascade.paper.trace import TraceBatch
 from train.cascade.problem import Module, Problem
 
 SHAPE = ("batch", "frames", "height", "width", "length")
@@ -63,7 +63,7 @@ class CostTable:
 
     def problem(
         self,
-        step: Sequence[Shape],
+        step: Sequence[TraceBatch],
         gpus: int,
         degrees: Iterable[int] | None = None,
         memory_gib: float = np.inf,
@@ -101,7 +101,7 @@ class CostTable:
                         memory_SMK[number, module, place] = row[degree].memory_gib * 2**30
         return Problem(gpus, np.array(known, np.int64), seconds_SMK, memory_SMK, memory_gib * 2**30)
 
-    def _row(self, module: Module, sample: Shape, number: int) -> dict[int, Cell]:
+    def _row(self, module: Module, sample: TraceBatch, number: int) -> dict[int, Cell]:
         """Return the costs of a sample's module by degree."""
         rows, columns, key = self.by_shape[module], self.columns, self._key(sample)
         if not sample.frames and "frames" in columns:
@@ -118,11 +118,11 @@ class CostTable:
             f" the nearest are {told}"
         )
 
-    def _key(self, sample: Shape) -> Key:
+    def _key(self, sample: TraceBatch) -> Key:
         values = {**dict(sample), "length": sample.tokens}
         return tuple(values[column] for column in self.columns)
 
-    def _told(self, sample: Shape) -> str:
+    def _told(self, sample: TraceBatch) -> str:
         return _shape(self.columns, self._key(sample))
 
 

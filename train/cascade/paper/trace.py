@@ -16,7 +16,7 @@ from loader.buckets.tokens import Compression, sequence_length
 from loader.errors import UsageError
 from loader.plan.microbatches import Microbatches
 from loader.settings import Settings
-from train.cascade.costs.cost_model import CostModel, Samples
+from train.cascade.costs.cost_model import CostModel, SampleShapes
 from train.cascade.paper.simulate import Noise, execute, flops_cv
 from train.cascade.placement.communication import Traffic, communication
 from train.cascade.placement.mapper import place
@@ -28,7 +28,7 @@ MAX_TRACE_BYTES = 64 << 20
 _MOST = 1_000_000_000
 
 
-class Shape(Settings):
+class TraceBatch(Settings):
     """A microbatch of a trace: videos of one shape, or a number of tokens with cached latents."""
 
     frames: int = Field(0, ge=0, le=_MOST, description="frames of each video")
@@ -38,7 +38,7 @@ class Shape(Settings):
     batch: int = Field(1, ge=1, le=_MOST, description="number of videos, B")
 
     @model_validator(mode="after")
-    def _known(self) -> "Shape":
+    def _known(self) -> "TraceBatch":
         if not self.tokens and not self.frames:
             raise ValueError("a sample needs frames, height and width, or tokens")
         return self
@@ -49,11 +49,11 @@ class Trace(Settings):
 
     gpus: int = Field(ge=1, le=65_536, description="number of GPUs")
     gpus_per_node: int = Field(8, ge=1, le=65_536, description="GPUs of a node")
-    steps: tuple[Annotated[tuple[Shape, ...], Field(min_length=1)], ...] = Field(
+    steps: tuple[Annotated[tuple[TraceBatch, ...], Field(min_length=1)], ...] = Field(
         min_length=1, description="microbatches of each iteration"
     )
 
-    def samples(self, compression: Compression, text_tokens: int = 0) -> list[Samples]:
+    def samples(self, compression: Compression, text_tokens: int = 0) -> list[SampleShapes]:
         """Return the samples of each step.
 
         Args:
@@ -97,7 +97,7 @@ def _where(loc: Sequence[int | str]) -> str:
     return ", ".join(named[: len(loc) - 1])
 
 
-def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples:
+def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> SampleShapes:
     """Return the samples of one step of a workload or of a dataset's stream (`loader.paper`).
 
     Args:
@@ -106,7 +106,7 @@ def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> Samples
     """
     sizes_K3 = np.array([(bucket.frames, bucket.height, bucket.width) for bucket in buckets])
     frames, height, width = sizes_K3[microbatches.bucket].T
-    return Samples(microbatches.batch, frames, microbatches.length, height, width)
+    return SampleShapes(microbatches.batch, frames, microbatches.length, height, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Cluster:
     degrees: tuple[int, ...]
     memory_bytes: float
 
-    def problem(self, samples: Samples) -> Problem:
+    def problem(self, samples: SampleShapes) -> Problem:
         """Return the problem of an iteration, without degrees above the number of GPUs."""
         degrees = tuple(degree for degree in self.degrees if degree <= self.gpus)
         return self.costs.problem(samples, self.gpus, degrees, self.memory_bytes)
@@ -137,7 +137,7 @@ Planner = Callable[[Problem], Schedule]
 Mapper = Callable[[Schedule, Topology], Schedule]
 
 
-class Iteration(NamedTuple):
+class ReplayedStep(NamedTuple):
     """One replayed step of a trace.
 
     Attributes:
@@ -158,7 +158,7 @@ class Iteration(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Summary:
+class ReplaySummary:
     """Means over the steps of a replayed trace.
 
     Attributes:
@@ -180,7 +180,7 @@ class Summary:
     place_ms: float
 
     @classmethod
-    def of(cls, iterations: Iterable[Iteration]) -> "Summary":
+    def of(cls, iterations: Iterable[ReplayedStep]) -> "ReplaySummary":
         """Summarize at least one iteration."""
         every = list(iterations)
         total_s = sum(one.executed.makespan_s for one in every)
@@ -196,13 +196,13 @@ class Summary:
 
 
 def replay(
-    steps: Iterable[Samples],
+    steps: Iterable[SampleShapes],
     cluster: Cluster,
     planner: Planner,
     mapper: Mapper = place,
     noise: Noise | None = None,
     seed: int = 0,
-) -> Iterable[Iteration]:
+) -> Iterable[ReplayedStep]:
     """Plan, place and simulate step after step.
 
     Args:
@@ -225,7 +225,7 @@ def replay(
         )
         draw = np.random.default_rng([seed, number])
         executed = execute(placed, noise.factors(placed, draw) if noise else None, places)
-        yield Iteration(
+        yield ReplayedStep(
             planned.makespan_s,
             executed,
             executed.idle,
@@ -235,7 +235,7 @@ def replay(
         )
 
 
-def arithmetic(costs: CostModel, samples: Samples) -> Floats:
+def arithmetic(costs: CostModel, samples: SampleShapes) -> Floats:
     """Return the compute of cascades in seconds of one GPU, without communication, float64 [S, M].
 
     Proportional to FLOPs if all modules run at one utilization.
@@ -251,10 +251,10 @@ def arithmetic(costs: CostModel, samples: Samples) -> Floats:
     return found_SM
 
 
-def _samples(step: Sequence[Shape], compression: Compression, text_tokens: int) -> Samples:
+def _samples(step: Sequence[TraceBatch], compression: Compression, text_tokens: int) -> SampleShapes:
     def column(name: str) -> Any:
         return np.array([getattr(shape, name) for shape in step], np.int64)
 
     frames, height, width, tokens = map(column, ("frames", "height", "width", "tokens"))
     own = sequence_length(text_tokens, np.maximum(frames, 1), height, width, compression)
-    return Samples(column("batch"), frames, np.where(tokens > 0, tokens, own), height, width)
+    return SampleShapes(column("batch"), frames, np.where(tokens > 0, tokens, own), height, width)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats
-from train.cascade.costs.cost_model import CostModel, Links, Samples
+from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
 from train.cascade.placement.levels import handoff_hops, off_rail
 from train.cascade.placement.mapper import needs
 from train.cascade.placement.topology import Topology
@@ -30,7 +30,7 @@ class Traffic:
 
     @classmethod
     def of(
-        cls, costs: CostModel, samples: Samples, latent_bytes: float = 128.0, text_bytes: float = 2.0**21
+        cls, costs: CostModel, samples: SampleShapes, latent_bytes: float = 128.0, text_bytes: float = 2.0**21
     ) -> "Traffic":
         """Compute the traffic of samples: Ulysses in the DiT, no exchange within other modules.
 
@@ -49,7 +49,7 @@ class Traffic:
         return cls(exchanged_SM, result_SM)
 
 
-class Handoff(NamedTuple):
+class HandoffCost(NamedTuple):
     """Transfer from one cascade to another.
 
     Attributes:
@@ -77,7 +77,7 @@ class Communication(NamedTuple):
     """
 
     lost_R: Floats
-    handoffs: tuple[Handoff, ...]
+    handoffs: tuple[HandoffCost, ...]
 
     @property
     def disjoint_bytes(self) -> float:
@@ -135,15 +135,15 @@ def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
     return slowest_s
 
 
-def handoff(topology: Topology, schedule: Schedule, giver: int, taker: int, size: float) -> Handoff:
+def handoff(topology: Topology, schedule: Schedule, giver: int, taker: int, size: float) -> HandoffCost:
     """Return a transfer: in place or within overlapping groups, else through host memory and a broker."""
     own, to = schedule.runs[giver].gpus, schedule.runs[taker].gpus
     shared, new = set(own).intersection(to), set(to).difference(own)
     if not new:
-        return Handoff(giver, taker, 0.0, 0.0, False)
+        return HandoffCost(giver, taker, 0.0, 0.0, False)
     if not shared:
         legs = 1 + handoff_hops(topology, own[0], to[0])
-        return Handoff(giver, taker, size, legs * size / topology.host_bytes_per_s, True)
+        return HandoffCost(giver, taker, size, legs * size / topology.host_bytes_per_s, True)
     near = set(topology.by_node(shared)).issuperset(topology.by_node(new))
     rate = topology.node_bytes_per_s if near else min(topology.node_bytes_per_s, topology.card_bytes_per_s)
-    return Handoff(giver, taker, size, size / rate, False)
+    return HandoffCost(giver, taker, size, size / rate, False)

@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from train.cascade.placement.board import TOGETHER_S, Board
+from train.cascade.placement.candidates import CandidateSites
 from train.cascade.placement.levels import BOTH, NOTHING, Levels, Priorities, levels
-from train.cascade.placement.sites import Sites
-from train.cascade.placement.swaps import TOGETHER_S, Board
 from train.cascade.placement.topology import Topology
 from train.cascade.problem import Module
 from train.cascade.schedule import Run, Schedule
@@ -99,7 +99,7 @@ def _greedy(
 
     Only concurrent cascades conflict, so every choice leaves room for later ones.
     """
-    sites = Sites(topology)
+    sites = CandidateSites(topology)
     open_gpus = topology.by_node(among)
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
@@ -147,7 +147,7 @@ class _Search:
         self.board = Board(schedule, gpus)
         self._among = topology.by_node(among)
         self._topology, self._priorities = topology, priorities
-        self._sites, self._alone = Sites(topology), dict[int, Levels]()
+        self._sites, self._alone = CandidateSites(topology), dict[int, Levels]()
         self._before = needs(schedule.runs)
         self._after: list[list[int]] = [[] for _ in schedule.runs]
         for number, others in enumerate(self._before):

@@ -10,7 +10,7 @@ import numpy as np
 from loader.base.arrays import Floats, Places
 from train.cascade.placement.mapper import needs
 from train.cascade.schedule import Schedule
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 
 def slack_s(schedule: Schedule) -> Floats:
@@ -18,7 +18,7 @@ def slack_s(schedule: Schedule) -> Floats:
 
     Slack counts from the earliest start with GPUs in the order of the schedule.
     """
-    return Lines.of(schedule).slack(np.array([run.end_s - run.start_s for run in schedule.runs]))
+    return ScheduleGraph.of(schedule).slack(np.array([run.end_s - run.start_s for run in schedule.runs]))
 
 
 def least_slack_first(schedule: Schedule, near: float) -> Places:
@@ -31,7 +31,7 @@ def least_slack_first(schedule: Schedule, near: float) -> Places:
         near: window as a share of the makespan; starts within one window count as equal.
 
     Returns:
-        Indices of runs, int64 [R]; for `passes.Lines.ends`.
+        Indices of runs, int64 [R]; for `ScheduleGraph.ends`.
     """
     slack_R, window_s = slack_s(schedule), near * schedule.makespan_s
     givers = needs(schedule.runs)

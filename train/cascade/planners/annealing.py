@@ -14,9 +14,9 @@ from loader.base.arrays import Flags, Numbers, Places
 from train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
+from train.cascade.scheduling.random_bits import Bits, below, chance
+from train.cascade.scheduling.serial import MODULES, CascadeTable, SerialScratch, lay
 
 # Parameters here and in the moves are tuned on cases like those of docs/benchmarks/planners.md with other seeds.
 SHARPNESS = 200.0
@@ -68,7 +68,7 @@ def anneal(
     target_s: float,
     cooling: Cooling,
     bits: Bits,
-    scratch: Scratch,
+    scratch: SerialScratch,
 ) -> float:
     """Anneal a state in place to the best one found and return its makespan.
 
@@ -84,7 +84,7 @@ def anneal(
     order_CN, count_C, degree_SM = state
     samples = len(degree_SM)
     cells, room = order_CN.shape
-    shape = Shape(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
+    shape = CascadeTable(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
     for sample in range(samples):
         for module in range(MODULES):
             set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])

@@ -9,14 +9,14 @@ import numpy as np
 
 from loader.base.arrays import Places
 from train.cascade.planners.annealing import Cooling, State, anneal
-from train.cascade.planners.narrowing import narrowed, tried
-from train.cascade.planners.starts import dealt, degrees, smallest
+from train.cascade.planners.initial_states import dealt, degrees, smallest
+from train.cascade.planners.pruning import narrowed, tried
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.draws import seeded
+from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.named import Timed, named
-from train.cascade.scheduling.serial import MODULES, Scratch, Shape, lay
+from train.cascade.scheduling.random_bits import seeded
+from train.cascade.scheduling.serial import MODULES, CascadeTable, SerialScratch, lay
 
 _FEW = 3.5  # mean samples per cell; with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
@@ -80,7 +80,7 @@ def in_cells(
     few, many = (
         Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in phases
     )
-    scratch, bits = Scratch.of(problem.samples), seeded(seed)
+    scratch, bits = SerialScratch.of(problem.samples), seeded(seed)
     best: tuple[State, Places] | None = None
     best_s = known_s
     for search in range(searches):
@@ -106,7 +106,7 @@ def in_cells(
     return Schedule.of(_runs(problem, *best, scratch), problem.gpus) if best else None
 
 
-def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> tuple[State, Places]:
+def _paired(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> tuple[State, Places]:
     """Merge pairs of adjacent cells without changing the schedule."""
     if len(size_C) == 1:
         return state, size_C
@@ -126,26 +126,26 @@ def _paired(problem: Problem, state: State, size_C: Places, scratch: Scratch) ->
     return State(paired_CN, counts_C, degree_SM), np.add.reduceat(size_C, np.arange(0, len(size_C), 2))
 
 
-def _starts(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> None:
+def _starts(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> None:
     """Compute the start of every cascade into the buffers."""
     sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
     there_SM = problem.has_SM
     width_SM = np.where(there_SM, problem.degrees_K[state.degree_SM], 0)
     seconds_SM = np.where(there_SM, problem.times_SMK[sample_S1, module_M, state.degree_SM], 0.0)
-    shape = Shape(width_SM.ravel(), seconds_SM.ravel())
+    shape = CascadeTable(width_SM.ravel(), seconds_SM.ravel())
     scratch.start_N[:] = 0.0
     for cell, size in enumerate(size_C.tolist()):
         lay(state.order_CN[cell], int(state.count_C[cell]), shape, size, np.inf, scratch)
 
 
-def _runs(problem: Problem, state: State, size_C: Places, scratch: Scratch) -> Iterator[Run]:
+def _runs(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> Iterator[Run]:
     _starts(problem, state, size_C, scratch)
     for cell, end in enumerate(np.cumsum(size_C).tolist()):
         members = state.order_CN[cell, : state.count_C[cell]].tolist()
         timed = (
-            Timed(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
+            TimedCascade(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
             for number in members
             for cascade in [Cascade(number // MODULES, Module(number % MODULES))]
             if state.degree_SM[cascade] >= 0
         )
-        yield from named(problem, timed, range(end - int(size_C[cell]), end))
+        yield from assign_gpus(problem, timed, range(end - int(size_C[cell]), end))

@@ -4,9 +4,9 @@ import numpy as np
 
 from loader.base.arrays import Numbers, Places
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.draws import Bits, below, chance
 from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.serial import MODULES, Shape
+from train.cascade.scheduling.random_bits import Bits, below, chance
+from train.cascade.scheduling.serial import MODULES, CascadeTable
 
 _DIT = 0.65  # share of changes to a DiT
 _ALONG = 0.9  # share of these that change the other modules of the sample, too
@@ -31,7 +31,9 @@ def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -
 
 
 @compiled
-def set_degree(degree_SM: Places, shape: Shape, tables: Tables, sample: int, module: int, k: int) -> None:
+def set_degree(
+    degree_SM: Places, shape: CascadeTable, tables: Tables, sample: int, module: int, k: int
+) -> None:
     """Set a degree with its width and time."""
     degree_SM[sample, module] = k
     if k >= 0:
@@ -43,7 +45,7 @@ def set_degree(degree_SM: Places, shape: Shape, tables: Tables, sample: int, mod
 @compiled
 def _change(
     degree_SM: Places,
-    shape: Shape,
+    shape: CascadeTable,
     tables: Tables,
     sample: int,
     module: int,
@@ -58,7 +60,7 @@ def _change(
 
 
 @compiled
-def undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: int) -> None:
+def undo(degree_SM: Places, shape: CascadeTable, tables: Tables, log: Places, changed: int) -> None:
     """Restore the degrees in a log, last first."""
     for entry in range(changed - 1, -1, -1):
         set_degree(degree_SM, shape, tables, log[entry, 0], log[entry, 1], log[entry, 2])
@@ -67,7 +69,7 @@ def undo(degree_SM: Places, shape: Shape, tables: Tables, log: Places, changed: 
 @compiled
 def step(
     degree_SM: Places,
-    shape: Shape,
+    shape: CascadeTable,
     tables: Tables,
     order_N: Numbers,
     count: int,
@@ -99,7 +101,7 @@ def step(
 
 
 @compiled
-def fit(degree_SM: Places, shape: Shape, tables: Tables, sample: int, size: int, log: Places) -> int:
+def fit(degree_SM: Places, shape: CascadeTable, tables: Tables, sample: int, size: int, log: Places) -> int:
     """Give a sample the degrees nearest to its own that a cell allows.
 
     Returns:
@@ -118,7 +120,7 @@ def fit(degree_SM: Places, shape: Shape, tables: Tables, sample: int, size: int,
 @compiled
 def exchange(
     degree_SM: Places,
-    shape: Shape,
+    shape: CascadeTable,
     tables: Tables,
     sample: int,
     partner: int,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Places
-from train.cascade.planners.narrowing import narrowed
+from train.cascade.planners.pruning import narrowed
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.named import Timed, named
 from train.cascade.scheduling.serial import MODULES
 
 _HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches per search
@@ -60,10 +60,14 @@ def exact(problem: Problem, known_s: float, budget: int) -> Searched:
     if found_s >= limit_s:
         return Searched(None, complete, branches)
     timed = (
-        Timed(float(start_N[number]), Cascade(number // MODULES, Module(number % MODULES)), int(k_N[number]))
+        TimedCascade(
+            float(start_N[number]), Cascade(number // MODULES, Module(number % MODULES)), int(k_N[number])
+        )
         for number in np.flatnonzero(k_N >= 0).tolist()
     )
-    return Searched(Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus), complete, branches)
+    return Searched(
+        Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus), complete, branches
+    )
 
 
 def tightened(problem: Problem, bound_s: float, known_s: float) -> float:

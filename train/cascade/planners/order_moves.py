@@ -2,7 +2,7 @@
 
 from loader.base.arrays import Numbers
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.draws import Bits, below, chance
+from train.cascade.scheduling.random_bits import Bits, below, chance
 from train.cascade.scheduling.serial import MODULES
 
 

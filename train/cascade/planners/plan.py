@@ -30,7 +30,7 @@ _FEW, _FAR = 8, 0.02  # samples, and gap to the bound above which all other plan
 _AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and temperatures of these further searches
 
 
-class Plan(NamedTuple):
+class CascadePlan(NamedTuple):
     """A schedule with its baseline and its lower bound.
 
     Attributes:
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
         return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
 
 
-def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
+def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> CascadePlan:
     """Plan an iteration; a pure function, identical on every rank.
 
     Args:
@@ -93,7 +93,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> Plan:
         chosen = static[0]
     else:
         raise RunError(f"no schedule was found for {problem.samples} samples on {problem.gpus} GPUs")
-    return Plan(chosen, searched, static[0] if static else None, bound_s)
+    return CascadePlan(chosen, searched, static[0] if static else None, bound_s)
 
 
 def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effort: float) -> Schedule | None:

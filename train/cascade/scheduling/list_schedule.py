@@ -12,8 +12,8 @@ import numpy as np
 from loader.base.arrays import Floats, Places
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
+from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.named import Timed, named
 
 
 class Tables(NamedTuple):
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
     urgency_SM: Floats
 
 
-class Scratch(NamedTuple):
+class ListScratch(NamedTuple):
     """Work buffers of `place`, one row per cascade.
 
     Attributes:
@@ -58,7 +58,7 @@ class Scratch(NamedTuple):
     waits_S: Places
 
     @classmethod
-    def of(cls, problem: Problem) -> "Scratch":
+    def of(cls, problem: Problem) -> "ListScratch":
         """For all cascades of a problem."""
         count = problem.samples * len(Module)
         return cls(
@@ -72,7 +72,13 @@ class Scratch(NamedTuple):
 
 @compiled
 def place(
-    members: Places, count: int, choice: Choice, tables: Tables, gpus: int, limit_s: float, scratch: Scratch
+    members: Places,
+    count: int,
+    choice: Choice,
+    tables: Tables,
+    gpus: int,
+    limit_s: float,
+    scratch: ListScratch,
 ) -> float:
     """Return the makespan of some samples on some GPUs; infinite if it exceeds a limit.
 
@@ -159,7 +165,7 @@ def critical_path(problem: Problem, degree_SM: Places) -> Floats:
     return np.asarray(path_SM)
 
 
-def makespan(problem: Problem, choice: Choice, scratch: Scratch) -> float:
+def makespan(problem: Problem, choice: Choice, scratch: ListScratch) -> float:
     """Return the makespan in seconds of the list schedule of all samples on all GPUs."""
     tables = Tables(problem.times_SMK, problem.degrees_K)
     members_S = np.arange(problem.samples)
@@ -168,14 +174,14 @@ def makespan(problem: Problem, choice: Choice, scratch: Scratch) -> float:
 
 def scheduled(problem: Problem, choice: Choice) -> Schedule:
     """Return the list schedule of all samples on all GPUs."""
-    scratch = Scratch.of(problem)
+    scratch = ListScratch.of(problem)
     makespan(problem, choice, scratch)
     timed = (
-        Timed(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
+        TimedCascade(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
         for number in range(int((choice.degree_SM >= 0).sum()))
         for cascade in [_cascade(int(scratch.order_N[number]))]
     )
-    return Schedule.of(named(problem, timed, range(problem.gpus)), problem.gpus)
+    return Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
 
 
 def _cascade(number: int) -> Cascade:

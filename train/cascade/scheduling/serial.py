@@ -22,7 +22,7 @@ By the makespan alone most moves would change nothing, since one stack in a cell
 """
 
 
-class Shape(NamedTuple):
+class CascadeTable(NamedTuple):
     """GPUs and time of each cascade ``MODULES * sample + module`` at its degree.
 
     Attributes:
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
     seconds_N: Floats
 
 
-class Scratch(NamedTuple):
+class SerialScratch(NamedTuple):
     """Work buffers of `lay`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Scratch(NamedTuple):
     makespan: Floats
 
     @classmethod
-    def of(cls, samples: int) -> "Scratch":
+    def of(cls, samples: int) -> "SerialScratch":
         """Allocate buffers for a number of samples."""
         count = samples * MODULES
         return cls(
@@ -65,7 +65,9 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def lay(order_N: Numbers, count: int, shape: Shape, gpus: int, limit_s: float, scratch: Scratch) -> float:
+def lay(
+    order_N: Numbers, count: int, shape: CascadeTable, gpus: int, limit_s: float, scratch: SerialScratch
+) -> float:
     """Return the cost of an order: a blend of its makespan and the mean end of its GPUs (`MEAN`).
 
     Args:

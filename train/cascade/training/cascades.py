@@ -12,19 +12,19 @@ from loader.base.named_file import read_named
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from train.cascade.execution.executor import Executor
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
-from train.cascade.execution.representatives import Representatives, Whole
+from train.cascade.execution.representatives import Representatives, WholeGradients
 from train.cascade.execution.step import Executed
-from train.cascade.execution.work import Part
 from train.cascade.online.correction import Correction
 from train.cascade.placement.topology import PRESETS, Topology
-from train.cascade.training.ahead import Ahead, Planned
-from train.cascade.training.clip_costs import Counted, read_costs
+from train.cascade.training.clip_costs import NominalCosts, read_costs
+from train.cascade.training.lookahead import PlacedPlan, PlanPrefetcher
 from train.cascade.training.manifest import exchange
-from train.cascade.training.online import Online
-from train.cascade.training.problem_of import ClipCosts, Shape, problem_of, shape_coming, shape_of
-from train.cascade.training.step_work import StepWork, contexts_of
-from train.cascade.training.timelines import FOLDER, Timeline, all_runs
+from train.cascade.training.online import OnlineCorrection
+from train.cascade.training.step_problem import BatchShape, ClipCosts, announced_shape, problem_of, shape_of
+from train.cascade.training.timelines import FOLDER, StepTimeline, all_runs
+from train.cascade.training.training_ops import TrainingOps, contexts_of
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.distributed.world import World
@@ -42,7 +42,7 @@ _SEEDS = 2**31  # range of planner seeds; a run's seed may be negative
 
 
 @dataclass(frozen=True, eq=False)
-class Iteration:
+class ExecutedStep:
     """An executed step.
 
     Attributes:
@@ -50,7 +50,7 @@ class Iteration:
         runs: cascades that this rank ran.
     """
 
-    planned: Planned
+    planned: PlacedPlan
     runs: Sequence[Executed]
 
 
@@ -64,7 +64,7 @@ class Cascades:
 
     Attributes:
         last: last executed step, until the next one begins.
-        ahead: prefetcher of plans.
+        prefetcher: prefetcher of plans.
         topology: cluster topology.
 
     Raises:
@@ -72,13 +72,13 @@ class Cascades:
     """
 
     def __init__(self, bundle: Bundle, config: TrainConfig, world: World) -> None:
-        self.last: Iteration | None = None
+        self.last: ExecutedStep | None = None
         self._bundle, self._config, self._world = bundle, config, world
         cascade = config.cascade
         self._degrees = degrees_of(config, bundle, world.size)
         self.topology = topology_of(cascade.topology, world.size)
         self._costs: ClipCosts = (
-            read_costs(cascade.costs) if cascade.costs else Counted(bundle, config, world.device)
+            read_costs(cascade.costs) if cascade.costs else NominalCosts(bundle, config, world.device)
         )
         self._memory_bytes = _memory_bytes(cascade.memory_gib, world.device)
         self._places = config.compression.height * config.compression.width
@@ -88,8 +88,8 @@ class Cascades:
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
         known = self.topology if cascade.topology else None
-        self._online = Online(cascade.correction, known, self.topology.gpus_per_node)
-        self.ahead = Ahead(self._planned)
+        self._online = OnlineCorrection(cascade.correction, known, self.topology.gpus_per_node)
+        self.prefetcher = PlanPrefetcher(self._planned)
         self._stream: Foreseeing | None = None
 
     def foresee(self, stream: object) -> None:
@@ -112,22 +112,22 @@ class Cascades:
         with clock.part("sync"):
             entries = exchange(own, self._contexts, self._world)
             if self.last and self._config.cascade.correction:
-                self._online.heard(self.last.planned, all_runs(self.last.runs, self._world))
+                self._online.observe(self.last.planned, all_runs(self.last.runs, self._world))
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
             # Ranks prefetch unequally; a rank without a prepared plan must plan from the same correction (`before`),
             # so that all plans agree.
-            planned = self.ahead.take(shapes, step, before)
+            planned = self.prefetcher.take(shapes, step, before)
             self._look_ahead(step + 1)
-        work = StepWork(
+        work = TrainingOps(
             *(self._bundle, self._config, entries, own),
             *(self._world.rank, self._world.device, weigh, clock),
         )
         if self._config.cascade.gradient_sum == "representatives":
             self._chosen = Representatives.of(planned.placed)
-        whole = work if self._chosen is None else Whole(work, list(self._bundle.trained().values()))
+        whole = work if self._chosen is None else WholeGradients(work, list(self._bundle.trained().values()))
         report = self._executor.run(planned.placed, whole, clock)
-        self.last = Iteration(planned, report.runs)
+        self.last = ExecutedStep(planned, report.runs)
         yield from work.reported
 
     def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -153,23 +153,28 @@ class Cascades:
             return None
         runs = all_runs(last.runs, self._world)
         planned, measured = last.planned, self._config.cascade.costs is not None
-        drawn = Timeline(step, planned.plan, planned.placed, runs, measured)
+        drawn = StepTimeline(step, planned.plan, planned.placed, runs, measured)
         if self._world.rank == 0:
             drawn.write(out / FOLDER, self.topology.gpus_per_node)
         return "; ".join(
-            [drawn.told, self.ahead.told(), *self._online.found.told(), f"{FOLDER}/{drawn.name}.html"]
+            [
+                drawn.summary,
+                self.prefetcher.summary(),
+                *self._online.found.summary(),
+                f"{FOLDER}/{drawn.name}.html",
+            ]
         )
 
-    def _contexts(self, batch: Microbatch | Pack) -> Sequence[Part]:
+    def _contexts(self, batch: Microbatch | Pack) -> Sequence[TensorSpec]:
         return contexts_of(self._bundle, self._config, batch)
 
     def _look_ahead(self, step: int) -> None:
         coming = None if self._stream is None else self._stream.coming()
         if coming is not None:
             encoded = not isinstance(self._config.text, HashedTextConfig)
-            self.ahead.begin([shape_coming(one, encoded) for one in coming], step, self._online.found)
+            self.prefetcher.begin([announced_shape(one, encoded) for one in coming], step, self._online.found)
 
-    def _planned(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
+    def _planned(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> PlacedPlan:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places),

@@ -18,7 +18,7 @@ from loader.errors import UsageError
 from train.cascade.costs.cost_model import CostModel, Links
 from train.cascade.costs.vae_cost import FittedVAECost
 from train.cascade.problem import Module
-from train.cascade.training.problem_of import Clip
+from train.cascade.training.step_problem import ClipShape
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.models.encoders.tokenizer import COLOURS
@@ -34,7 +34,7 @@ _PATCHES = 8  # latent rows and columns of the clip on which a VAE's FLOPs are c
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """Clip costs from a measured cost model.
 
     Attributes:
@@ -50,21 +50,21 @@ class Measured:
             return self.costs.text.fixed_s if self.costs.text else 0.0
         return self.costs.vae.call_s if isinstance(self.costs.vae, FittedVAECost) else 0.0
 
-    def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         one_n, length_n = _lengths(clips)
         seconds_nK = self.costs.dit.seconds(one_n, length_n, degrees_K, self.costs.links)
         return seconds_nK - self.costs.dit.fixed_s
 
-    def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         one_n, length_n = _lengths(clips)
         return self.costs.dit.bytes_of_a_gpu(one_n, length_n, degrees_K) - self.costs.dit.states_bytes
 
-    def vae_s(self, clips: Sequence[Clip]) -> Floats:
+    def vae_s(self, clips: Sequence[ClipShape]) -> Floats:
         if self.costs.vae is None:
             return np.zeros(len(clips))
         return self.costs.vae.seconds(*_videos(clips))[:, 0] - self.call_s(Module.VAE)
 
-    def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
+    def vae_bytes(self, clips: Sequence[ClipShape]) -> Floats:
         if self.costs.vae is None:
             return np.zeros(len(clips))
         return self.costs.vae.bytes_of_a_gpu(*_videos(clips))[:, 0] - self.costs.vae.memory_bytes
@@ -80,7 +80,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class NominalCosts:
     """Clip costs from FLOPs at one nominal rate for all modules, with Ulysses communication in the DiT.
 
     Suffices to compare cascades with each other. Bytes are unknown and reported as 0.
@@ -98,17 +98,17 @@ class Counted:
     def call_s(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
         return 0.0
 
-    def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         rate, links = _NOMINAL[self.device.type]
         computed_n1 = np.array([[self._flops(clip) / rate] for clip in clips])
         length_n1 = _lengths(clips)[1][:, None]
         sent_nK = length_n1 * self._exchanged_bytes * (degrees_K - 1) / degrees_K**2
         return np.asarray(computed_n1 / degrees_K + sent_nK / links.bytes_per_s(degrees_K))
 
-    def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         return np.zeros((len(clips), len(degrees_K)))
 
-    def vae_s(self, clips: Sequence[Clip]) -> Floats:
+    def vae_s(self, clips: Sequence[ClipShape]) -> Floats:
         if not any(clip.pixels for clip in clips):
             return np.zeros(len(clips))
         rate, _ = _NOMINAL[self.device.type]
@@ -117,7 +117,7 @@ class Counted:
         )
         return pixels_n * self._flops_of_a_pixel / rate
 
-    def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
+    def vae_bytes(self, clips: Sequence[ClipShape]) -> Floats:
         return np.zeros(len(clips))
 
     @property
@@ -129,7 +129,7 @@ class Counted:
     def resident_bytes(self, module: Module) -> float:  # noqa: ARG002 - as `ClipCosts` has it
         return 0.0
 
-    def _flops(self, clip: Clip) -> int:
+    def _flops(self, clip: ClipShape) -> int:
         bucket, dit = clip.bucket, self.bundle.dit
         size = self.bundle.tokenizer.latent_size((bucket.frames, bucket.height, bucket.width))
         counted = dit.flops(size, self.config.text.max_text_tokens)
@@ -151,7 +151,7 @@ class Counted:
         return operations / math.prod(size[2:])
 
 
-def read_costs(path: Path) -> Measured:
+def read_costs(path: Path) -> MeasuredCosts:
     """Read a measured cost model.
 
     Raises:
@@ -159,7 +159,7 @@ def read_costs(path: Path) -> Measured:
     """
     try:
         data = read_named(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
-        return Measured(finite(CostModel.model_validate_json(data)))
+        return MeasuredCosts(finite(CostModel.model_validate_json(data)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"
@@ -168,13 +168,13 @@ def read_costs(path: Path) -> Measured:
         ) from error
 
 
-def _lengths(clips: Sequence[Clip]) -> tuple[Places, Places]:
+def _lengths(clips: Sequence[ClipShape]) -> tuple[Places, Places]:
     """Return B = 1 and S of each clip."""
     length_n = np.array([clip.length for clip in clips], np.int64)
     return np.ones_like(length_n), length_n
 
 
-def _videos(clips: Sequence[Clip]) -> tuple[Places, Places, Places]:
+def _videos(clips: Sequence[ClipShape]) -> tuple[Places, Places, Places]:
     """Return B = 1, sizes (frames, height, width) and degree 1 of each clip."""
     size_n3 = np.array([(one.bucket.frames, one.bucket.height, one.bucket.width) for one in clips], np.int64)
     return np.ones(len(clips), np.int64), size_n3, np.array([1])

@@ -10,7 +10,7 @@ import torch
 from loader.batch import BadSample, Microbatch, Pack
 from loader.buckets.buckets import Bucket
 from loader.plan.position import Position
-from train.cascade.execution.work import Part
+from train.cascade.execution.ops import TensorSpec
 from train.distributed.world import World
 
 _SAID = (
@@ -32,8 +32,8 @@ class Entry(NamedTuple):
 
     owner: int
     batch: Microbatch | Pack
-    videos: tuple[Part, ...]
-    contexts: tuple[Part, ...]
+    videos: tuple[TensorSpec, ...]
+    contexts: tuple[TensorSpec, ...]
     text_stored: bool
 
     @property
@@ -43,7 +43,9 @@ class Entry(NamedTuple):
 
 
 def exchange(
-    own: Sequence[Microbatch | Pack], contexts: Callable[[Microbatch | Pack], Sequence[Part]], world: World
+    own: Sequence[Microbatch | Pack],
+    contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]],
+    world: World,
 ) -> list[Entry]:
     """Gather all microbatches of a step, ordered by rank and identical on every rank; a collective.
 
@@ -65,13 +67,13 @@ def clips_of(batch: Microbatch | Pack) -> Sequence[torch.Tensor]:
     return (batch.video_BCTHW if batch.latents_BCTHW is None else batch.latents_BCTHW).unbind()
 
 
-def part_of(tensor: torch.Tensor) -> Part:
+def part_of(tensor: torch.Tensor) -> TensorSpec:
     """Return shape and dtype of a tensor."""
-    return Part(tuple(tensor.shape), tensor.dtype)
+    return TensorSpec(tuple(tensor.shape), tensor.dtype)
 
 
 def _said(
-    batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[Part]]
+    batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]]
 ) -> dict[str, Any]:
     made = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))
     return {name: getattr(batch, name) for name in _SAID} | {
@@ -99,10 +101,10 @@ def _entry(row: dict[str, Any], owner: int, after: Position) -> Entry:
     return Entry(owner, batch, videos, contexts, row["text_stored"])
 
 
-def _part_said(part: Part) -> list[Any]:
+def _part_said(part: TensorSpec) -> list[Any]:
     return [list(part.shape), str(part.dtype).removeprefix("torch.")]
 
 
-def _part(said: list[Any]) -> Part:
+def _part(said: list[Any]) -> TensorSpec:
     shape, dtype = said
-    return Part(tuple(shape), getattr(torch, dtype))
+    return TensorSpec(tuple(shape), getattr(torch, dtype))

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 
 from train.cascade.online.correction import Correction, corrected, correction
-from train.cascade.online.measured import Window, measurements
-from train.cascade.online.replan import around
+from train.cascade.online.measurements import Window, measurements
+from train.cascade.online.replan import replan
 from train.cascade.placement.mapper import by_number, place
 from train.cascade.placement.topology import Topology
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Schedule
-from train.cascade.training.ahead import Planned
+from train.cascade.training.lookahead import PlacedPlan
 from train.cascade.training.timelines import RankRun
 from train.config.cascade import CorrectionConfig
 
 
-class Online:
+class OnlineCorrection:
     """Online correction of plans, identical on all ranks, since they exchange their measurements.
 
     Args:
@@ -31,14 +31,14 @@ class Online:
         self._window = Window()
         self.found = Correction()
 
-    def heard(self, planned: Planned, runs: Sequence[Sequence[RankRun]]) -> None:
+    def observe(self, planned: PlacedPlan, runs: Sequence[Sequence[RankRun]]) -> None:
         """Update the correction by the measured runs of all ranks in a step."""
         if self._config:
             took = measurements(planned.problem, computed(planned.placed, runs))
             self._window = self._window.with_iteration(took, self._config.iterations)
             self.found = correction(self._window, self._config)
 
-    def planned(self, problem: Problem, seed: int, found: Correction) -> Planned:
+    def planned(self, problem: Problem, seed: int, found: Correction) -> PlacedPlan:
         """Plan a step; a pure function.
 
         Args:
@@ -49,14 +49,14 @@ class Online:
         believed = corrected(problem, found.factors_of(problem.degrees_K)) if found.factors else problem
         made = plan(believed, seed)
         if found.slow:
-            schedule = around(
+            schedule = replan(
                 *(believed, found.slow, lambda fewer: plan(fewer, seed).schedule),
                 onto=self._onto,
                 block=self._gpus_per_node,
             )
         else:
             schedule = self._onto(made.schedule, range(problem.gpus))
-        return Planned(made, schedule, problem)
+        return PlacedPlan(made, schedule, problem)
 
     def _onto(self, schedule: Schedule, gpus: Sequence[int]) -> Schedule:
         if self._topology is None:

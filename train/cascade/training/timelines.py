@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from train.cascade.execution.step import Executed
 from train.cascade.paper.timeline import Panel, page, trace
-from train.cascade.planners.plan import Plan
+from train.cascade.planners.plan import CascadePlan
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
@@ -39,7 +39,7 @@ def all_runs(own: Sequence[Executed], world: World) -> list[list[RankRun]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class StepTimeline:
     """Planned and executed timeline of a step.
 
     Attributes:
@@ -51,7 +51,7 @@ class Timeline:
     """
 
     step: int
-    plan: Plan
+    plan: CascadePlan
     placed: Schedule
     runs: Sequence[Sequence[RankRun]]
     measured: bool
@@ -82,7 +82,7 @@ class Timeline:
         return 1 - busy_s / whole_s if whole_s else 0.0
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Summary as a log line."""
         planned = f"{self.placed.makespan_s:.2f} s planned, " if self.measured else ""
         # Rounding may leave a tiny negative number.
@@ -97,7 +97,7 @@ class Timeline:
         folder.mkdir(parents=True, exist_ok=True)
         panels = [self._planned(), Panel("executed", self.executed)]
         (folder / f"{self.name}.json").write_text(json.dumps(trace(panels, gpus_per_node)))
-        html = page(panels, self.told, gpus_per_node)
+        html = page(panels, self.summary, gpus_per_node)
         (folder / f"{self.name}.html").write_text(html, encoding="utf-8")
 
     def _planned(self) -> Panel:

@@ -10,10 +10,10 @@ import torch
 from loader.buckets.tokens import Compression
 from tests.train.clips import tiny_config
 from train.cascade.execution.executor import Executor
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
-from train.cascade.execution.representatives import Representatives, Whole
+from train.cascade.execution.representatives import Representatives, WholeGradients
 from train.cascade.execution.step import Report
-from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.config.model import DiTConfig
@@ -126,7 +126,7 @@ def small_config() -> TrainConfig:
 
 
 class TinyWork:
-    """`train.cascade.execution.work.Work` of random samples.
+    """`train.cascade.execution.ops.CascadeOps` of random samples.
 
     Args:
         bundle: the model.
@@ -143,20 +143,20 @@ class TinyWork:
     def owner(self, sample: int) -> int:
         return self.samples[sample].owner
 
-    def wants(self, cascade: Cascade) -> list[Part]:
+    def input_specs(self, cascade: Cascade) -> list[TensorSpec]:
         own = self.samples[cascade.sample]
         size = (3, own.frames, 8, own.width)
-        return [Part(size, torch.uint8)] * own.batch if cascade.module == Module.VAE else []
+        return [TensorSpec(size, torch.uint8)] * own.batch if cascade.module == Module.VAE else []
 
-    def gives(self, cascade: Cascade) -> list[Part]:
+    def output_specs(self, cascade: Cascade) -> list[TensorSpec]:
         own = self.samples[cascade.sample]
         if cascade.module == Module.TEXT:
             size = (own.batch, WORDS, WIDTH)
-            mask = Part((own.batch, WORDS), torch.bool)
-            return [Part(size, self.dtype), mask] if own.text != "none" else []
+            mask = TensorSpec((own.batch, WORDS), torch.bool)
+            return [TensorSpec(size, self.dtype), mask] if own.text != "none" else []
         tokenizer = self.bundle.tokenizer
         size = (tokenizer.channels, *tokenizer.latent_size((own.frames, 8, own.width)))
-        return [Part(size, self.dtype)] * own.batch
+        return [TensorSpec(size, self.dtype)] * own.batch
 
     def source(self, cascade: Cascade) -> list[torch.Tensor]:
         own = self.samples[cascade.sample]
@@ -267,7 +267,7 @@ class Runner:
             return False
         self.zero()
         work = TinyWork(self.bundle, plan.samples, self.world.rank, self.dtype)
-        self.executor.run(plan.schedule, Whole(work, self.weights), StepClock(self.world))
+        self.executor.run(plan.schedule, WholeGradients(work, self.weights), StepClock(self.world))
         found.prepare(self.pool)
         found.sum_(self.world, self.pool, [weight.grad for weight in self.weights])
         return True

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from tests.train.cascade.execution.plans import HEADS, Plan, Runner, Sample, TinyWork, random_plan
 from train.cascade.execution.executor import Executor
-from train.cascade.execution.handoffs import flow
+from train.cascade.execution.handoffs import plan_transfers
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
-from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.distributed.world import join
@@ -54,11 +54,11 @@ def measure_plans(first: int, count: int, name: str, out: str) -> None:
             told["errors"].append(runner.error(plan))
             assert told["errors"][-1] <= allowed, f"plan {seed}: relative error {told['errors'][-1]:.2e}"
             runs = plan.schedule.runs
-            moves = flow(runs, TinyWork(runner.bundle, plan.samples, world.rank, dtype), world.size)
+            moves = plan_transfers(runs, TinyWork(runner.bundle, plan.samples, world.rank, dtype), world.size)
             told["cascades"] += len(runs)
             told["idle"] += world.size - len({rank for run in runs for rank in run.gpus})
             for move in moves.handoffs:
-                kind = "sent" if move.sending else "spread" if move.spreads else "here"
+                kind = "sent" if move.message else "spread" if move.broadcasts else "here"
                 told[kind] += 1
         told["groups"] = runner.pool.made
     if world.rank == 0:
@@ -205,12 +205,12 @@ def check_handoffs() -> None:
 class Large(TinyWork):
     """Latents of a MiB each, which nobody looks at."""
 
-    PART = Part((1 << 18,), torch.float32)
+    PART = TensorSpec((1 << 18,), torch.float32)
 
-    def wants(self, cascade):
+    def input_specs(self, cascade):
         return []
 
-    def gives(self, cascade):
+    def output_specs(self, cascade):
         return [self.PART] if cascade.module == Module.VAE else []
 
     def make(self, cascade, numbers, taken):

@@ -3,9 +3,9 @@
 import torch
 
 from tests.train.cascade.execution.plans import Sample, TinyWork, tiny_bundle
-from train.cascade.execution.handoffs import flow, lying, share, way
+from train.cascade.execution.handoffs import handoff_bytes, plan_transfers, route, share
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.packing import empty, packed, unpacked
-from train.cascade.execution.work import Part
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
 
@@ -15,45 +15,45 @@ def handoff(vae, dit, owner=0, stored=False):
     runs = [Run(Cascade(0, Module.DIT), 1.0, 2.0, dit)]
     if not stored:
         runs.append(Run(Cascade(0, Module.VAE), 0.0, 1.0, vae))
-    moves = flow(runs, TinyWork(tiny_bundle(torch.float32), [sample], 0, torch.float32), 4)
+    moves = plan_transfers(runs, TinyWork(tiny_bundle(torch.float32), [sample], 0, torch.float32), 4)
     return moves.handoffs[0], moves
 
 
 def test_latents_stay_where_the_dit_runs():
     found, _ = handoff((0, 1, 2), (1, 2))
-    assert found.sending is None
-    assert not found.spreads
+    assert found.message is None
+    assert not found.broadcasts
 
 
 def test_a_taker_that_has_them_gives_them_to_the_others():
     found, _ = handoff((1, 2), (0, 2, 3))
-    assert found.sending is None
-    assert found.spreads
+    assert found.message is None
+    assert found.broadcasts
     assert found.first == 2
 
 
 def test_groups_that_lie_apart_get_one_message_within_a_node_where_there_is_a_way():
     found, _ = handoff((2, 3), (6, 7))
-    assert (found.sending.source, found.sending.target) in {(2, 6), (2, 7), (3, 6), (3, 7)}
-    assert found.spreads
-    assert way((1, 5), (6, 8), sample=0, ranks_per_node=4) == (5, 6)
+    assert (found.message.source, found.message.target) in {(2, 6), (2, 7), (3, 6), (3, 7)}
+    assert found.broadcasts
+    assert route((1, 5), (6, 8), sample=0, ranks_per_node=4) == (5, 6)
 
 
 def test_samples_take_turns_among_ways_that_are_alike():
-    assert len({way((0, 1), (2, 3), sample, 4) for sample in range(4)}) == 4
+    assert len({route((0, 1), (2, 3), sample, 4) for sample in range(4)}) == 4
 
 
 def test_stored_latents_come_from_their_owner():
     found, _ = handoff((), (1, 2), owner=5, stored=True)
     assert found.stored
-    assert found.sending.source == 5
-    assert handoff((), (1, 2), owner=2, stored=True)[0].sending is None
+    assert found.message.source == 5
+    assert handoff((), (1, 2), owner=2, stored=True)[0].message is None
 
 
 def test_pixels_go_to_the_ranks_that_encode_them():
     _, moves = handoff((1, 2), (3,), owner=2)
-    assert [one.sending and one.sending.target for one in moves.inputs] == [1, None, 1]
-    sizes = lying(moves)[0]
+    assert [one.message and one.message.target for one in moves.inputs] == [1, None, 1]
+    sizes = handoff_bytes(moves)[0]
     assert sizes[1] - sizes[2] == 2 * 3 * 3 * 8 * 8
     assert sizes[3] == moves.handoffs[0].bytes
 
@@ -74,7 +74,7 @@ def test_a_message_holds_tensors_of_any_types_and_sizes():
         torch.randn(5).bfloat16(),
     ]
     for some in (tensors, tensors[:1]):
-        parts = [Part(tuple(tensor.shape), tensor.dtype) for tensor in some]
+        parts = [TensorSpec(tuple(tensor.shape), tensor.dtype) for tensor in some]
         message = packed(some)
         assert message.shape == empty(parts, torch.device("cpu")).shape
         for found, tensor in zip(unpacked(message, parts), some, strict=True):

@@ -5,7 +5,7 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.cascade.execution.plans import TinyWork, random_plan, tiny_bundle
-from train.cascade.execution.handoffs import flow, lying
+from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
 from train.cascade.execution.order import Open, bounded, in_order, with_openings
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
@@ -18,8 +18,8 @@ def bundle():
 
 def ordered(bundle, seed, limit=None, lookahead=2):
     plan = random_plan(seed, 6)
-    moves = flow(plan.schedule.runs, TinyWork(bundle, plan.samples, 0, torch.float32), 3)
-    sizes = lying(moves)
+    moves = plan_transfers(plan.schedule.runs, TinyWork(bundle, plan.samples, 0, torch.float32), 3)
+    sizes = handoff_bytes(moves)
     order = in_order(plan.schedule.runs)
     most = max((max(ranks.values()) for ranks in sizes.values()), default=0)
     events = with_openings(order, moves, lookahead)

@@ -8,7 +8,7 @@ import torch
 from loader.batch import BadSample
 from tests.train.cascade.training.runs import packed
 from tests.train.clips import ClipStream
-from train.cascade.execution.work import Part
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.training.manifest import exchange
 from train.distributed.world import World
 
@@ -39,8 +39,8 @@ def test_all_but_pixels_comes_through():
         for name in vars(batch).keys() - left_out:
             assert getattr(entry.batch, name) == getattr(batch, name), name
         assert entry.owner == 0
-    assert found[0].videos == (Part((3, 3, 16, 24), torch.uint8),)
-    pixels, latents = Part((3, 5, 16, 16), torch.uint8), Part((24, 3, 8, 8), torch.float16)
+    assert found[0].videos == (TensorSpec((3, 3, 16, 24), torch.uint8),)
+    pixels, latents = TensorSpec((3, 5, 16, 16), torch.uint8), TensorSpec((24, 3, 8, 8), torch.float16)
     assert found[1].videos == (pixels, pixels, latents)
     assert all(entry.encodes for entry in found)
 
@@ -50,13 +50,13 @@ def test_sizes_of_contexts_are_told_whether_they_are_there_or_not(stored):
     batch = batches()[0]
     contexts = (torch.zeros(7, 8, dtype=torch.bfloat16),)
     own = replace(batch, contexts=contexts) if stored else batch
-    [entry] = exchange([own], lambda batch: [Part((7, 8), torch.bfloat16)], ALONE)
-    assert entry.contexts == (Part((7, 8), torch.bfloat16),)
+    [entry] = exchange([own], lambda batch: [TensorSpec((7, 8), torch.bfloat16)], ALONE)
+    assert entry.contexts == (TensorSpec((7, 8), torch.bfloat16),)
     assert entry.text_stored is stored
 
 
 def test_stored_latents_are_not_encoded():
     batch = replace(batches()[0], latents_BCTHW=torch.zeros(1, 24, 2, 8, 12))
     [entry] = exchange([batch], no_contexts, ALONE)
-    assert entry.videos == (Part((24, 2, 8, 12), torch.float32),)
+    assert entry.videos == (TensorSpec((24, 2, 8, 12), torch.float32),)
     assert not entry.encodes

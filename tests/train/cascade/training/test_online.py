@@ -8,7 +8,7 @@ from train.cascade.paper.cases import drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
-from train.cascade.training.online import Online, computed
+from train.cascade.training.online import OnlineCorrection, computed
 from train.cascade.training.timelines import RankRun
 from train.config.cascade import CorrectionConfig
 
@@ -38,17 +38,17 @@ def really(problem, placed, noise, seed=0):
 
 
 def after_steps(problem, noise, steps=6, correction=True):
-    online = Online(CorrectionConfig() if correction else None, None, GPUS)
+    online = OnlineCorrection(CorrectionConfig() if correction else None, None, GPUS)
     for step in range(steps):
         planned = online.planned(problem, step, online.found)
-        online.heard(planned, by_ranks(really(problem, planned.placed, noise, step)))
+        online.observe(planned, by_ranks(really(problem, planned.placed, noise, step)))
     return online
 
 
 def test_a_cascade_s_time_counts_from_when_its_last_rank_began():
     run = Run(Cascade(0, Module.DIT), 0.0, 4.0, (0, 1))
-    told = [[RankRun(run.cascade, 1.0, 6.1)], [RankRun(run.cascade, 3.0, 6.0)]]
-    [found] = computed(Schedule.of([run], 2), told).runs
+    summary = [[RankRun(run.cascade, 1.0, 6.1)], [RankRun(run.cascade, 3.0, 6.0)]]
+    [found] = computed(Schedule.of([run], 2), summary).runs
     assert (found.start_s, found.end_s) == (3.0, 6.1)
 
 
@@ -63,7 +63,7 @@ def test_a_slow_rank_is_named_and_planned_around(problem):
     online = after_steps(problem, noise)
     # What ran the same cascades all the time is named with it.
     assert 5 in online.found.slow
-    assert any("GPU 5" in sentence for sentence in online.found.told())
+    assert any("GPU 5" in sentence for sentence in online.found.summary())
 
     def executed_s(found):
         placed = online.planned(problem, 0, found).placed

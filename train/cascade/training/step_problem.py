@@ -12,7 +12,7 @@ from train.cascade.problem import Module, Problem
 from train.cascade.training.manifest import Entry
 
 
-class Clip(NamedTuple):
+class ClipShape(NamedTuple):
     """Properties of a clip that determine its cost.
 
     Attributes:
@@ -26,7 +26,7 @@ class Clip(NamedTuple):
     pixels: bool
 
 
-class Shape(NamedTuple):
+class BatchShape(NamedTuple):
     """Clips and captions of a microbatch or a pack.
 
     Attributes:
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
         captions: True if a cascade encodes the captions.
     """
 
-    clips: tuple[Clip, ...]
+    clips: tuple[ClipShape, ...]
     captions: bool
 
 
@@ -44,16 +44,16 @@ class ClipCosts(Protocol):
     def call_s(self, module: Module) -> float:
         """Return the constant seconds of a cascade, independent of contents and degree."""
 
-    def dit_s(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_s(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         """Return seconds of the DiT's forward and backward, [n, K]."""
 
-    def dit_bytes(self, clips: Sequence[Clip], degrees_K: Places) -> Floats:
+    def dit_bytes(self, clips: Sequence[ClipShape], degrees_K: Places) -> Floats:
         """Return bytes of the DiT's activations per GPU, [n, K]."""
 
-    def vae_s(self, clips: Sequence[Clip]) -> Floats:
+    def vae_s(self, clips: Sequence[ClipShape]) -> Floats:
         """Return seconds of the VAE on one GPU, [n]."""
 
-    def vae_bytes(self, clips: Sequence[Clip]) -> Floats:
+    def vae_bytes(self, clips: Sequence[ClipShape]) -> Floats:
         """Return bytes of the VAE's activations per GPU, [n]."""
 
     @property
@@ -64,7 +64,7 @@ class ClipCosts(Protocol):
         """Return constant bytes on each GPU of a cascade: weights, gradients and other state."""
 
 
-def shape_of(entry: Entry) -> Shape:
+def shape_of(entry: Entry) -> BatchShape:
     """Return the shape of an entry of the manifest."""
     batch = entry.batch
     pairs: Sequence[tuple[Bucket, int]]
@@ -74,26 +74,26 @@ def shape_of(entry: Entry) -> Shape:
         assert isinstance(batch, Microbatch)
         pairs = [(batch.bucket, batch.length)] * len(batch.keys)
     clips = (
-        Clip(*pair, not video.dtype.is_floating_point)
+        ClipShape(*pair, not video.dtype.is_floating_point)
         for pair, video in zip(pairs, entry.videos, strict=True)
     )
-    return Shape(tuple(clips), bool(entry.contexts) and not entry.text_stored)
+    return BatchShape(tuple(clips), bool(entry.contexts) and not entry.text_stored)
 
 
-def shape_coming(coming: Coming, encoded: bool) -> Shape:
+def announced_shape(coming: Coming, encoded: bool) -> BatchShape:
     """Return the shape of a microbatch or pack that the stream has announced.
 
     Args:
         coming: announced buckets, lengths and stored parts.
         encoded: True if a cascade encodes captions without a stored context.
     """
-    return Shape(
-        tuple(map(Clip, coming.buckets, coming.lengths, coming.pixels)), encoded and not coming.contexts
+    return BatchShape(
+        tuple(map(ClipShape, coming.buckets, coming.lengths, coming.pixels)), encoded and not coming.contexts
     )
 
 
 def problem_of(
-    shapes: Sequence[Shape],
+    shapes: Sequence[BatchShape],
     costs: ClipCosts,
     gpus: int,
     degrees: Sequence[int],

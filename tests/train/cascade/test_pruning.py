@@ -5,9 +5,9 @@ import pytest
 
 from tests.train.cascade.problems import random_problem
 from train.cascade.paper.cases import arachne
-from train.cascade.planners.narrowing import narrowed, tried
+from train.cascade.planners.initial_states import degrees
 from train.cascade.planners.plan import plan
-from train.cascade.planners.starts import degrees
+from train.cascade.planners.pruning import narrowed, tried
 from train.cascade.problem import Module, Problem
 
 

@@ -5,7 +5,7 @@ from tests.train.cascade.placements import drawn
 from train.cascade.paper.cases import DEGREES
 from train.cascade.paper.simulate import Noise, execute, needs
 from train.cascade.schedule import Schedule
-from train.cascade.scheduling.passes import Lines
+from train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 
 def case(seed: int) -> tuple[Schedule, np.ndarray]:
@@ -20,7 +20,7 @@ def test_ends_are_those_of_an_execution(seed):
     schedule, seconds_R = case(seed)
     planned_R = np.array([run.end_s - run.start_s for run in schedule.runs])
     executed = {run.cascade: run.end_s for run in execute(schedule, seconds_R / planned_R).runs}
-    assert Lines.of(schedule).ends(seconds_R) == pytest.approx(
+    assert ScheduleGraph.of(schedule).ends(seconds_R) == pytest.approx(
         [executed[run.cascade] for run in schedule.runs]
     )
 
@@ -28,7 +28,7 @@ def test_ends_are_those_of_an_execution(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_may_be_late_by_its_slack_and_no_more(seed):
     schedule, seconds_R = case(seed)
-    lines = Lines.of(schedule)
+    lines = ScheduleGraph.of(schedule)
     makespan_s, slack_R = lines.ends(seconds_R).max(), lines.slack(seconds_R)
     assert slack_R.min() == pytest.approx(0, abs=1e-9)
     for number, slack_s in enumerate(slack_R):
@@ -53,8 +53,8 @@ def test_another_order():
         for gpu in range(schedule.gpus)
     ]
     executed = execute(schedule, seconds_R / planned_R, on=on)
-    assert Lines.of(schedule).ends(seconds_R, order_R).max() == pytest.approx(executed.makespan_s)
+    assert ScheduleGraph.of(schedule).ends(seconds_R, order_R).max() == pytest.approx(executed.makespan_s)
 
 
 def test_no_runs():
-    assert Lines.of(Schedule((), 4)).slack(np.zeros(0)).shape == (0,)
+    assert ScheduleGraph.of(Schedule((), 4)).slack(np.zeros(0)).shape == (0,)

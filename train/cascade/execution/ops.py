@@ -10,7 +10,7 @@ from train.cascade.problem import Cascade, Module
 from train.parallel.context.context import ContextParallel
 
 
-class Part(NamedTuple):
+class TensorSpec(NamedTuple):
     """Shape and dtype of a tensor in transit, known to all ranks in advance.
 
     Attributes:
@@ -27,19 +27,19 @@ class Part(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Work(Protocol):
+class CascadeOps(Protocol):
     """Computation of a step's cascades; one object per rank, and all agree except in `source`."""
 
     def owner(self, sample: int) -> int:
         """Return the rank that has read a sample."""
 
-    def wants(self, cascade: Cascade) -> Sequence[Part]:
+    def input_specs(self, cascade: Cascade) -> Sequence[TensorSpec]:
         """Return the inputs of a text or VAE cascade, read by the sample's owner, such as the pixels of each clip.
 
         There are as many as outputs, or none.
         """
 
-    def gives(self, cascade: Cascade) -> Sequence[Part]:
+    def output_specs(self, cascade: Cascade) -> Sequence[TensorSpec]:
         """Return the outputs of a module for the DiT, such as the latents of each clip; none if the DiT makes them.
 
         If the plan has no such cascade, they are stored, and `source` returns them on the owner.

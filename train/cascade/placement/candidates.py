@@ -7,7 +7,7 @@ from train.cascade.placement.topology import Topology
 _SEEDS = 4  # nodes from which a group over several nodes is grown
 
 
-class Sites:
+class CandidateSites:
     """Generator of candidate GPU sets, best kinds first; `levels` ranks them."""
 
     def __init__(self, topology: Topology) -> None:

@@ -9,7 +9,7 @@ from train.cascade.schedule import Run
 _TOGETHER_S = 1e-9  # slack within which GPUs of a finished cascade count as free
 
 
-class Timed(NamedTuple):
+class TimedCascade(NamedTuple):
     """A cascade with a start and a degree, but without GPUs.
 
     Attributes:
@@ -23,7 +23,7 @@ class Timed(NamedTuple):
     degree: int
 
 
-def named(problem: Problem, timed: Iterable[Timed], gpus: Sequence[int]) -> Iterator[Run]:
+def assign_gpus(problem: Problem, timed: Iterable[TimedCascade], gpus: Sequence[int]) -> Iterator[Run]:
     """Assign GPUs to timed cascades and yield their runs.
 
     The cascades must never need more GPUs at a time than exist; then a choice always exists, since GPUs are

@@ -14,8 +14,8 @@ from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, VAECost
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
 from train.cascade.scheduling.check import violations
-from train.cascade.training.clip_costs import Counted, Measured, read_costs
-from train.cascade.training.problem_of import Clip, Shape, problem_of
+from train.cascade.training.clip_costs import MeasuredCosts, NominalCosts, read_costs
+from train.cascade.training.step_problem import BatchShape, ClipShape, problem_of
 from train.config.cascade import CascadeConfig
 from train.models.bundle import Bundle
 
@@ -24,17 +24,17 @@ COSTS = CostModel(
     vae=VAECost(tile_s=0.5, tile_frames=4, tiles_per_picture=1, memory_bytes=7),
     text=TextCost(sample_s=0.25),
 )
-SHORT, LONG = Clip(Bucket(5, 16, 16), 100, True), Clip(Bucket(9, 16, 16), 300, True)
+SHORT, LONG = ClipShape(Bucket(5, 16, 16), 100, True), ClipShape(Bucket(9, 16, 16), 300, True)
 STORED = LONG._replace(pixels=False)
 DEGREES = (1, 2, 4)
 
 
 def problem(*shapes, costs=None, degrees=DEGREES, memory=math.inf):
-    return problem_of(shapes, costs or Measured(COSTS), 4, degrees, memory, 16)
+    return problem_of(shapes, costs or MeasuredCosts(COSTS), 4, degrees, memory, 16)
 
 
 def test_samples_of_a_pack_add_up():
-    found = problem(Shape((SHORT, LONG), False), Shape((SHORT, SHORT), False))
+    found = problem(BatchShape((SHORT, LONG), False), BatchShape((SHORT, SHORT), False))
     dit_SK = found.seconds_SMK[:, Module.DIT]
     assert dit_SK[0, 0] == pytest.approx(0.4 + 1e-6 * (100**2 + 300**2))
     assert dit_SK[1, 0] == pytest.approx(0.2 + 1e-6 * 2 * 100**2)
@@ -43,7 +43,7 @@ def test_samples_of_a_pack_add_up():
 
 
 def test_clips_of_a_vae_are_dealt_out_to_no_more_gpus_than_there_are():
-    found = problem(Shape((SHORT, LONG, SHORT), False), degrees=(1, 2, 3, 4))
+    found = problem(BatchShape((SHORT, LONG, SHORT), False), degrees=(1, 2, 3, 4))
     # Two tiles of a short clip, three of a long one.
     assert found.seconds_SMK[0, Module.VAE].tolist() == [3.5, 2.0, 1.5, math.inf]
     # Beside the states; the encoder alone needs less.
@@ -53,8 +53,8 @@ def test_clips_of_a_vae_are_dealt_out_to_no_more_gpus_than_there_are():
 def test_a_fitted_vae_takes_whole_clips_by_their_size():
     unit = UnitSeconds(fixed_s=1, volume_s=1e-3)
     vae = FittedVAECost(call_s=10, unit=unit, memory_bytes=200, volume_bytes=1)
-    costs = Measured(COSTS.model_copy(update={"vae": vae}))
-    found = problem(Shape((SHORT, LONG, STORED), False), costs=costs, degrees=(1, 2, 4))
+    costs = MeasuredCosts(COSTS.model_copy(update={"vae": vae}))
+    found = problem(BatchShape((SHORT, LONG, STORED), False), costs=costs, degrees=(1, 2, 4))
     volumes = 5 * 16 * 16, 9 * 16 * 16
     slow_s, fast_s = 12 + 1e-3 * sum(volumes), 11 + 1e-3 * volumes[1]
     assert found.seconds_SMK[0, Module.VAE].tolist() == pytest.approx([slow_s, fast_s, math.inf])
@@ -62,35 +62,37 @@ def test_a_fitted_vae_takes_whole_clips_by_their_size():
 
 
 def test_what_is_stored_has_no_cascade():
-    found = problem(Shape((STORED,), False), Shape((SHORT,), True))
+    found = problem(BatchShape((STORED,), False), BatchShape((SHORT,), True))
     assert found.has_SM.tolist() == [[False, False, True], [True, True, True]]
     assert found.seconds_SMK[1, Module.TEXT].tolist() == [0.25, math.inf, math.inf]
 
 
 def test_a_dit_has_no_more_gpus_than_tokens_in_a_frame():
-    tiny = Clip(Bucket(5, 4, 8), 30, False)
-    assert problem(Shape((tiny,), False)).possible_SMK[0, Module.DIT].tolist() == [True, True, False]
-    assert problem(Shape((tiny, tiny), False)).possible_SMK[0, Module.DIT].all()
+    tiny = ClipShape(Bucket(5, 4, 8), 30, False)
+    assert problem(BatchShape((tiny,), False)).possible_SMK[0, Module.DIT].tolist() == [True, True, False]
+    assert problem(BatchShape((tiny, tiny), False)).possible_SMK[0, Module.DIT].all()
 
 
 def test_other_modules_run_alone_where_the_dit_must_not():
-    found = problem(Shape((SHORT,), True), degrees=(2, 4))
+    found = problem(BatchShape((SHORT,), True), degrees=(2, 4))
     assert found.degrees_K.tolist() == [1, 2, 4]
     assert found.possible_SMK[0, Module.DIT].tolist() == [False, True, True]
     assert found.has_SM.all()
 
 
 def test_memory_forces_a_degree():
-    found = problem(Shape((LONG,), False), memory=200)
+    found = problem(BatchShape((LONG,), False), memory=200)
     assert found.possible_SMK[0, Module.DIT].tolist() == [False, False, True]
     with pytest.raises(UsageError, match="fits with no degree"):
-        problem(Shape((LONG,), False), memory=120)
+        problem(BatchShape((LONG,), False), memory=120)
 
 
 def test_without_measurements_operations_decide():
     config = tiny_config()
-    costs = Counted(Bundle(config), config, torch.device("cpu"))
-    found = problem(Shape((SHORT,), False), Shape((LONG, LONG), True), Shape((STORED,), False), costs=costs)
+    costs = NominalCosts(Bundle(config), config, torch.device("cpu"))
+    found = problem(
+        BatchShape((SHORT,), False), BatchShape((LONG, LONG), True), BatchShape((STORED,), False), costs=costs
+    )
     dit_SK = found.seconds_SMK[:, Module.DIT]
     assert dit_SK[1] == pytest.approx(2 * dit_SK[2])
     assert (dit_SK[2] > dit_SK[0]).all()
@@ -106,7 +108,7 @@ def test_without_measurements_operations_decide():
 def test_costs_are_read_from_a_file(tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(COSTS.model_dump_json())
-    assert read_costs(path) == Measured(COSTS)
+    assert read_costs(path) == MeasuredCosts(COSTS)
     path.write_text('{"dit": {"linear_s": -1}}')
     with pytest.raises(UsageError, match=r"costs\.json is no cost model, at dit\.linear_s"):
         read_costs(path)

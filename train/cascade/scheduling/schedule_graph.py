@@ -16,7 +16,7 @@ from train.cascade.scheduling.compiled import compiled
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class ScheduleGraph:
     """Dependency graph of a schedule as flat arrays, indexed like ``schedule.runs``.
 
     Attributes:
@@ -34,7 +34,7 @@ class Lines:
     gpus: int
 
     @classmethod
-    def of(cls, schedule: Schedule) -> "Lines":
+    def of(cls, schedule: Schedule) -> "ScheduleGraph":
         """Build the graph of a schedule."""
         degree_R = [len(run.gpus) for run in schedule.runs]
         return cls(

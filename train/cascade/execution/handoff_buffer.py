@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from train.cascade.execution.channel import Sent
+from train.cascade.execution.channel import PendingSend
 
 
-class Room:
+class HandoffBuffer:
     """Handoff bytes of samples in one rank's memory.
 
     Args:
@@ -20,7 +20,7 @@ class Room:
 
     def __init__(self, sizes: Mapping[int, int], ends: Mapping[int, int], limit: int | None) -> None:
         self._sizes, self._ends, self._limit = sizes, ends, limit
-        self._sent: dict[int, list[Sent]] = {}
+        self._sent: dict[int, list[PendingSend]] = {}
         self._through: set[int] = set()  # samples with no work left but pending sends
         self.used = self.peak = 0
 
@@ -40,7 +40,7 @@ class Room:
         self.used += size
         self.peak = max(self.peak, self.used)
 
-    def sends(self, sample: int, sent: Sent) -> None:
+    def sends(self, sample: int, sent: PendingSend) -> None:
         """Record a pending send of a sample."""
         self._sent[sample].append(sent)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Places
-from train.cascade.online.measured import Measurement
+from train.cascade.online.measurements import Measurement
 
 _ERRORS = 4.0
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from loader.batch import Microbatch, Pack
-from train.cascade.execution.work import Part
+from train.cascade.execution.ops import TensorSpec
 from train.cascade.problem import Cascade, Module
 from train.cascade.training.manifest import Entry, clips_of
 from train.config.run import TrainConfig
@@ -22,8 +22,8 @@ from train.step.squared_errors import of_whole
 from train.step.step_losses import StepLosses
 
 
-class StepWork:
-    """Computation of one training step, as `train.cascade.execution.work.Work`.
+class TrainingOps:
+    """Computation of one training step, as `train.cascade.execution.ops.CascadeOps`.
 
     Args:
         bundle: modules of the run.
@@ -61,11 +61,11 @@ class StepWork:
     def owner(self, sample: int) -> int:
         return self._entries[sample].owner
 
-    def wants(self, cascade: Cascade) -> Sequence[Part]:
+    def input_specs(self, cascade: Cascade) -> Sequence[TensorSpec]:
         """Return all clips for a VAE, nothing for a text encoder: captions are in the manifest."""
         return self._entries[cascade.sample].videos if cascade.module == Module.VAE else ()
 
-    def gives(self, cascade: Cascade) -> Sequence[Part]:
+    def output_specs(self, cascade: Cascade) -> Sequence[TensorSpec]:
         """Return latents of each clip, or contexts of each caption without padding."""
         entry = self._entries[cascade.sample]
         if cascade.module == Module.TEXT:
@@ -112,11 +112,11 @@ class StepWork:
         if first:
             self.reported.append((batch, replace(found, each=found.each.detach())))
 
-    def _latents(self, video: Part) -> Part:
+    def _latents(self, video: TensorSpec) -> TensorSpec:
         if video.dtype.is_floating_point:
-            return Part(video.shape, torch.float32)
+            return TensorSpec(video.shape, torch.float32)
         tokenizer = self._bundle.tokenizer
-        return Part((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
+        return TensorSpec((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
 
     def _contexts(self, entry: Entry, numbers: Sequence[int]) -> list[torch.Tensor]:
         batch, config = entry.batch, self._config
@@ -149,10 +149,10 @@ class StepWork:
         return Given(clean, told)
 
 
-def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[Part]:
+def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[TensorSpec]:
     """Return the context shapes of a text encoder; empty if the DiT's ranks embed words themselves."""
     if isinstance(config.text, HashedTextConfig):
         return []
     dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
     lengths = bundle.text.lengths(captions_of(batch.captions, dropped))
-    return [Part((length, bundle.text.width), torch.float32) for length in lengths]
+    return [TensorSpec((length, bundle.text.width), torch.float32) for length in lengths]

@@ -5,13 +5,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from train.cascade.online.correction import Correction
-from train.cascade.planners.plan import Plan
+from train.cascade.planners.plan import CascadePlan
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
-from train.cascade.training.problem_of import Shape
+from train.cascade.training.step_problem import BatchShape
 
 
-class Planned(NamedTuple):
+class PlacedPlan(NamedTuple):
     """Plan of a step.
 
     Attributes:
@@ -20,43 +20,43 @@ class Planned(NamedTuple):
         problem: planning problem by the cost model, without online corrections.
     """
 
-    plan: Plan
+    plan: CascadePlan
     placed: Schedule
     problem: Problem
 
 
-Planner = Callable[[Sequence[Shape], int, Correction], Planned]
+Planner = Callable[[Sequence[BatchShape], int, Correction], PlacedPlan]
 """Planner of a step from its microbatches, its number and the correction: a pure function, identical on every rank."""
 
 
 class _Wanted(NamedTuple):
-    shapes: tuple[Shape, ...]
+    shapes: tuple[BatchShape, ...]
     step: int
 
 
-class Ahead:
+class PlanPrefetcher:
     """Planner with prefetch in a thread; ranks may prefetch unequally, since prefetched plans are no different.
 
     Args:
         planner: planner of one step.
 
     Attributes:
-        steps: number of steps planned since the last `told`.
-        ahead: number of those steps whose plan was prefetched.
+        steps: number of steps planned since the last `summary`.
+        prefetched: number of those steps whose plan was prefetched.
     """
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._thread = ThreadPoolExecutor(1, "plans")
-        self._coming: tuple[_Wanted, Future[Planned]] | None = None
-        self.steps = self.ahead = 0
+        self._coming: tuple[_Wanted, Future[PlacedPlan]] | None = None
+        self.steps = self.prefetched = 0
 
-    def begin(self, shapes: Sequence[Shape], step: int, found: Correction) -> None:
+    def begin(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> None:
         """Start to plan a coming step."""
         wanted = _Wanted(tuple(shapes), step)
         self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
 
-    def take(self, shapes: Sequence[Shape], step: int, found: Correction) -> Planned:
+    def take(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> PlacedPlan:
         """Return the prefetched plan of a step, or plan it now.
 
         Args:
@@ -68,12 +68,12 @@ class Ahead:
         self._coming = None
         self.steps += 1
         if coming is not None and coming[0] == wanted:
-            self.ahead += 1
+            self.prefetched += 1
             return coming[1].result()
         return self._planner(*wanted, found)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the number of prefetched plans since the last call, as a log line."""
-        steps, ahead = self.steps, self.ahead
-        self.steps = self.ahead = 0
+        steps, ahead = self.steps, self.prefetched
+        self.steps = self.prefetched = 0
         return f"{ahead} of {steps} steps planned ahead"
