@@ -1,13 +1,14 @@
-"""What is done already, kept beside the dataset: entries of stages, staged clips, arrays.
+"""Record of finished work, kept beside the dataset: entries of stages, staged clips, arrays.
 
-An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of what was worked on. So
-another prompt asks for other captions and leaves the clips alone, and a threshold, which is no stage, asks for
-nothing. Workers write entries one by one; the driver packs them, so that a restart reads a few large files.
+An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of its input. Another prompt
+therefore gives new captions and keeps the clips; a threshold is no stage and repeats nothing. Workers write entries
+one by one; the driver packs them, so that a restart reads a few large files.
 """
 
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import zipfile
 import zlib
@@ -15,14 +16,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.records import Row
+from curate.records import to_json
 from loader.errors import RunError, first_line
 from loader.storage.base import Storage
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Stored = TypeVar("Stored")
+Values = Mapping[str, object]
+"""A JSON object."""
 
 LEDGER = ".ledger/"
 MAX_PACK_BYTES = 1 << 30
@@ -30,94 +38,120 @@ MAX_PACK_BYTES = 1 << 30
 _PACK_ABOVE = 256  # loose entries a restart may as well read one by one
 _READERS = 16
 _BROKEN = (ValueError, RecursionError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile)
-"""What damaged JSON, gzip and .npz raise."""
+"""Exceptions that damaged JSON, gzip and .npz raise."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Entry of a pack."""
+
+    identity: str
+    values: Values
+
+    def line(self) -> str:
+        return json.dumps({"id": self.identity, "row": self.values}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger in a dataset's place. Every write appears whole or not at all and may be repeated.
+    """The ledger of a dataset. Every write is atomic and may be repeated.
 
     Attributes:
-        storage: of the dataset.
+        storage: Storage of the dataset.
     """
 
     storage: Storage
 
-    def close(self, stage: str, fingerprint: str, identity: str, row: Row) -> None:
-        """Says that a stage is done with something, and what came of it (JSON values)."""
+    def close(self, stage: str, fingerprint: str, identity: str, record: "DataclassInstance") -> None:
+        """Record that a stage finished one item, and its result."""
         path = f"{_folder(stage, fingerprint)}{identity}.json"
-        self.storage.write(path, json.dumps(row, ensure_ascii=False).encode())
+        self.storage.write(path, json.dumps(to_json(record), ensure_ascii=False).encode())
 
-    def closed(self, stage: str, fingerprint: str) -> dict[str, Row]:
-        """All that a stage has closed under a configuration, by identity; a later entry replaces a former one."""
+    def closed(self, stage: str, fingerprint: str, decode: Callable[[Values], Stored]) -> dict[str, Stored]:
+        """Return everything a stage finished under a configuration, by identity; later entries replace earlier ones.
+
+        Args:
+            stage: Name of the stage.
+            fingerprint: Digest of its configuration.
+            decode: Record of a JSON object, such as `curate.records.source_summary`.
+
+        Raises:
+            RunError: an entry is damaged.
+        """
         packs, loose = self._listed(stage, fingerprint)
-        entries: dict[str, Row] = {}
+        found: dict[str, Stored] = {}
         for path in packs:
-            for entry in self._packed(path):
-                entries[entry["id"]] = entry["row"]
+            entries = self._packed(path)
+            with self._intact(path):
+                found.update((entry.identity, decode(entry.values)) for entry in entries)
+
+        def read(path: str) -> Stored:
+            data = self.storage.read(path)
+            with self._intact(path):
+                return decode(_object(json.loads(data)))
+
         with ThreadPoolExecutor(_READERS) as readers:
-            rows = readers.map(self._loose, loose)
-            entries.update(zip(map(_identity, loose), rows, strict=True))
-        return entries
+            found.update(zip(map(_identity, loose), readers.map(read, loose), strict=True))
+        return found
 
     def pack(self, stage: str, fingerprint: str) -> None:
-        """Merges loose entries into one file when there are many. Only while nobody writes entries."""
+        """Merge loose entries into one file when there are many. Only while nobody writes entries."""
         packs, loose = self._listed(stage, fingerprint)
         if len(loose) <= _PACK_ABOVE:
             return
-        lines = [
-            json.dumps({"id": identity, "row": row}, ensure_ascii=False)
-            for identity, row in sorted(self.closed(stage, fingerprint).items())
-        ]
+        entries = sorted(self.closed(stage, fingerprint, dict).items())
         number = 1 + max((int(_identity(path)) for path in packs), default=-1)
         path = f"{_folder(stage, fingerprint)}packed/{number:06d}.jsonl"
-        self.storage.write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+        self._write_pack(path, itertools.starmap(_Entry, entries))
         for old in (*packs, *loose):
             self.storage.delete(old)
 
     def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
-        """Removes the entries whose identity ``gone`` names, packed ones too."""
+        """Remove the entries whose identity ``gone`` accepts, packed ones too."""
         packs, loose = self._listed(stage, fingerprint)
         for path in packs:
             packed = self._packed(path)
-            left = [entry for entry in packed if not gone(entry["id"])]
+            left = [entry for entry in packed if not gone(entry.identity)]
             if len(left) < len(packed):
-                lines = (json.dumps(entry, ensure_ascii=False) for entry in left)
-                self.storage.write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+                self._write_pack(path, left)
         for path in loose:
             if gone(_identity(path)):
                 self.storage.delete(path)
 
     def fingerprints(self, stage: str) -> list[str]:
-        """Configurations under which a stage has entries."""
+        """Return the configurations under which a stage has entries."""
         start = f"{LEDGER}{stage}/"
         return sorted({item.path[len(start) :].split("/", 1)[0] for item in self.storage.list(start)})
 
     def write_clip(self, clip_id: str, data: bytes) -> None:
-        """Stages an encoded clip."""
+        """Stage an encoded clip."""
         self.storage.write(_clip_path(clip_id), data)
 
     def read_clip(self, clip_id: str) -> bytes:
-        """A staged clip; FileNotFoundError when it lies in no more than a shard."""
+        """Return a staged clip.
+
+        Raises:
+            FileNotFoundError: it is not staged (any more).
+        """
         return self.storage.read(_clip_path(clip_id))
 
     def staged_clips(self) -> set[str]:
-        """Identities of all staged clips."""
+        """Return the identities of all staged clips."""
         return {_identity(item.path) for item in self.storage.list(f"{LEDGER}clips/")}
 
     def drop_clips(self, clip_ids: Iterable[str]) -> None:
-        """Removes staged clips; those that are gone already are no error."""
+        """Remove staged clips; those that are gone already are no error."""
         with ThreadPoolExecutor(_READERS) as writers:
             list(writers.map(lambda clip_id: self.storage.delete(_clip_path(clip_id)), clip_ids))
 
     def write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps arrays beside an entry, under a name of their own."""
+        """Write arrays beside an entry, under a name of their own."""
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         self.storage.write(_arrays_path(name), buffer.getvalue())
 
     def read_arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """Arrays by key; empty when there are none."""
+        """Return arrays by key; empty when there are none."""
         try:
             data = self.storage.read(_arrays_path(name))
         except FileNotFoundError:
@@ -126,11 +160,11 @@ class Ledger:
             return dict(arrays)
 
     def array_names(self) -> list[str]:
-        """Names under which arrays are kept."""
+        """Return the names under which arrays are kept."""
         return sorted(_identity(item.path) for item in self.storage.list(f"{LEDGER}arrays/"))
 
     def many_arrays(self, names: Iterable[str]) -> Iterator[dict[str, NDArray[Any]]]:
-        """`read_arrays` of each name, in order, several at a time."""
+        """Yield `read_arrays` of each name, in order, several at a time."""
         with ThreadPoolExecutor(_READERS) as readers:
             yield from readers.map(self.read_arrays, names)
 
@@ -147,11 +181,11 @@ class Ledger:
                 self.write_arrays(name, left)
 
     def write_note(self, name: str, value: Any) -> None:
-        """Keeps a JSON value for people and later runs: the configuration, the status, measured rates."""
+        """Write a JSON value for people and later runs: the configuration, the status, measured rates."""
         self.storage.write(f"{LEDGER}{name}.json", json.dumps(value, indent=1, ensure_ascii=False).encode())
 
     def read_note(self, name: str) -> Any:
-        """The value, or None."""
+        """Return a JSON value, or None."""
         path = f"{LEDGER}{name}.json"
         try:
             data = self.storage.read(path)
@@ -160,25 +194,21 @@ class Ledger:
         with self._intact(path):
             return json.loads(data)
 
-    def _loose(self, path: str) -> Row:
+    def _packed(self, path: str) -> list[_Entry]:
         data = self.storage.read(path)
         with self._intact(path):
-            row = json.loads(data)
-            if not isinstance(row, dict):
-                raise ValueError("it is no JSON object")
-            return row
-
-    def _packed(self, path: str) -> list[dict[str, Any]]:
-        data = self.storage.read(path)
-        with self._intact(path):
-            entries = [json.loads(line) for line in gzip.decompress(data).splitlines()]
-            if any(not isinstance(one, dict) or set(one) != {"id", "row"} for one in entries):
+            entries = [_object(json.loads(line)) for line in gzip.decompress(data).splitlines()]
+            if any(set(one) != {"id", "row"} for one in entries):
                 raise ValueError("it holds something else than entries")
-            return entries
+            return [_Entry(str(one["id"]), _object(one["row"])) for one in entries]
+
+    def _write_pack(self, path: str, entries: Iterable[_Entry]) -> None:
+        lines = "\n".join(entry.line() for entry in entries)
+        self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
 
     @contextmanager
     def _intact(self, path: str) -> Iterator[None]:
-        """Turn what damaged bytes raise into words."""
+        """Raise a `RunError` in words where damaged bytes raise something else."""
         try:
             yield
         except _BROKEN as error:
@@ -194,9 +224,15 @@ class Ledger:
 
 
 def digest(*parts: object) -> str:
-    """An identity made of texts and JSON values."""
+    """Return an identity made of texts and JSON values."""
     text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _object(value: object) -> Values:
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _folder(stage: str, fingerprint: str) -> str:

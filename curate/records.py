@@ -1,46 +1,62 @@
-"""The plain record that travels through the stages: one span of one source, or one source without any."""
+"""Records that curation stores, and the one place that turns them into JSON and back.
 
+In memory and between processes they are frozen objects. On disk, in the ledger, they are JSON objects with the same
+names in the same order.
+"""
+
+import base64
 import hashlib
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-Row = dict[str, Any]
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+
+from curate.caption.types import Caption
+from curate.models.clip_frames import Fault
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One span and what became of it so far. All fields are plain values, so that any runner can carry it.
+    """One span of a source and its state so far, or a source that gave no span.
 
     Attributes:
-        source: URI as the input spelled it.
-        part: place of this record among the source's records, from 0.
-        parts: how many records the source has.
-        start_s: seconds after the source's first frame; None when the source gave no span.
-        end_s: as ``start_s``.
+        source: URI, spelled as in the input.
+        part: Index of this record among the records of its source, from 0.
+        parts: Number of records of the source.
+        start_s: Start of the span in seconds after the source's first frame; None when the source gave no span.
+        end_s: End of the span, likewise.
         state: "kept", "filtered", "duplicate" or "failed".
-        stage: which stage decided the state.
-        reason: in words; empty when kept.
-        score: the number a filter decided on.
-        threshold: what it was compared with.
-        duplicate_of: key of the sample kept in its place.
-        key: of the clip; only when one was cut.
-        source_sha256: of the source's bytes.
-        attributes: what the input list said of the source.
-        frames: of the clip.
-        fps: of the clip.
-        height: of the clip, pixels.
-        width: of the clip, pixels.
+        stage: Stage that decided the state.
+        reason: The decision in words; empty when kept.
+        score: Score that a filter compared.
+        threshold: Threshold it was compared with.
+        duplicate_of: Key of the sample that is kept instead.
+        key: Key of the clip; None where none was cut.
+        source_sha256: SHA-256 of the source's bytes.
+        attributes: Columns of the input list, such as "licence".
+        frames: Number of frames of the clip.
+        fps: Frame rate of the clip.
+        height: Height of the clip in pixels.
+        width: Width of the clip in pixels.
         duration_s: frames / fps.
-        audio: codec of the sound track, or "none".
-        caption: text, or "".
-        caption_source: where it comes from.
-        caption_provenance: of a model's caption.
-        text_tokens: words of the caption.
-        scores: by name.
+        audio: Codec of the sound track, or "none".
+        caption: Text, or "".
+        caption_source: Origin of the caption, see `curate.caption.types.Caption`.
+        caption_provenance: Model, prompt and seeds of a model's caption.
+        text_tokens: Number of words of the caption.
+        scores: Scores by name.
         split: "train" or "val".
-        bin: group of shapes that share shards.
-        sha256: of the clip's bytes.
-        clip_bytes: size of the clip.
+        bin: Group of shapes that share shards.
+        sha256: SHA-256 of the clip's bytes.
+        clip_bytes: Size of the clip.
     """
 
     source: str
@@ -75,26 +91,136 @@ class Record:
 
     @property
     def clip_id(self) -> str:
-        """Names the clip's bytes: the same span of the same source, encoded the same way."""
+        """Identity of the clip's bytes: equal for the same span of the same source, encoded in the same way."""
         return f"{self.key}-{self.sha256[:16]}"
 
-    def to_row(self) -> Row:
-        """Its fields by name."""
-        return asdict(self)
+    def columns(self, names: Iterable[str]) -> dict[str, object]:
+        """Return the named fields, as a row of a table of the dataset."""
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """Ledger entry of one source: all its records, and the totals of its pass.
+
+    Attributes:
+        records: One for each span in order, or a single one without a span.
+        cpu_s: Processor seconds of the pass; None for a source that failed, as are the next two.
+        tags: Text that the container holds, by tag.
+        pixel_s: Pixels of a frame times the duration in seconds.
+        seconds: Wall time of the pass.
+    """
+
+    records: tuple[Record, ...]
+    cpu_s: float | None = None
+    tags: dict[str, str] | None = None
+    pixel_s: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PackedArray:
+    """An array as JSON values.
+
+    Attributes:
+        dtype: Type of the elements, in numpy's notation.
+        shape: Sizes.
+        data: Elements in C order, base64.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: str
 
     @staticmethod
-    def from_row(row: Row) -> "Record":
-        """The record in a row, other columns left aside."""
-        return Record(**{name: row[name] for name in FIELDS if name in row})
+    def of(array: "NDArray[np.generic]") -> "PackedArray":
+        """Pack an array."""
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        return PackedArray(array.dtype.str, array.shape, data)
+
+    @property
+    def array(self) -> "NDArray[np.generic]":
+        """The array; it cannot be written to."""
+        flat = np.frombuffer(base64.b64decode(self.data), np.dtype(self.dtype))
+        return flat.reshape(self.shape)
 
 
-FIELDS = tuple(item.name for item in fields(Record))
+@dataclass(frozen=True)
+class ClipScores:
+    """Scores of a clip, by name."""
+
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ClipEmbedding:
+    """Video embedding of a clip, and the aesthetic score where it was asked for."""
+
+    embedding: PackedArray
+    scores: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class TextEmbedding:
+    """Embedding of a caption, which lies among the arrays of the ledger.
+
+    Attributes:
+        tokens: Number of tokens.
+        arrays: Name in the ledger.
+        sha256: Digest of the array as an .npy file.
+    """
+
+    tokens: int
+    arrays: str
+    sha256: str
+
+
+ClipResult = Fault | Caption | ClipEmbedding | TextEmbedding | ClipScores
+"""Result of one stage for one clip. In JSON each kind is known by its first field."""
+
+_CLIP_RESULT: TypeAdapter[ClipResult] = TypeAdapter(Annotated[ClipResult, Field(union_mode="left_to_right")])
+
+
+class _Adapters(dict[type, TypeAdapter[Any]]):
+    """Adapters by type, made at their first use."""
+
+    def __missing__(self, kind: type) -> TypeAdapter[Any]:
+        return self.setdefault(kind, TypeAdapter(kind))
+
+
+_ADAPTERS = _Adapters()
+
+
+def to_json(record: "DataclassInstance") -> dict[str, object]:
+    """Return the JSON object of a record: fields by name, without those of its own that are None."""
+    values = _ADAPTERS[type(record)].dump_python(record, by_alias=True)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def from_json(kind: type[Stored], values: Mapping[str, object]) -> Stored:
+    """Return the record of a JSON object or of a table's row; other columns are ignored.
+
+    Raises:
+        ValueError: a field is missing or of another type.
+    """
+    found: Stored = _ADAPTERS[kind].validate_python(values)
+    return found
+
+
+def source_summary(values: Mapping[str, object]) -> SourceSummary:
+    """Return the summary of a JSON object; see `from_json`."""
+    return from_json(SourceSummary, values)
+
+
+def clip_result(values: Mapping[str, object]) -> ClipResult:
+    """Return the result of a JSON object, of whichever kind; see `from_json`."""
+    return _CLIP_RESULT.validate_python(values)
 
 
 def clip_key(source_sha256: str, start_s: float, end_s: float) -> str:
-    """The key of a sample: from the content of its source and its span (microseconds), never from a path.
+    """Return the key of a sample: a digest of its source's content and its span in microseconds, never of a path.
 
-    Being a digest it also spreads the clips of one source over the shards.
+    Digests spread the clips of one source over the shards.
     """
     span = f"{source_sha256}:{round(start_s * 1e6)}:{round(end_s * 1e6)}"
     return hashlib.sha256(span.encode()).hexdigest()[:20]

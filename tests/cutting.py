@@ -3,7 +3,7 @@
 import io
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,5 +115,5 @@ def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Rec
     ledger = Ledger(open_storage(out))
     work = CutSource(config, StorageConfig(), ledger, fingerprint(config))
     (source,) = list_sources([str(path)], StorageConfig())
-    records = [Record.from_row(row["record"]) for row in work(asdict(source)) if "record" in row]
+    records = work(source).records
     return [(record, ledger.read_clip(record.clip_id) if record.sha256 else b"") for record in records]

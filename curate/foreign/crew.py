@@ -1,4 +1,4 @@
-"""Reading tars side by side, each in a child process that a damaged video may take along."""
+"""Parallel reading of tars, each in a child process that a damaged video may kill."""
 
 import tempfile
 import threading
@@ -9,19 +9,19 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from curate.foreign.tar import read_tar
+from curate.foreign.tar import TarTask, read_tar
 from curate.frames.child_process import Isolated, Poisoned
 from loader.errors import RunError
 from loader.storage import ObjectInfo, Storage
 
 _MAX_SILENCE_S = 600.0
-_DEATHS_OF_A_SAMPLE = 2  # the first may be anybody's fault
+_DEATHS_OF_A_SAMPLE = 2  # the first may have another cause
 _DEATHS_WITHOUT_A_SAMPLE = 3
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far the reading is: tars and bytes, those of earlier runs too, and the tar that was finished last."""
+class TarProgress:
+    """Finished tars and bytes, those of earlier runs too, and the tar that was finished last."""
 
     done: int
     total: int
@@ -36,45 +36,45 @@ def read_tars(
     todo: Sequence[ObjectInfo],
     found: Sequence[ObjectInfo],
     workers: int,
-    progress: Callable[[Progress], None],
+    progress: Callable[[TarProgress], None],
 ) -> None:
-    """Reads the tars ``todo``, and writes down what each holds (``curate.foreign.tar``).
+    """Read the tars ``todo``, and write the table of each (`curate.foreign.tar`).
 
     Args:
-        tars: where they lie.
-        place: where it is written down.
-        todo: those to read.
-        found: all, for the progress.
-        workers: processes.
-        progress: called after each tar.
+        tars: Storage of the tars.
+        place: Storage of the tables.
+        todo: Tars to read.
+        found: All tars, for the progress.
+        workers: Number of processes.
+        progress: Called after each tar.
 
     Raises:
         RunError: one cannot be read, or changed meanwhile.
     """
     total_bytes = sum(info.size for info in found)
     done, done_bytes = len(found) - len(todo), total_bytes - sum(info.size for info in todo)
-    progress(Progress(done, len(found), done_bytes, total_bytes))
-    crew = _Crew(tars, place, workers)
+    progress(TarProgress(done, len(found), done_bytes, total_bytes))
+    children = _Children(tars, place, workers)
     with ThreadPoolExecutor(workers) as pool:
         try:
-            running = {pool.submit(crew.read, info): info for info in todo}
+            running = {pool.submit(children.read, info): info for info in todo}
             while running:
                 finished, _ = wait(running, return_when=FIRST_EXCEPTION, timeout=0.5)
                 for future in finished:
                     info = running.pop(future)
                     future.result()
                     done, done_bytes = done + 1, done_bytes + info.size
-                    progress(Progress(done, len(found), done_bytes, total_bytes, info.path))
+                    progress(TarProgress(done, len(found), done_bytes, total_bytes, info.path))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            crew.stop()
+            children.stop()
             while not all(future.done() for future in running):
                 time.sleep(0.1)
-                crew.stop()  # a child may just have been starting
+                children.stop()  # a child may just have been starting
 
 
-class _Crew:
-    """Child processes, as many as there are workers, and what they were at when they died."""
+class _Children:
+    """Child processes, one per worker, and the samples they were at when they died."""
 
     def __init__(self, tars: Storage, place: Storage, workers: int) -> None:
         self._tars, self._place = tars, place
@@ -83,7 +83,7 @@ class _Crew:
         self._stopped = threading.Event()
 
     def read(self, info: ObjectInfo) -> None:
-        """Reads a tar; samples that kill the process are left out.
+        """Read a tar; samples that kill the process are left out.
 
         Raises:
             RunError: it cannot be read.
@@ -95,18 +95,11 @@ class _Crew:
         finally:
             self._idle.append(child)
 
-    def _try(self, child: Isolated, info: ObjectInfo, at: Path) -> None:
+    def _try(self, child: Isolated[TarTask, None], info: ObjectInfo, at: Path) -> None:
         deaths: Counter[int | None] = Counter()
         doubted: dict[int, str] = {}
         while not self._stopped.is_set():
-            task = {
-                "tars": self._tars,
-                "out": self._place,
-                "path": info.path,
-                "doubted": doubted,
-                "at": str(at),
-            }
-            result = child(task)
+            result = child(TarTask(self._tars, info.path, self._place, doubted, at))
             if not isinstance(result, Poisoned):
                 return
             place = int(at.read_bytes() or -1)
@@ -117,7 +110,7 @@ class _Crew:
                 raise RunError(f"{self._tars.uri(info.path)} cannot be read: {result.reason}")
 
     def stop(self) -> None:
-        """Ends all children, at work or not."""
+        """End all children, at work or not."""
         self._stopped.set()
         for child in self._all:
             child.close()

@@ -1,4 +1,4 @@
-"""What the media of a sample is, from its bytes: frames counted, the size a viewer sees, seconds."""
+"""Probe of a sample's media from its bytes: frames counted, displayed size, duration."""
 
 import io
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from loader.dataset.tars.media import FORMATS
 from loader.dataset.tars.orientation import turn_of
 
 PROBE_VERSION = 2
-"""Counts up when the same bytes would give other values; tars looked at by older code are then read again."""
+"""Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
 """A picture counts as one frame of a video of this rate, so that frames = seconds x rate holds for it too."""
@@ -27,15 +27,15 @@ _VP8_SHOWN = 0x10
 
 @dataclass(frozen=True)
 class Media:
-    """What a decoder will show.
+    """Media of a sample as decoders show it.
 
     Attributes:
-        frames: that are shown.
-        fps: per second, on average.
-        height: pixels, upright and with square pixels.
-        width: pixels, likewise.
+        frames: Number of frames that are shown.
+        fps: Average frame rate.
+        height: Height in pixels, upright and with square pixels.
+        width: Width in pixels, likewise.
         duration_s: frames / fps.
-        audio: codec of the first sound track, or "none".
+        audio: Codec of the first sound track, or "none".
     """
 
     frames: int
@@ -47,7 +47,7 @@ class Media:
 
 
 def probe(data: bytes | memoryview) -> Media:
-    """Reads all packets of a video or picture, and decodes one frame of it.
+    """Read all packets of a video or picture, and decode one frame of it.
 
     Raises:
         SourceError: no container of ``loader.dataset.tars.media`` can be read, no frame can be decoded, or fewer
@@ -76,7 +76,7 @@ def probe(data: bytes | memoryview) -> Media:
 
 @dataclass
 class _Times:
-    """Counts of packets, and the span they cover in seconds."""
+    """Number of packets, and the span they cover in seconds."""
 
     promised: int
     packets: int = 0
@@ -96,7 +96,7 @@ class _Times:
             self.last_s = max(self.last_s, end_s)
 
     def rate(self, stated: Fraction | None) -> float:
-        """The stated rate where the time stamps agree with it, else frames over the span they cover."""
+        """Return the stated rate where the time stamps agree with it, else frames over the span they cover."""
         span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
         counted = self.shown / span_s if span_s > 0 else 0.0
         if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 import pyarrow.compute as pc
 
-from curate.foreign.crew import Progress, read_tars
+from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
 from curate.foreign.tar import NOTES, note_path
 from loader.dataset.foreign import TarIndex, publish_foreign
@@ -29,12 +29,12 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Indexed:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
-        manifest: of the dataset.
-        tars_read: by this run.
-        notes: sentences a person should read: damaged tars, files of somebody else that were left alone.
+        manifest: Manifest of the dataset.
+        tars_read: Number of tars read by this run.
+        notes: Sentences for the person who runs this: damaged tars, files of others that were left alone.
     """
 
     manifest: Manifest
@@ -48,29 +48,29 @@ def index_tars(
     shards: str | None = None,
     workers: int | None = None,
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[TarProgress], None] = lambda _: None,
 ) -> Indexed:
-    """Makes the WebDataset tars below ``uri`` a dataset; the same call finishes an interrupted run.
+    """Make the WebDataset tars below ``uri`` a dataset; the same call finishes an interrupted run.
 
     Each tar is read once. A later call reads the tars that are new or changed and publishes the next revision.
 
     Args:
-        uri: folder or S3 prefix of the tars.
-        out: folder or S3 prefix of the index; None for ``uri``.
-        shards: pattern of the tars' paths below ``uri``, where ``*`` stands for any characters; None for all.
-        workers: processes; None for one per processor.
-        config: of both storages.
-        progress: called after each tar.
+        uri: Folder or S3 prefix of the tars.
+        out: Folder or S3 prefix of the index; None for ``uri``.
+        shards: Pattern of the tars' paths below ``uri``, where ``*`` stands for any characters; None for all.
+        workers: Number of processes; None for one per processor.
+        config: Configuration of both storages.
+        progress: Called after each tar.
 
     Raises:
-        UsageError: there are no tars, or packed ones; or files stand where the index shall be written.
-        RunError: the environment failed; what was read is kept for the next run.
+        UsageError: there are no tars, or compressed ones; or other files are where the index would be written.
+        RunError: the environment failed; tables of tars are kept for the next run.
     """
     # A tar is read once and forward; blocks that were read need no place on disk.
     tars = open_storage(uri, config.model_copy(update={"cache_mib": 0}))
     place = tars if out is None else open_storage(out, config)
     beside = place.root == tars.root
-    if not beside:  # what readers of the index may not follow is told before tars are read
+    if not beside:  # refuse a place that readers of the index may not follow before tars are read
         open_storage(tars.root, config, place.uri(MANIFEST))
     with leased(place, "reelweave index") as held:
         return _index(tars, held, beside, shards, workers or os.cpu_count() or 1, progress)
@@ -82,7 +82,7 @@ def _index(
     beside: bool,
     shards: str | None,
     workers: int,
-    progress: Callable[[Progress], None],
+    progress: Callable[[TarProgress], None],
 ) -> Indexed:
     """Index as the holder of the place's lease."""
     foreign = Foreign(uri=None if beside else tars.root)
@@ -108,7 +108,7 @@ def _index(
 
 
 def choose(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[ObjectInfo]:
-    """The tars among the objects of a place, by path.
+    """Return the tars among the objects of a storage, by path.
 
     Raises:
         UsageError: there are none, or packed ones.
@@ -131,7 +131,7 @@ def choose(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[
 
 
 def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest | None, bool]:
-    """The manifest of an earlier run, and whether ``.nv-meta`` is ours to write; files of others are not replaced.
+    """Return the manifest of an earlier run, and whether we write ``.nv-meta``; files of others are not replaced.
 
     Raises:
         UsageError: the place holds something else already.
@@ -159,7 +159,7 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
 
 
 def _known(place: Storage, found: Sequence[ObjectInfo]) -> dict[str, TarIndex]:
-    """What is known of tars that are still the same."""
+    """Return the tables of tars that are still the same."""
 
     def read(info: ObjectInfo) -> TarIndex | None:
         try:
@@ -182,7 +182,7 @@ def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:
 
 
 def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
-    """Sentences on what a person may have expected otherwise: names of samples, and captions that are missing."""
+    """Return sentences on surprises: qualified names of samples, repeated keys, captions that are missing."""
     found = []
     qualified = [entry for entry in manifest.shards if entry.qualified]
     if qualified:
@@ -206,7 +206,7 @@ def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
 
 
 def _without_caption(tar: TarIndex) -> list[str]:
-    """Keys of the usable samples of a tar that have a .txt or .json, but no caption."""
+    """Return the keys of the usable samples of a tar that have a .txt or .json, but no caption."""
     rows = tar.table.filter((pc.field("reason") == "") & (pc.field("caption_source") == "none"))
     columns = zip(rows.column("key").to_pylist(), rows.column("members").to_pylist(), strict=True)
     return [key for key, listed in columns if any(one["suffix"] in ("txt", "json") for one in listed)]

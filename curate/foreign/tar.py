@@ -1,12 +1,12 @@
-"""One pass over one tar: every sample's row, written beside the dataset in one file."""
+"""One pass over one tar: every sample's row of the index, written beside the dataset in one file."""
 
 import hashlib
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,55 +25,69 @@ from loader.text import count_tokens
 NOTES = ".reelweave-index/"
 _ROWS_AT_ONCE = 4096  # a table of rows takes a tenth of their memory as objects
 
-_SIGN_EVERY_S = 5.0
+_HEARTBEAT_S = 5.0
 
 
 def note_path(tar: str) -> str:
-    """Where what is known of a tar stands."""
+    """Return the path of the table of a tar."""
     return f"{NOTES}{tar}.parquet"
 
 
-def read_tar(task: Row) -> Iterator[Row]:
-    """Looks at every sample of a tar, once, and writes down what it is.
+@dataclass(frozen=True)
+class TarTask:
+    """A tar to read.
 
-    Works in a child process: before each sample is looked at, its offset is written to a file, so that whoever
-    started the process knows which sample killed it.
+    Attributes:
+        tars: Storage of the tar.
+        path: Path of the tar.
+        out: Storage of the tables.
+        doubted: Reason by offset of each sample that is not probed.
+        at: File for the offset of the sample in work.
+    """
 
-    Args:
-        task: "tars" and "out" (storages), "path", "doubted" (sample offset to why it is not looked at) and
-            "at" (path of that file).
+    tars: Storage
+    path: str
+    out: Storage
+    doubted: Mapping[int, str]
+    at: Path
+
+
+def read_tar(task: TarTask) -> Iterator[None]:
+    """Probe every sample of a tar, once, and write the table of the tar.
+
+    This runs in a child process. Before a sample is probed its offset is written to a file, so that the parent
+    knows which sample killed the child.
 
     Yields:
-        A sign of life now and then.
+        A heartbeat now and then.
 
     Raises:
         RunError: the tar is gone, changed meanwhile, or cannot be read.
     """
-    tars: Storage = task["tars"]
-    path: str = task["path"]
+    tars, path = task.tars, task.path
     before = tars.stat(path)
     if before is None:
         raise RunError(f"{tars.uri(path)} is gone; run the same command again")
     parts, rows = [TAR_TABLE.empty_table()], []
     quiet_until = 0.0
-    with tars.open(path) as file, Path(task["at"]).open("wb") as at:
+    with tars.open(path) as file, task.at.open("wb") as at:
         scan = TarScan(file)
         for sample in scan:
             os.pwrite(at.fileno(), b"%20d" % sample.offset, 0)
-            rows.append(_row(sample, path, task["doubted"].get(sample.offset, "")))
+            rows.append(_row(sample, path, task.doubted.get(sample.offset, "")))
             if len(rows) == _ROWS_AT_ONCE:
                 parts.append(to_table(rows, TAR_TABLE))
                 rows = []
             if time.monotonic() > quiet_until:
-                quiet_until = time.monotonic() + _SIGN_EVERY_S
-                yield {}
+                quiet_until = time.monotonic() + _HEARTBEAT_S
+                yield
         at.truncate(0)
     after = tars.stat(path)
     if after is None or after.version != before.version or scan.size != before.size:
         raise RunError(f"{tars.uri(path)} changed while it was read; run the same command again")
     table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
     found = TarIndex(path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table)
-    task["out"].write(note_path(path), found.to_bytes())
+    task.out.write(note_path(path), found.to_bytes())
 
 
 def _row(sample: TarSample, path: str, doubt: str) -> Row:
@@ -96,8 +110,8 @@ def _row(sample: TarSample, path: str, doubt: str) -> Row:
         return {**row, "reason": str(error)}
 
 
-def _described(region: bytes) -> dict[str, Any]:
-    """The columns that say what a sample is."""
+def _described(region: bytes) -> Row:
+    """Return the columns that describe a sample."""
     _, members = read_sample(region)
     suffix = media_suffix(members)
     if suffix is None:

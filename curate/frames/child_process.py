@@ -1,7 +1,7 @@
-"""Child processes for untrusted video, so that a crash or a hang of a decoder ends the child alone.
+"""Child processes for untrusted video: a decoder that crashes or hangs costs its own task and nothing else.
 
-A child is started once and processes one row after the other. When it dies or exceeds the time limit, the row
-is retried in a new child. A row that fails every attempt is given up with a reason.
+A child is started once and serves one task after the other. When it dies or sends nothing for too long, the task is
+tried again in a new child; a task that fails every time is given up with a reason.
 """
 
 import ctypes
@@ -14,11 +14,13 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from curate.frames.memory import give_back
-from curate.records import Row
 from loader.errors import RunError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 _PR_SET_PDEATHSIG = 1
 _STARTS = 3
@@ -27,31 +29,31 @@ _STARTUP_S = 300.0  # time for imports on an overloaded machine
 
 @dataclass(frozen=True)
 class Poisoned:
-    """Reason why a row was given up: it crashed or hung every process that worked on it."""
+    """A task that killed or hung every process that worked on it, and how."""
 
     reason: str
 
 
 @dataclass
-class Isolated:
-    """Function that runs in a child process; pickling it leaves the child behind.
+class Isolated(Generic[Task, Result]):
+    """A function that runs in a child process; pickling leaves the child behind.
 
     Attributes:
-        function: Picklable function from a row to rows; deterministic.
-        attempts: Number of children that a row may crash before it is given up.
-        max_silence_s: Seconds without a result after which a child counts as hung.
+        function: Task -> results. It can be pickled and gives the same results each time.
+        attempts: Number of children a task may cost before it is given up.
+        max_silence_s: Seconds after which a child that sent no result counts as hanging.
     """
 
-    function: Callable[[Row], Iterable[Row]]
+    function: Callable[[Task], Iterable[Result]]
     attempts: int = 3
     max_silence_s: float = 6 * 3600.0
-    _child: "_Child | None" = field(default=None, init=False, repr=False, compare=False)
+    _child: "_Child[Task, Result] | None" = field(default=None, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_child": None}
 
-    def __call__(self, row: Row) -> list[Row] | Poisoned:
-        """Return all rows of the function for one row.
+    def __call__(self, task: Task) -> list[Result] | Poisoned:
+        """Return all results of the function for a task.
 
         Raises:
             Exception: The exception that the function raised in the child.
@@ -61,15 +63,15 @@ class Isolated:
             if self._child is None:
                 self._child = self._started()
             try:
-                return self._child.rows(row, self.max_silence_s)
+                return self._child.results(task, self.max_silence_s)
             except _ChildLostError as lost:
                 deaths.append(str(lost))
                 self._child = None
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
         return Poisoned(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
 
-    def _started(self) -> "_Child":
-        """Start a child and wait until it is ready; a child lost before its first row counts against no row.
+    def _started(self) -> "_Child[Task, Result]":
+        """Start a child. One that is lost before it received a task does not count against the task.
 
         Raises:
             RunError: No child could be started.
@@ -85,18 +87,18 @@ class Isolated:
         )
 
     def close(self) -> None:
-        """Stop the child; the next call starts another."""
+        """End the child; the next call starts another."""
         if self._child is not None:
             self._child.stop()
             self._child = None
 
 
 class _ChildLostError(Exception):
-    """Loss of a child process, in words."""
+    """Loss of the child, with how it ended."""
 
 
-class _Child:
-    def __init__(self, function: Callable[[Row], Iterable[Row]]) -> None:
+class _Child(Generic[Task, Result]):
+    def __init__(self, function: Callable[[Task], Iterable[Result]]) -> None:
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-m", "curate.frames.child_process", str(theirs.fileno()), str(os.getpid())],
@@ -108,17 +110,17 @@ class _Child:
         self._send(function)
         self._receive(_STARTUP_S)
 
-    def rows(self, row: Row, max_silence_s: float) -> list[Row]:
-        self._send(row)
-        rows: list[Row] = []
+    def results(self, task: Task, max_silence_s: float) -> list[Result]:
+        self._send(task)
+        results: list[Result] = []
         while True:
             kind, value = self._receive(max_silence_s)
-            if kind == "row":
-                rows.append(value)
+            if kind == "result":
+                results.append(value)
             elif kind == "raised":
                 raise value
             else:
-                return rows
+                return results
 
     def stop(self) -> None:
         self._pipe.close()
@@ -152,21 +154,21 @@ class _Child:
 def _serve(handle: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    if os.getppid() != parent:  # the parent died before prctl asked for its death signal
+    if os.getppid() != parent:  # it died before the signal could be asked for
         return
     with Connection(handle) as pipe:
         function = pipe.recv()
-        gc.freeze()  # imported objects live for ever; the collector can skip them
+        gc.freeze()  # imported modules stay; collections need not visit them
         pipe.send(("ready", None))
         while True:
             try:
-                row = pipe.recv()
+                task = pipe.recv()
             except EOFError:
                 return
             try:
-                for result in function(row):
-                    pipe.send(("row", result))
-            except Exception as error:  # noqa: BLE001 - raised again in the parent
+                for result in function(task):
+                    pipe.send(("result", result))
+            except Exception as error:  # noqa: BLE001 - it is raised again in the parent
                 pipe.send(("raised", error))
             else:
                 pipe.send(("end", None))

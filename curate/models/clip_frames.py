@@ -2,12 +2,14 @@
 
 import io
 from dataclasses import dataclass
+from typing import Annotated
 
 import av
 import numpy as np
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
+from pydantic import Field
 
 from curate.frames.source import SourceError, open_video
 from loader.errors import UsageError
@@ -17,7 +19,7 @@ from loader.errors import UsageError
 class Fault:
     """Reason why a stage has no result for a clip, in words for ``accounting.parquet``."""
 
-    reason: str
+    reason: Annotated[str, Field(alias="fault")]
 
 
 class ClipError(Exception):

@@ -1,4 +1,4 @@
-"""Curation from inputs to a published dataset: list, cut, ask models, judge, deduplicate, shard, publish."""
+"""Curation from inputs to a published dataset: list, cut, ask models, decide, deduplicate, shard, publish."""
 
 import importlib.metadata
 import json
@@ -9,13 +9,13 @@ from typing import Any
 
 from curate.config import CurateConfig
 from curate.ledger import LEDGER, Ledger, digest
-from curate.records import Record, Row
-from curate.run.forecast import Forecast, ForecastConfig
+from curate.run.driver import Driver
 from curate.run.model_files import model_digests
-from curate.run.model_stages import check
+from curate.run.model_stages import availability, check
 from curate.run.reference_sets import fingerprints
 from curate.run.shard import STAGE as SHARD
-from curate.run.state import Work, places_of
+from curate.run.state import CurationState, places_of
+from curate.run.write_shards import write_shards
 from curate.runners.progress import Progress
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
@@ -32,13 +32,13 @@ VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
-        manifest: of the published dataset.
-        already_there: whether there was nothing to do.
-        notes: sentences a person should read: models that could not be had, sources gone from the input.
-        seconds: spent per stage by all workers of this run.
+        manifest: Manifest of the published dataset.
+        already_there: Whether there was nothing to do.
+        notes: Sentences for the person who runs this: models that are missing, sources gone from the input.
+        seconds: Seconds that all workers of this run spent, by stage.
     """
 
     manifest: Manifest
@@ -56,21 +56,21 @@ def curate(
     update: bool = False,
     retry_failed: bool = False,
 ) -> Outcome:
-    """Makes the dataset ``out`` from ``inputs``; the same call finishes an interrupted run.
+    """Make the dataset ``out`` from ``inputs``; the same call finishes an interrupted run.
 
     Args:
-        inputs: files, folders, prefixes, addresses, lists.
-        out: folder or S3 prefix.
-        config: of all stages.
-        progress: called as the work goes on.
-        update: change a finished dataset: other configuration, new sources beside the old ones. What is still
-            valid is reused; shards whose samples stay the same are not touched.
-        retry_failed: work again on sources and clips that failed; implies ``update``.
+        inputs: Files, folders, prefixes, addresses, lists.
+        out: Folder or S3 prefix.
+        config: Configuration of all stages.
+        progress: Called as the work goes on.
+        update: Whether to change a finished dataset: other configuration, new sources beside the old ones. Valid
+            results are reused; shards whose samples stay the same are not touched.
+        retry_failed: Whether to work again on sources and clips that failed; implies ``update``.
 
     Raises:
-        UsageError: no source is found, a model cannot be had, or ``out`` holds a finished dataset of other
+        UsageError: no source is found, a model is not available, or ``out`` holds a finished dataset of other
             inputs or configuration and ``update`` is not given.
-        RunError: the environment failed; what was done is kept for the next run.
+        RunError: the environment failed; finished work is kept for the next run.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:
         return _curate(inputs, storage, config, progress, update or retry_failed, retry_failed)
@@ -111,16 +111,16 @@ def _curate(
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
     ledger.write_note("config", config.content())
-    work = Work(config, ledger, sources, dataset, progress, models)
+    missing = availability(config)
+    state = CurationState(config, ledger, sources, dataset, models)
     if retry_failed:
-        work.forget_failures()
-    records = work.decide()
-    shards = work.shards(records)
+        state.forget_failures()
+    driver = Driver(config, ledger, state, progress)
+    records = driver.decide(missing)
+    shards = write_shards(records, state, config, ledger, dataset, progress)
     content = Content(
-        accounting=[_columns(record, ACCOUNTING.names) for record in records],
-        scores=[
-            _columns(record, SCORES.names) for record in records if record.key and record.stage != REMOVAL
-        ],
+        accounting=[record.columns(ACCOUNTING.names) for record in records],
+        scores=[record.columns(SCORES.names) for record in records if record.key and record.stage != REMOVAL],
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
@@ -129,32 +129,11 @@ def _curate(
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*work.notes, *told, *notes), work.seconds())
-
-
-def forecast_curation(
-    inputs: Sequence[str],
-    out: str,
-    config: CurateConfig,
-    rates: ForecastConfig,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> Forecast:
-    """What `curate` would give and cost, from a sample of the sources; what was worked on is kept for the run.
-
-    Raises:
-        UsageError: no source is found, or a model cannot be had.
-        RunError: the environment failed.
-    """
-    with leased(open_storage(out, config.storage), COMMAND) as storage:
-        ledger = Ledger(storage)
-        sources = list_sources(inputs, config.storage)
-        check(config)
-        models = model_digests(config, ledger)
-        return Work(config, ledger, sources, None, progress, models).forecast(rates)
+    return Outcome(manifest, False, (*missing, *told, *notes), driver.seconds())
 
 
 def versions() -> dict[str, str]:
-    """Versions of the code that decides the dataset's bytes."""
+    """Return the versions of the code that decides the dataset's bytes."""
     found = {name: importlib.metadata.version(name) for name in VERSIONED}
     return {**found, "python": ".".join(str(part) for part in sys.version_info[:2])}
 
@@ -162,7 +141,7 @@ def versions() -> dict[str, str]:
 def _joined(
     ledger: Ledger, inputs: Sequence[str], sources: Sequence[SourceRef]
 ) -> tuple[list[str], list[SourceRef], tuple[str, ...]]:
-    """Inputs and sources of the runs before and of this one; a source that is named again is looked at anew."""
+    """Return inputs and sources of all runs, and notes; a source that is named again is looked up anew."""
     before = ledger.read_note("inputs") or {"inputs": [], "sources": []}
     listed = {source.uri for source in sources}
     rows = [row for row in before["sources"] if row["uri"] not in listed]
@@ -176,13 +155,13 @@ def _joined(
 
 
 def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[str] | None = None) -> None:
-    """After publishing: a clip that lies in a shard is not kept twice, and nothing is left of what was replaced.
+    """Remove staged clips that lie in a shard, and everything that the published revision replaced.
 
     Args:
-        ledger: of the dataset.
-        dataset: as published.
-        config: whether rejected clips are kept.
-        rejected: identities of clips that may come back; None: of all that are staged.
+        ledger: Ledger of the dataset.
+        dataset: The published revision.
+        config: Whether rejected clips are kept.
+        rejected: Identities of clips that may come back; None for all staged ones.
     """
     settle(dataset.storage, dataset.manifest, dataset.shards())
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
@@ -194,7 +173,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
 
 
 def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> None:
-    """Raises `UsageError` where tars of somebody else lie among which ours would be written, or taken for strays."""
+    """Raise a `UsageError` where the output holds tars that no curation wrote: ours would mix with them."""
     begun = dataset is not None or ledger.read_note("config") is not None
     stray = None if begun else next(storage.list("shards/"), None)
     manifest = None if dataset is None else dataset.manifest
@@ -225,18 +204,13 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:
-    # By whom a source was named says nothing of its bytes.
+    # The list that named a source says nothing of its bytes.
     rows = [_stored(source) for source in sources]
     return digest(
         *(json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows)
     )
 
 
-def _stored(source: SourceRef) -> Row:
-    """A source as it may be written down: without the address that holds a password or a signature."""
+def _stored(source: SourceRef) -> dict[str, object]:
+    """Return a source as it may be stored: without the address, which holds a password or a signature."""
     return asdict(replace(source, address=""))
-
-
-def _columns(record: Record, names: Sequence[str]) -> Row:
-    row = record.to_row()
-    return {name: row[name] for name in names}

@@ -1,4 +1,4 @@
-"""What a curation will give and cost, from a sample of its sources: pure functions.
+"""Forecast of the clips and the cost of a curation, from a sample of its sources: pure functions.
 
 Every figure is estimated by its ratio to something that headers tell of all sources: clips and their seconds by the
 sources' duration, bytes of clips by duration and picture size, processor time by frames, picture size and codec.
@@ -33,7 +33,7 @@ _BYTES_OF_PIXELS = 0.75  # clips of twice the pixels have 2**0.75 times the byte
 
 
 class ForecastConfig(Settings):
-    """How large the sample is, and what things cost."""
+    """Size of the sample, and prices."""
 
     sample: int = Field(20, ge=2, description="sources processed in full; their results are kept for the run")
     headers: int = Field(
@@ -49,16 +49,16 @@ class ForecastConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one source of the sample gave and cost.
+class SourceCost:
+    """Clips and cost of one source of the sample.
 
     Attributes:
-        uri: of the source.
-        clips: kept.
-        clip_bytes: of them.
-        clip_s: seconds of them.
-        core_s: seconds of CPU.
-        gpu_s: seconds a GPU was held.
+        uri: URI of the source.
+        clips: Number of kept clips.
+        clip_bytes: Size of these clips.
+        clip_s: Duration of these clips in seconds.
+        core_s: Processor seconds.
+        gpu_s: Seconds that a GPU was held.
     """
 
     uri: str
@@ -71,7 +71,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the interval it lies in about 19 times of 20, if the sample is like the rest."""
+    """A value and its 95 % confidence interval, if the sample represents the rest."""
 
     value: float
     low: float
@@ -80,20 +80,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is to be expected of all sources.
+    """Clips and cost of all sources.
 
     Attributes:
-        sources: in all.
-        sampled: of them.
-        source_bytes: in all.
-        clips: kept.
-        clip_gb: 10^9 bytes of clips.
-        clip_hours: of footage kept.
-        core_hours: of CPU.
-        gpu_hours: of GPU.
-        price: of computing, at the given rates.
-        price_a_month: of keeping the clips.
-        currency: of the prices.
+        sources: Number of sources.
+        sampled: Number of those in the sample.
+        source_bytes: Size of all sources.
+        clips: Number of kept clips.
+        clip_gb: Size of the clips, 10^9 bytes.
+        clip_hours: Duration of the clips.
+        core_hours: Hours of CPU cores.
+        gpu_hours: Hours of GPUs.
+        price: Price of computing.
+        price_a_month: Price of storing the clips.
+        currency: Currency of the prices.
     """
 
     sources: int
@@ -111,12 +111,12 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of everything a source holds, as far as its header and its bytes tell.
+    """Size of a source by several measures, estimated from its header and its bytes.
 
     Attributes:
-        seconds: duration.
-        pixel_s: duration times a measure of the picture's size that goes with the bytes of its clips.
-        effort: work of decoding, looking and encoding, in pixels.
+        seconds: Duration.
+        pixel_s: Duration times a power of the picture's size that is proportional to the bytes of its clips.
+        effort: Work of decoding, scoring and encoding, in pixels.
     """
 
     seconds: float
@@ -128,14 +128,14 @@ NOTHING = Extent(0.0, 0.0, 0.0)
 
 
 def extents(sources: Sequence[SourceRef], headers: Mapping[str, Footage | None]) -> dict[str, Extent]:
-    """Extent of every source, by URI.
+    """Return the extent of every source, by URI.
 
-    A source without a readable header holds nothing. One whose header was not read, or says no duration, has as
-    much for its bytes as the others have together.
+    A source without a readable header has none. One whose header was not read, or holds no duration, has the
+    average extent per byte of the others.
 
     Args:
-        sources: all.
-        headers: of all sources or some; the others need not be like them in size.
+        sources: All sources.
+        headers: Headers of some sources, None for one that cannot be read.
     """
     known: dict[str, Extent] = {}
     for uri, found in headers.items():
@@ -155,7 +155,7 @@ def extents(sources: Sequence[SourceRef], headers: Mapping[str, Footage | None])
 
 
 def choose_sample(sources: Sequence[SourceRef], extent: Mapping[str, Extent], count: int) -> list[SourceRef]:
-    """Sources spread evenly over the work they make, the same for the same input; those that make none are left out."""
+    """Return sources spread evenly over their effort, without those that have none; same input, same sample."""
     wanted = [source for source in sources if extent[source.uri].effort > 0]
     by_effort = sorted(wanted, key=lambda one: (extent[one.uri].effort, one.uri))
     count = min(count, len(by_effort))
@@ -163,18 +163,18 @@ def choose_sample(sources: Sequence[SourceRef], extent: Mapping[str, Extent], co
 
 
 def forecast(
-    measured: Sequence[Measured],
+    measured: Sequence[SourceCost],
     sources: Sequence[SourceRef],
     extent: Mapping[str, Extent],
     config: ForecastConfig,
 ) -> Forecast:
-    """Scale what the sample gave and cost to all sources.
+    """Scale the clips and the cost of the sample to all sources.
 
     Args:
-        measured: at least one source of the sample.
-        sources: all, those of the sample too.
-        extent: of all sources, by URI.
-        config: prices.
+        measured: At least one source of the sample.
+        sources: All sources, those of the sample too.
+        extent: Extent of all sources, by URI.
+        config: Prices.
     """
     working = [one for one in extent.values() if one.effort > 0]
 
@@ -212,7 +212,7 @@ def _priced(*parts: tuple[Estimate, float]) -> Estimate:
 def against_actual(
     expected: Mapping[str, Estimate], actual: Mapping[str, float]
 ) -> list[tuple[str, Estimate, float]]:
-    """(name, forecast, actual) of every figure that has both."""
+    """Return (name, forecast, actual) of every figure that has both."""
     return [(name, estimate, actual[name]) for name, estimate in expected.items() if name in actual]
 
 
@@ -224,7 +224,7 @@ def _ratio_estimate(
     count = len(values)
     if population <= count:
         return Estimate(value, value, value)
-    seen = sum(values)  # what the sample gave already cannot be taken away
+    seen = sum(values)  # clips of the sample are certain
     if count < 2:
         return Estimate(value, seen, math.inf)
     whole = sum(held)
@@ -240,7 +240,7 @@ def _ratio_estimate(
 
 
 def _student(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t."""
+    """Return the two-sided 95 % quantile of Student's t."""
     if freedom <= len(_T_95):
         return _T_95[freedom - 1]
     return _NORMAL_95 + (_NORMAL_95**3 + _NORMAL_95) / (4 * freedom)

@@ -1,22 +1,24 @@
-"""The stages over clips that a configuration asks for: embeddings, captions, text embeddings."""
+"""Stages over clips that a configuration asks for: embeddings, captions, text embeddings."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from curate.caption import availability as caption_availability
+from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
 from curate.config import CurateConfig, fingerprint
 from curate.filters.ocr import check_ocr
 from curate.ledger import Ledger, digest
 from curate.models.clip_frames import Fault
-from curate.records import Record, Row
-from curate.run.clip_stages import ClipStage, caption_identity, clip_identity, pack_array
-from curate.run.verdict import judged
+from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
+from curate.run.clip_stages import ClipStage, ReadClip, caption_identity, clip_identity
+from curate.run.verdict import caption_of, judged
 from curate.runners.pipeline import Pool, Stage
 from curate.search.search import WEIGHTS_VERSION
 from curate.shots import check_detector
+from curate.source_pass.tasks import ClipTask, CurationTask
 from loader.dataset.shard import npy_bytes
 from loader.errors import ObjectError, UsageError
 from loader.storage import open_object
@@ -24,7 +26,7 @@ from loader.storage import open_object
 if TYPE_CHECKING:
     from curate.caption import Captioner
     from curate.models.aesthetic import AestheticHead
-    from curate.models.embed import ClipEmbedder
+    from curate.models.embed import ClipEmbedder, Embedding, Floats
     from curate.models.text_embed import TextEmbedder
 
 EMBED, CAPTIONS, TEXT_EMBED = "embed", "captions", "text_embed"
@@ -32,38 +34,38 @@ EMBED, CAPTIONS, TEXT_EMBED = "embed", "captions", "text_embed"
 
 @dataclass(frozen=True)
 class Judge:
-    """Clips by all that is known of them; whoever would not be kept costs no further model anything.
+    """Early-exit predicate: True while no threshold rejects a clip, so that rejected clips skip the remaining models.
 
     Attributes:
-        config: thresholds.
-        scores: names of the scores that each stage over clips writes; their thresholds wait for it.
+        config: Thresholds.
+        scores: Names of the scores that each stage over clips writes; their thresholds wait for it.
     """
 
     config: CurateConfig
     scores: Mapping[str, tuple[str, ...]]
 
-    def __call__(self, row: Row) -> bool:
-        """Whether the clip of a row, with the results it carries, would be kept."""
-        return self.judged(Record.from_row(row["record"]), row["found"]).state == "kept"
+    def __call__(self, task: ClipTask) -> bool:
+        """Return whether the clip, with the results so far, would be kept."""
+        return self.judged(task.record, task.found).state == "kept"
 
-    def judged(self, record: Record, results: Mapping[str, Row]) -> Record:
-        """The record after its results; see `curate.run.verdict.judged`."""
+    def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
+        """Return the record after its results; see `curate.run.verdict.judged`."""
         pending = {name for stage, names in self.scores.items() if stage not in results for name in names}
         return judged(record, results, self.config, pending)
 
 
 def judge(config: CurateConfig) -> Judge:
-    """What decides about clips under a configuration."""
+    """Return the predicate of a configuration."""
     return Judge(config, {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {})
 
 
 def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str]) -> list[ClipStage]:
-    """The stages over clips, in order of their price; the dear ones wait until duplicates are known.
+    """Return the stages over clips, the cheapest first; the expensive ones wait until duplicates are known.
 
     Args:
-        config: of all stages.
-        ledger: where results go.
-        models: identities as of `curate.run.model_files.model_digests`.
+        config: Configuration of all stages.
+        ledger: Destination of results.
+        models: Identities from `curate.run.model_files.model_digests`.
     """
 
     def named(*sections: str) -> str:
@@ -73,31 +75,31 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     wanted = judge(config)
     by_model = has_model(CAPTIONS, config)
     name = named(CAPTIONS)
-    work = CaptionWork(config)
-    captions = ClipStage(CAPTIONS, name, ledger, work, caption_identity, wanted, after_dedup=by_model)
+    function = CaptionClips(config)
+    captions = ClipStage(CAPTIONS, name, ledger, function, caption_identity, wanted, after_dedup=by_model)
     stages = [] if by_model else [captions]
     if config.embed.backend == "open_clip":
         name = named(EMBED, "aesthetic")
-        stages.append(ClipStage(EMBED, name, ledger, EmbedWork(config), clip_identity, wanted))
+        stages.append(ClipStage(EMBED, name, ledger, EmbedClips(config), clip_identity, wanted))
     if by_model:
         stages.append(captions)
     if config.text_embed.model is not None:
         name = named(TEXT_EMBED)
-        text = TextWork(config, ledger, name)
+        text = EmbedTexts(config, ledger, name)
         stages.append(ClipStage(TEXT_EMBED, name, ledger, text, text_identity, wanted, after_dedup=True))
     return stages
 
 
 def pipeline_stages(
     stages: Sequence[ClipStage], config: CurateConfig, pools: Mapping[str, Pool], gpus: float
-) -> list[Stage]:
-    """The same stages as a runner takes them; those with a model keep their workers.
+) -> list[Stage[CurationTask]]:
+    """Return the stages as runners take them; those with a model keep their workers.
 
     Args:
-        stages: of `clip_stages`.
-        config: batch sizes, shares of a GPU.
-        pools: workers by stage; one each where nothing is said.
-        gpus: of the machine; 0 lets models run on processors.
+        stages: Stages from `clip_stages`.
+        config: Batch sizes, shares of a GPU.
+        pools: Workers by stage; one for each stage that is missing.
+        gpus: GPUs of the machine; without any, models run on processors.
     """
     run = config.run
     batches = {
@@ -106,7 +108,7 @@ def pipeline_stages(
         TEXT_EMBED: config.text_embed.batch,
     }
     shares = {EMBED: run.embed_gpus, CAPTIONS: run.caption_gpus, TEXT_EMBED: run.text_embed_gpus}
-    made = []
+    made: list[Stage[CurationTask]] = []
     for stage in stages:
         if not has_model(stage.name, config):
             made.append(Stage(stage.name, stage))
@@ -118,21 +120,21 @@ def pipeline_stages(
 
 
 def has_model(stage: str, config: CurateConfig) -> bool:
-    """Whether a stage loads a model."""
+    """Return whether a stage loads a model."""
     return stage != CAPTIONS or config.captions.model is not None
 
 
 def check(config: CurateConfig) -> dict[str, str]:
-    """Finds out before any work whether all models can be had; returns their versions for the manifest.
+    """Check before any work that all models are available; return their versions for the manifest.
 
     Raises:
-        UsageError: one cannot, and what to do.
+        UsageError: one is not available; the message says what to do.
     """
     check_ocr(config.scores)
     check_detector(config.shots)
     versions = {}
     if config.embed.backend == "open_clip":
-        embedder = EmbedWork(config).embedder()
+        embedder = EmbedClips(config).embedder()
         embedder.check()
         versions[WEIGHTS_VERSION] = embedder.fingerprint()["weights_sha256"]
     if config.aesthetic.weights is not None:
@@ -144,7 +146,7 @@ def check(config: CurateConfig) -> dict[str, str]:
 
         versions["aesthetic_weights_sha256"] = AestheticHead(config.aesthetic).sha256
     if config.captions.model is not None:
-        CaptionWork(config).captioner().check()
+        CaptionClips(config).captioner().check()
     if config.text_embed.model is not None:
         from curate.models.text_embed import TextEmbedder
 
@@ -153,14 +155,14 @@ def check(config: CurateConfig) -> dict[str, str]:
 
 
 def availability(config: CurateConfig) -> tuple[str, ...]:
-    """What a person should know of models that are not there, one sentence each."""
+    """Return one sentence for each model that is not there, for the person who runs this."""
     said = caption_availability(config.captions)
     return (said,) if said else ()
 
 
 @dataclass
-class EmbedWork:
-    """Clips -> embedding and aesthetic score of each."""
+class EmbedClips:
+    """Function from clips to the embedding and aesthetic score of each."""
 
     config: CurateConfig
     _embedder: "ClipEmbedder | None" = field(default=None, init=False, repr=False, compare=False)
@@ -170,27 +172,24 @@ class EmbedWork:
         return {**self.__dict__, "_embedder": None, "_head": None}
 
     def embedder(self) -> "ClipEmbedder":
-        """The model, loaded at its first use."""
+        """Return the model, loaded at its first use."""
         from curate.models.embed import ClipEmbedder
 
         if self._embedder is None:
             self._embedder = ClipEmbedder(self.config.embed)
         return self._embedder
 
-    def __call__(self, rows: Sequence[Row], read: Callable[[Row], bytes]) -> list[Row]:
-        """A result for each clip."""
-        results = []
-        for found in self.embedder()([read(row) for row in rows]):
-            if isinstance(found, Fault):
-                results.append({"fault": found.reason})
-                continue
-            result: Row = {"embedding": pack_array(found.vector)}
-            if self.config.aesthetic.weights is not None:
-                result["scores"] = {"aesthetic": self._aesthetic(found.frames)}
-            results.append(result)
-        return results
+    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+        """Return a result for each clip."""
+        found = self.embedder()([read(task) for task in tasks])
+        return [one if isinstance(one, Fault) else self._result(one) for one in found]
 
-    def _aesthetic(self, frames: Any) -> float:
+    def _result(self, found: "Embedding") -> ClipEmbedding:
+        scored = self.config.aesthetic.weights is not None
+        scores = {"aesthetic": self._aesthetic(found.frames)} if scored else None
+        return ClipEmbedding(PackedArray.of(found.vector), scores)
+
+    def _aesthetic(self, frames: "Floats") -> float:
         from curate.models.aesthetic import AestheticHead
 
         if self._head is None:
@@ -199,8 +198,8 @@ class EmbedWork:
 
 
 @dataclass
-class CaptionWork:
-    """Clips -> what people wrote about their source, or else what the model says."""
+class CaptionClips:
+    """Function from clips to captions: written ones of their source first, then a model's."""
 
     config: CurateConfig
     _captioner: "Captioner | None" = field(default=None, init=False, repr=False, compare=False)
@@ -209,45 +208,37 @@ class CaptionWork:
         return {**self.__dict__, "_captioner": None}
 
     def captioner(self) -> "Captioner":
-        """The model, loaded at its first use."""
+        """Return the model, loaded at its first use."""
         from curate.caption import Captioner
 
         if self._captioner is None:
             self._captioner = Captioner(self.config.captions)
         return self._captioner
 
-    def __call__(self, rows: Sequence[Row], read: Callable[[Row], bytes]) -> list[Row]:
-        """A result for each clip."""
+    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+        """Return a result for each clip."""
         captions = self.config.captions
-        results: list[Row | None] = [None] * len(rows)
-        if captions.model is None or not captions.overwrite_written:
-            results = [self._written(row) for row in rows]
+        if captions.model is not None and captions.overwrite_written:
+            return list(self.captioner()([read(task) for task in tasks]))
+        written = [self._written(task) for task in tasks]
         if captions.model is None:
-            return [result or {"text": "", "source": "none", "provenance": {}} for result in results]
-        asked = [number for number, result in enumerate(results) if result is None]
-        for number, found in zip(
-            asked, self.captioner()([read(rows[number]) for number in asked]), strict=True
-        ):
-            results[number] = (
-                {"fault": found.reason}
-                if isinstance(found, Fault)
-                else {"text": found.text, "source": found.source, "provenance": dict(found.provenance)}
-            )
-        return [result for result in results if result is not None]
+            return [result or NO_CAPTION for result in written]
+        asked = [task for task, result in zip(tasks, written, strict=True) if result is None]
+        by_model = iter(self.captioner()([read(task) for task in asked]))
+        return [next(by_model) if result is None else result for result in written]
 
-    def _written(self, row: Row) -> Row | None:
-        source = row["record"]["source"]
-        storage, name = open_object(source, self.config.storage, row["listed_in"])
+    def _written(self, task: ClipTask) -> Caption | Fault | None:
+        storage, name = open_object(task.record.source, self.config.storage, task.listed_in)
         try:
-            found = find_written(storage, name, row["caption"], row["tags"], self.config.captions)
+            found = find_written(storage, name, task.caption, task.tags, self.config.captions)
         except ObjectError as error:
-            return {"fault": f"the sidecar with its caption: {error}"}
-        return {"text": found.text, "source": found.source, "provenance": {}} if found.text else None
+            return Fault(f"the sidecar with its caption: {error}")
+        return found if found.text else None
 
 
 @dataclass
-class TextWork:
-    """Captions -> their embeddings, kept as arrays in the ledger."""
+class EmbedTexts:
+    """Function from captions to their embeddings, written as arrays to the ledger."""
 
     config: CurateConfig
     ledger: Ledger
@@ -257,22 +248,22 @@ class TextWork:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_embedder": None}
 
-    def __call__(self, rows: Sequence[Row], _read: Callable[[Row], bytes]) -> list[Row]:
-        """A result for each row."""
+    def __call__(self, tasks: Sequence[ClipTask], _read: ReadClip) -> list[ClipResult]:
+        """Return a result for each caption."""
         from curate.models.text_embed import TextEmbedder
 
         if self._embedder is None:
             self._embedder = TextEmbedder(self.config.text_embed)
-        texts = [row["found"][CAPTIONS].get("text", "") for row in rows]
-        results = []
-        for row, array in zip(rows, self._embedder(texts), strict=True):
-            name = f"text-{self.fingerprint}-{text_identity(row)}"
+        texts = [caption_of(task.found).text for task in tasks]
+        results: list[ClipResult] = []
+        for task, array in zip(tasks, self._embedder(texts), strict=True):
+            name = f"text-{self.fingerprint}-{text_identity(task)}"
             self.ledger.write_arrays(name, {"text": array})
             sha256 = hashlib.sha256(npy_bytes(array)).hexdigest()
-            results.append({"tokens": len(array), "arrays": name, "sha256": sha256})
+            results.append(TextEmbedding(len(array), name, sha256))
         return results
 
 
-def text_identity(row: Row) -> str:
-    """Of a text embedding: the caption it was made of."""
-    return digest(row["found"].get(CAPTIONS, {}).get("text", ""))
+def text_identity(task: ClipTask) -> str:
+    """Return the identity of a text embedding: the caption it is made of."""
+    return digest(caption_of(task.found).text)

@@ -1,18 +1,19 @@
-"""Which kept samples go into which shard, and writing one of them."""
+"""Shards of kept samples: planning all, writing one."""
 
 import bisect
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from curate.config import BinConfig, ShardConfig
 from curate.ledger import Ledger
-from curate.records import Record, Row
-from curate.run.clip_stages import read_clip, unpack_array
-from loader.dataset import INDEX, Sample, ShardRecord, write_shard
+from curate.records import PackedArray, Record, TextEmbedding, from_json
+from curate.run.clip_stages import clip_bytes
+from curate.source_pass.tasks import ClipPlace
+from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
 from loader.dataset.schema import PLACEMENT
 from loader.dataset.shard import npy_bytes
 
@@ -20,71 +21,66 @@ STAGE = "shard"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSample:
     """A sample on its way into a shard.
 
     Attributes:
-        record: what it is.
-        embedding: packed video embedding, or None.
-        text: name of the ledger's arrays that hold the text embedding and the sha256 of its .npy, or None.
-        place: (shard, offset, size) of the clip in the dataset's present revision, or None.
+        record: Record of the clip.
+        embedding: Video embedding, or None.
+        text: Text embedding, or None.
+        place: Place of the clip in the dataset's present revision, or None.
     """
 
     record: Record
-    embedding: Row | None = None
-    text: tuple[str, str] | None = None
-    place: tuple[str, int, int] | None = None
+    embedding: PackedArray | None = None
+    text: TextEmbedding | None = None
+    place: ClipPlace | None = None
 
-    @cached_property
+    @property
     def row(self) -> Row:
-        """The sample's index row without its placement: everything its bytes follow from."""
+        """The sample's index row without its placement: all that its bytes follow from."""
         digests = {}
         if self.text:
-            digests["text.npy"] = self.text[1]
+            digests["text.npy"] = self.text.sha256
         if self.embedding:
-            digests["video.npy"] = hashlib.sha256(npy_bytes(unpack_array(self.embedding))).hexdigest()
+            digests["video.npy"] = hashlib.sha256(npy_bytes(self.embedding.array)).hexdigest()
         return {**index_row(self.record), "embeddings": digests}
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Samples of one shard, in order."""
+    """Samples of one shard, in order.
+
+    Attributes:
+        number: Place of the shard among all shards.
+        id: Digest of the number and the content.
+        samples: The samples; none once the shard is written.
+    """
 
     number: int
-    samples: list[Kept]
+    id: str
+    samples: tuple[KeptSample, ...]
 
-    @property
-    def id(self) -> str:
-        """Names the shard's place and content."""
-        content = json.dumps([kept.row for kept in self.samples], sort_keys=True)
-        return f"{self.number:06d}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    @staticmethod
+    def of(number: int, samples: Sequence[KeptSample]) -> "ShardPlan":
+        """Plan a shard with samples."""
+        content = json.dumps([kept.row for kept in samples], sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return ShardPlan(number, f"{number:06d}-{digest[:16]}", tuple(samples))
 
     @property
     def clip_bytes(self) -> int:
-        """Of all its clips."""
+        """Size of all its clips."""
         return sum(kept.record.clip_bytes for kept in self.samples)
-
-    def to_row(self) -> Row:
-        """For a runner."""
-        samples = [
-            {
-                "record": kept.record.to_row(),
-                "embedding": kept.embedding,
-                "text": kept.text,
-                "place": kept.place,
-            }
-            for kept in self.samples
-        ]
-        return {"id": self.id, "number": self.number, "samples": samples}
 
 
 def split_of(source_sha256: str, val_share: float) -> str:
-    """The split of all clips of a source: decided by its content, so that it never changes sides."""
+    """Return the split of all clips of a source, decided by its content, so that it never changes sides."""
     return "val" if int(source_sha256[:12], 16) < val_share * 16**12 else "train"
 
 
 def bin_of(record: Record, config: BinConfig) -> str:
-    """The group of shapes a clip belongs to, such as "aspect_1-frames_0"; "all" when nothing is grouped.
+    """Return the group of shapes of a clip, such as "aspect_1-frames_0"; "all" when nothing is grouped.
 
     A number counts the edges at or below the value, so that every clip has a group.
     """
@@ -98,34 +94,34 @@ def bin_of(record: Record, config: BinConfig) -> str:
     return "-".join(groups) or "all"
 
 
-def plan_shards(kept: Sequence[Kept], config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
-    """Shards of one split and bin each, samples sorted by key, a new shard where the next clip would pass the limit.
+def plan_shards(kept: Sequence[KeptSample], config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
+    """Plan shards of one split and bin each, samples sorted by key, a new shard where the next clip exceeds the limit.
 
-    Pure. A clip larger than the limit gets a shard of its own.
+    A pure function. A clip larger than the limit gets a shard of its own.
 
     Args:
-        kept: samples, in any order.
-        config: the limit.
-        first_number: of the first shard.
+        kept: Samples, in any order.
+        config: The limit.
+        first_number: Number of the first shard.
     """
-    groups: dict[tuple[str, str], list[Kept]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[KeptSample]] = defaultdict(list)
     for sample in sorted(kept, key=lambda sample: sample.record.key or ""):
         groups[sample.record.split, sample.record.bin].append(sample)
     limit = config.max_shard_mb * 1e6
-    plans: list[ShardPlan] = []
+    shards: list[list[KeptSample]] = []
     for _, members in sorted(groups.items()):
         filled = limit + 1
         for sample in members:
             if filled + sample.record.clip_bytes > limit:
-                plans.append(ShardPlan(first_number + len(plans), []))
+                shards.append([])
                 filled = 0
-            plans[-1].samples.append(sample)
+            shards[-1].append(sample)
             filled += sample.record.clip_bytes
-    return plans
+    return [ShardPlan.of(number, samples) for number, samples in enumerate(shards, first_number)]
 
 
-def untouched(shards: Sequence[ShardRecord], wanted: Sequence[Kept]) -> list[ShardRecord]:
-    """Shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
+def untouched(shards: Sequence[ShardRecord], wanted: Sequence[KeptSample]) -> list[ShardRecord]:
+    """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
     now = {sample.record.key: sample.row for sample in wanted}
 
     def stays(row: Row) -> bool:
@@ -134,44 +130,50 @@ def untouched(shards: Sequence[ShardRecord], wanted: Sequence[Kept]) -> list[Sha
     return [shard for shard in shards if shard.rows and all(stays(row) for row in shard.rows)]
 
 
-def written_shards(ledger: Ledger, stage: str, fingerprint: str) -> dict[str, Row]:
-    """Return what a stage has closed, of those shards that are still there.
+Written = TypeVar("Written", bound=ShardRecord)
 
-    A run with other settings that finished in between has removed what it did not need.
+
+def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
+    """Return the shards that a stage finished and that are still there, by identity of their plan.
+
+    A run with other settings that finished in between has removed the shards it did not need.
+
+    Args:
+        ledger: The ledger.
+        stage: Name of the stage.
+        fingerprint: Digest of its configuration.
+        kind: Type of its records.
     """
     sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
-    closed = ledger.closed(stage, fingerprint)
-    return {name: row for name, row in closed.items() if sizes.get(row["path"]) == row["size"]}
+    closed = ledger.closed(stage, fingerprint, lambda values: from_json(kind, values))
+    return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
 
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Shard plan row -> row that names the written shard; the clips come one by one."""
+    """Function that writes planned shards and returns the plans without their samples; clips are read one by one."""
 
     ledger: Ledger
     fingerprint: str
 
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        """Writes each shard and closes it in the ledger."""
-        return [self._write(row) for row in rows]
+    def __call__(self, plans: Sequence[ShardPlan]) -> list[ShardPlan]:
+        """Write each shard and record it in the ledger."""
+        return [self._write(plan) for plan in plans]
 
-    def _write(self, plan: Row) -> Row:
-        samples = (self._sample(row) for row in plan["samples"])
-        written = write_shard(self.ledger.storage, plan["number"], samples)
-        entry = {"path": written.path, "size": written.size, "sha256": written.sha256, "rows": written.rows}
-        self.ledger.close(STAGE, self.fingerprint, plan["id"], entry)
-        return {"id": plan["id"]}
+    def _write(self, plan: ShardPlan) -> ShardPlan:
+        written = write_shard(self.ledger.storage, plan.number, map(self._sample, plan.samples))
+        self.ledger.close(STAGE, self.fingerprint, plan.id, written)
+        return replace(plan, samples=())
 
-    def _sample(self, row: Row) -> Sample:
+    def _sample(self, kept: KeptSample) -> Sample:
         embeddings = {}
-        if row["text"]:
-            embeddings["text.npy"] = self.ledger.read_arrays(row["text"][0])["text"]
-        if row["embedding"]:
-            embeddings["video.npy"] = unpack_array(row["embedding"])
-        return Sample(index_row(Record.from_row(row["record"])), read_clip(self.ledger, row), embeddings)
+        if kept.text:
+            embeddings["text.npy"] = self.ledger.read_arrays(kept.text.arrays)["text"]
+        if kept.embedding:
+            embeddings["video.npy"] = kept.embedding.array
+        return Sample(index_row(kept.record), clip_bytes(self.ledger, kept.record, kept.place), embeddings)
 
 
 def index_row(record: Record) -> Row:
-    """The sample's index row, without the placement that writing decides."""
-    row = record.to_row()
-    return {name: row[name] for name in INDEX.names if name not in (*PLACEMENT, "embeddings")}
+    """Return the sample's index row, without the placement that writing decides."""
+    return record.columns(name for name in INDEX.names if name not in (*PLACEMENT, "embeddings"))

@@ -1,4 +1,4 @@
-"""From all that is known of all clips to one final state each: thresholds, faults, take-downs, duplicates.
+"""Final state of every clip: thresholds, faults, take-downs, duplicates.
 
 Metadata only: nothing here reads a clip, so that another threshold costs no more than a pass over a table.
 """
@@ -6,10 +6,12 @@ Metadata only: nothing here reads a clip, so that another threshold costs no mor
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from curate.caption.types import NO_CAPTION, Caption
 from curate.config import CurateConfig
 from curate.dedup import Duplicate
 from curate.filters import decide
-from curate.records import Record, Row
+from curate.models.clip_frames import Fault
+from curate.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
 from curate.run.shard import bin_of, split_of
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
@@ -19,30 +21,31 @@ _AFTER_FILTERS = ("captions", "text_embed")
 """Stages whose faults count only for clips that pass all thresholds."""
 
 
-def scored(record: Record, results: Mapping[str, Row]) -> dict[str, float]:
-    """All scores of a clip: those of the cut pass, and those that later stages gave as ``scores``."""
+def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:
+    """Return all scores of a clip: of the pass over its source, and of later stages."""
     scores = dict(record.scores)
     for result in results.values():
-        scores |= result.get("scores", {})
+        if isinstance(result, ClipScores | ClipEmbedding):
+            scores |= result.scores or {}
     return scores
 
 
 def judged(
-    record: Record, results: Mapping[str, Row], config: CurateConfig, pending: Collection[str] = ()
+    record: Record, results: Mapping[str, ClipResult], config: CurateConfig, pending: Collection[str] = ()
 ) -> Record:
-    """A clip after its own scores and results, before it is compared with others.
+    """Return a clip's record after its own scores and results, before it is compared with other clips.
 
     Args:
-        record: as the cut pass left it.
-        results: of later stages, by name.
-        config: thresholds, splits, bins.
-        pending: scores that a stage still to come will write; their thresholds wait.
+        record: Record after the pass over its source.
+        results: Results of later stages, by name.
+        config: Thresholds, splits, bins.
+        pending: Scores that a later stage will write; their thresholds wait.
     """
     if record.state != "kept":
         return record
     for stage, result in results.items():
-        if stage not in _AFTER_FILTERS and "fault" in result:
-            return replace(record, state="failed", stage=stage, reason=result["fault"])
+        if stage not in _AFTER_FILTERS and isinstance(result, Fault):
+            return replace(record, state="failed", stage=stage, reason=result.reason)
     record = replace(record, scores=scored(record, results))
     rejection = decide(record.scores, config.filters, pending)
     if rejection is not None:
@@ -55,31 +58,36 @@ def judged(
             threshold=rejection.threshold,
         )
     for stage in _AFTER_FILTERS:
-        if "fault" in results.get(stage, {}):
-            return replace(record, state="failed", stage=stage, reason=results[stage]["fault"])
-    caption = results.get("captions", {})
-    text = caption.get("text", "")
+        if isinstance(fault := results.get(stage), Fault):
+            return replace(record, state="failed", stage=stage, reason=fault.reason)
+    caption, text = caption_of(results), results.get("text_embed")
     return replace(
         record,
-        caption=text,
-        caption_source=caption.get("source", "none"),
-        caption_provenance=caption.get("provenance", {}),
-        text_tokens=results.get("text_embed", {}).get("tokens", count_tokens(text)),
+        caption=caption.text,
+        caption_source=caption.source,
+        caption_provenance=dict(caption.provenance),
+        text_tokens=text.tokens if isinstance(text, TextEmbedding) else count_tokens(caption.text),
         split=split_of(record.source_sha256, config.shard.val_share),
         bin=bin_of(record, config.shard.bins),
     )
 
 
+def caption_of(results: Mapping[str, ClipResult]) -> Caption:
+    """Return the caption among the results of a clip, `NO_CAPTION` where there is none."""
+    found = results.get("captions")
+    return found if isinstance(found, Caption) else NO_CAPTION
+
+
 def taken_down(records: Iterable[Record], down: TakeDowns) -> list[Record]:
-    """Records after take-downs of single samples: what was removed once stays out."""
+    """Return the records after take-downs of single samples, which stay out for ever."""
     found = ((record, down.of(record)) for record in records)
     return [emptied(record, removal) if removal else record for record, removal in found]
 
 
 def without_copies(records: Iterable[Record]) -> list[Record]:
-    """Calls every second clip of one key a duplicate of the first; one source under two names gives these.
+    """Return the records, every further clip of one key as a duplicate of the first; two names of a source give these.
 
-    ``records`` come sorted, so that which name is kept does not depend on the order of the work.
+    ``records`` are sorted, so that the name that is kept does not depend on the order of the work.
     """
     first: dict[str, Record] = {}
     result = []
@@ -93,9 +101,9 @@ def without_copies(records: Iterable[Record]) -> list[Record]:
 
 
 def without_duplicates(records: Sequence[Record], found: Mapping[str, Duplicate]) -> list[Record]:
-    """Records after `curate.dedup`: ``found`` says by key what a clip is a duplicate of.
+    """Return the records after `curate.dedup`, which gave ``found``: the original of each duplicate, by key.
 
-    What is called a copy of a clip that is now a duplicate itself becomes a copy of the one kept.
+    A copy of a clip that is now a duplicate itself becomes a copy of the one that is kept.
     """
     result = []
     for record in records:
@@ -117,7 +125,7 @@ def duplicate(
     score: float | None = None,
     threshold: float | None = None,
 ) -> Record:
-    """The record as a duplicate of the sample ``of``."""
+    """Return the record as a duplicate of the sample ``of``."""
     return replace(
         record,
         state="duplicate",
@@ -130,5 +138,5 @@ def duplicate(
 
 
 def described(record: Record, source: SourceRef) -> Record:
-    """The record with what the input list said of its source."""
+    """Return the record with the attributes of its source in the input list."""
     return replace(record, attributes=dict(source.attributes))

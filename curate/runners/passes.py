@@ -1,14 +1,15 @@
-"""A pass of rows through stages; with models on Ray, a measured probe first decides the workers of each stage."""
+"""Pass of tasks through stages; with models on Ray, a measured probe first decides the workers of each stage."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from curate.records import Row
-from curate.runners.pipeline import TIMING, Pool, Stage, cluster_size, placed, runner, tasks
-from curate.runners.workers import Load, Machine, Plan, balance
+from curate.runners.pipeline import Pool, Stage, cluster_size, operators, placed, runner
+from curate.runners.workers import Load, Machine, WorkerPlan, balance
+
+Task = TypeVar("Task")
 
 
 @dataclass(frozen=True)
@@ -16,56 +17,56 @@ class Pass:
     """Cost of a pass.
 
     Attributes:
-        name: what the rows are, in the plural.
-        rows: number of rows that went in.
-        wall_s: seconds from the first to the last row.
-        seconds: seconds all workers spent, by stage.
-        plan: workers by stage after the probe; None without models, on one process, or with few rows.
+        name: Kind of the tasks, in the plural.
+        tasks: Number of tasks that went in.
+        wall_s: Seconds from the first to the last task.
+        seconds: Seconds that all workers spent, by stage.
+        plan: Workers by stage after the probe; None without models, in one process, or with few tasks.
     """
 
     name: str
-    rows: int
+    tasks: int
     wall_s: float
     seconds: Mapping[str, float]
-    plan: Plan | None
+    plan: WorkerPlan | None
 
 
 def run_pass(
     name: str,
-    rows: Sequence[Row],
-    stages: Callable[[Mapping[str, Pool]], list[Stage]],
+    tasks: Sequence[Task],
+    stages: Callable[[Mapping[str, Pool]], list[Stage[Task]]],
     kind: Literal["ray", "sequential"],
-    take: Callable[[Row], None],
+    take: Callable[[Task], None],
 ) -> Pass:
-    """Send rows through stages.
+    """Send tasks through stages.
 
     Args:
-        name: what the rows are, in the plural.
-        rows: JSON values.
-        stages: from pools by stage to the stages; without pools, each stage with a model has one worker.
-        kind: name of the runner.
-        take: called with every row that leaves the last stage.
+        name: Kind of the tasks, in the plural.
+        tasks: The tasks.
+        stages: Function from pools by stage to the stages; without pools, each stage with a model has one worker.
+        kind: Name of the runner.
+        take: Called with every task that leaves the last stage.
     """
     began = time.monotonic()
     seconds: dict[str, float] = defaultdict(float)
 
-    def run(some: Sequence[Row], pools: Mapping[str, Pool]) -> None:
-        for row in runner(kind)(some, stages(pools)) if some else ():
-            for stage, spent in row.get(TIMING, {}).items():
+    def run(some: Sequence[Task], pools: Mapping[str, Pool]) -> None:
+        for done in runner(kind)(some, stages(pools)) if some else ():
+            for stage, spent in done.seconds.items():
                 seconds[stage] += spent
-            take(row)
+            take(done.task)
 
-    plan, left = None, list(rows)
-    if rows and kind == "ray" and any(stage.pool is not None for stage in stages({})):
-        probe, left = split_probe(rows)
+    plan, left = None, list(tasks)
+    if tasks and kind == "ray" and any(stage.pool is not None for stage in stages({})):
+        probe, left = split_probe(tasks)
         run(probe, {})
         plan = _planned(stages({}), seconds, len(probe)) if left else None
     run(left, plan.pools if plan else {})
-    return Pass(name, len(rows), time.monotonic() - began, seconds, plan)
+    return Pass(name, len(tasks), time.monotonic() - began, seconds, plan)
 
 
 def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
-    """Seconds that all workers spent in all passes, by stage."""
+    """Return the seconds that all workers spent in all passes, by stage."""
     spent: dict[str, float] = defaultdict(float)
     for done in passes:
         for stage, seconds in done.seconds.items():
@@ -73,40 +74,40 @@ def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
     return dict(spent)
 
 
-def plan_notes(passes: Sequence[Pass]) -> list[Row]:
-    """The plan of each pass that had one against what was achieved, for the report."""
+def plan_notes(passes: Sequence[Pass]) -> list[dict[str, object]]:
+    """Return planned and achieved rates of each pass that had a plan, as JSON values for the report."""
     return [
         {
             "of": done.name,
             "workers": {stage: pool.most for stage, pool in done.plan.pools.items()},
             "slowest": done.plan.slowest,
             "rows_per_s": done.plan.rows_per_s,
-            "achieved_rows_per_s": done.rows / done.wall_s,
+            "achieved_rows_per_s": done.tasks / done.wall_s,
         }
         for done in passes
         if done.plan is not None
     ]
 
 
-def split_probe(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Some rows spread evenly over all, to measure what each stage costs, and the others.
+def split_probe(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """Return some tasks spread evenly over all, to measure the cost of each stage, and the others.
 
     A twentieth, at most 20; none of the others are left when all are few.
     """
-    count = min(20, max(2, len(rows) // 20))
-    if len(rows) <= 2 * count:
-        return list(rows), []
-    chosen = {(2 * place + 1) * len(rows) // (2 * count) for place in range(count)}
-    return [rows[place] for place in sorted(chosen)], [
-        row for place, row in enumerate(rows) if place not in chosen
+    count = min(20, max(2, len(tasks) // 20))
+    if len(tasks) <= 2 * count:
+        return list(tasks), []
+    chosen = {(2 * place + 1) * len(tasks) // (2 * count) for place in range(count)}
+    return [tasks[place] for place in sorted(chosen)], [
+        task for place, task in enumerate(tasks) if place not in chosen
     ]
 
 
-def _planned(stages: Sequence[Stage], seconds: Mapping[str, float], rows: int) -> Plan:
-    """Workers per stage from what the first rows cost."""
+def _planned(stages: Sequence[Stage[Task]], seconds: Mapping[str, float], count: int) -> WorkerPlan:
+    """Return the workers per stage, planned from the cost of the first tasks."""
     loads = []
-    for task in tasks(placed(stages)):
-        each = sum(seconds.get(stage.name, 0.0) for stage in task) / rows
-        loads.append(Load(task[0].name, each, task[0].cpus, task[0].gpus, task[0].memory_mb))
+    for one in operators(placed(stages)):
+        each = sum(seconds.get(stage.name, 0.0) for stage in one) / count
+        loads.append(Load(one[0].name, each, one[0].cpus, one[0].gpus, one[0].memory_mb))
     size = cluster_size()
     return balance(loads, Machine(size.cpus, size.gpus, size.memory_mb))

@@ -1,35 +1,34 @@
-"""Runners: the same stages on Ray Data or in this process. The only module that knows Ray."""
+"""Runners: the same stages on Ray Data or in this process. The only module that imports Ray."""
 
 import itertools
-import json
 import logging
 import os
+import pickle
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from curate.records import Row
 from curate.runners.room import Share, fitted
 from loader.errors import RunError, UsageError
 from loader.storage.names import redacted
+
+Task = TypeVar("Task")
 
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
 
 SILENCE_S = 6 * 3600.0
-"""Seconds without any result after which a run counts as stuck, where no stage says more."""
-
-TIMING = "timing"
-"""The column in which rows carry the seconds each stage spent on them."""
+"""Seconds without any result after which a run counts as stuck, where no stage allows more."""
 
 
 class Pool(NamedTuple):
-    """Workers of a stage: how many there may be, and with how many it begins."""
+    """Number of workers of a stage: minimum, maximum, and at the start."""
 
     least: int
     most: int
@@ -37,25 +36,25 @@ class Pool(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Generic[Task]):
     """One step of a pipeline.
 
     Attributes:
-        name: for timings and messages.
-        function: rows -> any number of rows; must survive pickling. A stage with a pool keeps one function per
-            worker, so that a model is loaded once; the others share tasks.
-        batch: rows handed over at once.
-        pool: None for plain tasks.
-        limit: plain tasks at a time; None: as many as there are processors.
-        cpus: processors one call occupies.
-        gpus: graphics processors, or a share of one.
-        memory_mb: megabytes of RAM one call may need.
-        max_silence_s: seconds until the first row of a call. The longest of all stages is the time without any
+        name: Name for timings and messages.
+        function: Tasks -> any number of tasks; it can be pickled. A stage with a pool keeps one function per
+            worker, so that a model is loaded once; the others have no workers of their own.
+        batch: Number of tasks of one call.
+        pool: Workers; None for a stage without.
+        limit: Number of calls at a time, for stages without workers; None for one per processor.
+        cpus: Processors that one call occupies.
+        gpus: GPUs, or the share of one.
+        memory_mb: Megabytes of RAM that one call may need.
+        max_silence_s: Seconds until the first result of a call. The longest of all stages is the time without any
             result after which a run stops; starting nodes and loading models counts.
     """
 
     name: str
-    function: Callable[[list[Row]], Iterable[Row]]
+    function: Callable[[Sequence[Task]], Iterable[Task]]
     batch: int = 1
     pool: Pool | None = None
     limit: int | None = None
@@ -65,27 +64,43 @@ class Stage:
     max_silence_s: float = SILENCE_S
 
 
-class Runner(Protocol):
-    """Sends rows of JSON values through stages; results come in any order, as they are ready."""
+class Timed(NamedTuple, Generic[Task]):
+    """A task that left a stage.
 
-    def __call__(self, rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
-        """Yields the rows that leave the last stage."""
+    Attributes:
+        task: The task.
+        seconds: Seconds that stages spent since the task before it left, by stage.
+    """
+
+    task: Task
+    seconds: Mapping[str, float]
+
+
+class Runner(Protocol):
+    """Function that sends tasks through stages; results come in any order, as they are ready."""
+
+    def __call__(self, tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+        """Yield the tasks that leave the last stage."""
 
 
 def runner(kind: Literal["ray", "sequential"]) -> Runner:
-    """The runner a configuration names."""
+    """Return the runner of a configuration."""
     return run_on_ray if kind == "ray" else run_sequentially
 
 
-def run_sequentially(rows: Iterable[Row], stages: Sequence[Stage]) -> Iterator[Row]:
-    """In this process, one stage after the other for each batch."""
+def run_sequentially(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+    """Run in this process, one stage after the other for each batch."""
+    return _run((Timed(task, {}) for task in tasks), stages)
+
+
+def _run(tasks: Iterable[Timed[Task]], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
     if not stages:
-        yield from rows
+        yield from tasks
         return
     *before, last = stages
-    batch: list[Row] = []
-    for row in run_sequentially(rows, before):
-        batch.append(row)
+    batch: list[Timed[Task]] = []
+    for task in _run(tasks, before):
+        batch.append(task)
         if len(batch) == last.batch:
             yield from _timed(last, batch)
             batch = []
@@ -93,20 +108,21 @@ def run_sequentially(rows: Iterable[Row], stages: Sequence[Stage]) -> Iterator[R
         yield from _timed(last, batch)
 
 
-def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
-    """On Ray Data: the running cluster of RAY_ADDRESS, or one started on this machine.
+def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+    """Run on Ray Data: on the cluster of RAY_ADDRESS, or one started on this machine.
 
-    Rows travel as JSON text, so that Arrow never has to guess a schema. One row is one block while that is
-    affordable: results arrive source by source and one slow source delays no other. Neighbouring stages
-    without a pool are one task: Ray sets part of the processors aside for every task of its own. Workers
-    share processors and GPUs where one of each stage would not find room (`curate.runners.room`).
+    Tasks cross between processes pickled, as the functions do: Arrow need not guess a schema, and arrays are not
+    encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
+    source delays no other. Neighbouring stages without a pool run as one, since Ray reserves processors for each
+    operator. Workers share processors and GPUs where one of each stage would not find room
+    (`curate.runners.room`).
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
-        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; or nothing came
-            for longer than the stages may be silent.
+        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; or no result came
+            for longer than the stages allow.
     """
-    if not rows:
+    if not tasks:
         return
     try:
         import ray
@@ -116,20 +132,20 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
             "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
         ) from error
     _start(ray)
-    # Its notes are for its developers; what fails reaches the caller as an exception.
+    # Its notes are for its developers; failures reach the caller as exceptions.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     silence_s = max(stage.max_silence_s for stage in stages)
     context.execution_no_progress_timeout_s = silence_s
-    items = [{"row": json.dumps(row)} for row in rows]
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(rows), _MAX_BLOCKS))
-    for together in tasks(placed(stages)):
+    items = [_packed(Timed(task, {})) for task in tasks]
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(tasks), _MAX_BLOCKS))
+    for together in operators(placed(stages)):
         dataset = _add(ray, dataset, together)
     try:
         for item in dataset.iter_rows():
-            yield json.loads(item["row"])
+            yield _unpacked(item[_COLUMN])
     except ray.data.exceptions.ExecutionTimeoutError as error:
         raise RunError(
             f"stopped: no worker gave a result for {silence_s:.0f} s; look whether the cluster still has nodes"
@@ -140,7 +156,7 @@ def run_on_ray(rows: Sequence[Row], stages: Sequence[Stage]) -> Iterator[Row]:
 
 
 def cluster_nodes() -> list[Share]:
-    """What the nodes of the cluster that Ray runs on have, one entry for each that is alive."""
+    """Return the resources of each node of the cluster that is alive."""
     import ray
 
     _start(ray)
@@ -149,7 +165,7 @@ def cluster_nodes() -> list[Share]:
 
 
 def cluster_size() -> Share:
-    """Resources of all nodes together."""
+    """Return the resources of all nodes together."""
     nodes = cluster_nodes()
     return Share(
         sum(node.cpus for node in nodes) or 1.0,
@@ -158,37 +174,37 @@ def cluster_size() -> Share:
     )
 
 
-def placed(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with the resources that their workers reserve on the cluster Ray runs on; see `curate.runners.room`.
+def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
+    """Return the stages with the resources that their workers reserve on the cluster; see `curate.runners.room`.
 
-    Stages that are one task have the same.
+    Stages of one operator reserve the same.
 
     Raises:
         UsageError: one can never find room.
     """
-    together = tasks(stages)
+    together = operators(stages)
     wanted = {
-        _name(task): Share(
-            max(stage.cpus for stage in task),
-            max(stage.gpus for stage in task),
-            max(stage.memory_mb for stage in task),
+        _name(one): Share(
+            max(stage.cpus for stage in one),
+            max(stage.gpus for stage in one),
+            max(stage.memory_mb for stage in one),
         )
-        for task in together
+        for one in together
     }
     shares = fitted(wanted, cluster_nodes())
     return [
         replace(stage, cpus=share.cpus, gpus=share.gpus, memory_mb=share.memory_mb)
-        for task in together
-        for stage, share in ((stage, shares[_name(task)]) for stage in task)
+        for one in together
+        for stage, share in ((stage, shares[_name(one)]) for stage in one)
     ]
 
 
-def _name(task: Sequence[Stage]) -> str:
-    return "+".join(stage.name for stage in task)
+def _name(operator: Sequence[Stage[Task]]) -> str:
+    return "+".join(stage.name for stage in operator)
 
 
-def tasks(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """Neighbouring stages without a pool together, the others each for itself."""
+def operators(stages: Sequence[Stage[Task]]) -> list[list[Stage[Task]]]:
+    """Return the stages of each operator of Ray: neighbours without a pool together, the others alone."""
     return [
         part
         for pooled, group in itertools.groupby(stages, key=lambda stage: stage.pool is not None)
@@ -196,7 +212,7 @@ def tasks(stages: Sequence[Stage]) -> list[list[Stage]]:
     ]
 
 
-def _add(ray: Any, dataset: Any, stages: list[Stage]) -> Any:
+def _add(ray: Any, dataset: Any, stages: list[Stage[Task]]) -> Any:
     first = stages[0]
     options: dict[str, Any] = {"batch_size": first.batch, "num_cpus": max(stage.cpus for stage in stages)}
     if gpus := max(stage.gpus for stage in stages):
@@ -214,33 +230,48 @@ def _add(ray: Any, dataset: Any, stages: list[Stage]) -> Any:
     return dataset.map_batches(_OnBatches, fn_constructor_args=(stages,), compute=pool, **options)
 
 
-class _OnBatches:
-    """Stages as Ray Data calls them: batches of JSON texts in, the same out, row by row."""
+class _OnBatches(Generic[Task]):
+    """Stages as Ray Data calls them: batches of pickled tasks in, one out at a time."""
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[Stage[Task]]) -> None:
         self._stages = stages
 
-    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for row in run_sequentially([json.loads(text) for text in batch["row"]], self._stages):
-            yield {"row": [json.dumps(row)]}
+    def __call__(self, batch: Mapping[str, Iterable[bytes]]) -> Iterator[dict[str, list[bytes]]]:
+        tasks: list[Timed[Task]] = [_unpacked(data) for data in batch[_COLUMN]]
+        for task in _run(tasks, self._stages):
+            yield {_COLUMN: [_packed(task)[_COLUMN]]}
 
 
-def _timed(stage: Stage, batch: list[Row]) -> Iterator[Row]:
-    """The stage's rows, each with its share of the seconds that passed until it came."""
-    share = 1 / len(batch)
+_COLUMN = "task"
+
+
+def _packed(task: Timed[Task]) -> dict[str, bytes]:
+    return {_COLUMN: pickle.dumps(task, protocol=5)}
+
+
+def _unpacked(data: bytes) -> Timed[Any]:
+    found: Timed[Any] = pickle.loads(data)  # noqa: S301 - from our own workers, through Ray's memory
+    return found
+
+
+def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[Task]]:
+    """Yield the stage's results; the first one carries the seconds that the stages before spent on the batch."""
+    spent: dict[str, float] = defaultdict(float)
+    for before in batch:
+        for name, seconds in before.seconds.items():
+            spent[name] += seconds
     began = time.monotonic()
-    for row in stage.function(batch):
-        now = time.monotonic()
-        spent = row.setdefault(TIMING, {})
-        spent[stage.name] = spent.get(stage.name, 0.0) + (now - began) * (1.0 if len(batch) == 1 else share)
-        yield row
-        began = time.monotonic() if len(batch) == 1 else began
+    for task in stage.function([before.task for before in batch]):
+        spent[stage.name] += time.monotonic() - began
+        yield Timed(task, dict(spent))
+        spent.clear()
+        began = time.monotonic()
 
 
 def _start(ray: Any) -> None:
     if ray.is_initialized():
         return
-    # A report of usage would go to the network.
+    # Reports of usage would go to the network.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -259,7 +290,7 @@ def _start(ray: Any) -> None:
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """Hold back what this process writes to its standard error; it is shown where the work fails."""
+    """Hold back standard error of this process; show it if the body fails."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -279,7 +310,7 @@ _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE
 
 
 def _root_cause(error: BaseException) -> str:
-    """What a stage raised: Ray keeps of it the traceback's text, with its own advice around."""
+    """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
     raised = _RAISED.findall(str(error))
     name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
     return str(message) if name == RunError.__name__ else f"{name}: {message}"

@@ -1,4 +1,4 @@
-"""How far a run is: weighed by pixels times duration, with an ETA, the slowest sources, and a status file."""
+"""Progress of a run: weighed by pixels times duration, with an ETA, the slowest sources, and a status file."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from curate.ledger import Ledger
-from curate.records import Row
+from curate.records import SourceSummary
 from curate.source_pass.at_work import at_work
 from curate.sources.inputs import SourceRef
 
@@ -19,19 +19,19 @@ _STATUS_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a phase is.
+    """Progress of a phase.
 
     Attributes:
         phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard".
-        done: sources or shards done, those of an earlier run too; clips done in this phase.
-        total: in all.
-        done_weight: of what is done; pixels x seconds for sources, number of clips, bytes for shards.
-        total_weight: of all; what is not probed yet is estimated from its bytes.
-        eta_s: seconds left at the rate of this run; None until it is known.
-        states: records per state so far, before duplicates are sought.
-        current: what was finished last.
-        slowest: sources of this run that took longest, with their seconds.
-        at_work: sources in work for long: URI, share of its bytes read, seconds so far.
+        done: Number of finished sources or shards, those of earlier runs too; of clips in this phase.
+        total: Number of all.
+        done_weight: Weight of the finished ones: pixels x seconds of sources, number of clips, bytes of shards.
+        total_weight: Weight of all, estimated from bytes for sources that are not probed yet.
+        eta_s: Seconds left at the rate of this run; None until it is known.
+        states: Number of records per state, before duplicates are sought.
+        current: What was finished last.
+        slowest: Sources of this run that took longest, with their seconds.
+        at_work: Sources in work for long: URI, share of its bytes read, seconds so far.
     """
 
     phase: str
@@ -47,45 +47,45 @@ class Progress:
 
 
 class Meter:
-    """Follows the sources of a run and reports on them.
+    """Progress over the sources of a run.
 
     Args:
-        sources: all of them.
-        entries: those closed before this run, by URI.
-        report: called after every source.
-        ledger: a status file is kept there.
+        sources: All sources.
+        summaries: Summaries of those closed before this run, by URI.
+        report: Called after every source.
+        ledger: Place of the status file.
     """
 
     def __init__(
         self,
         sources: Sequence[SourceRef],
-        entries: Mapping[str, Row],
+        summaries: Mapping[str, SourceSummary],
         report: Callable[[Progress], None],
         ledger: Ledger,
     ) -> None:
         self._report, self._ledger = report, ledger
         self._bytes = {source.uri: max(0, source.size) for source in sources}
-        self._waiting = set(self._bytes) - entries.keys()
+        self._waiting = set(self._bytes) - summaries.keys()
         self._states: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._weight = 0.0
-        for entry in entries.values():
-            self._count(entry)
+        for summary in summaries.values():
+            self._count(summary)
         self._weight_before, self._began = self._weight, time.monotonic()
         self._written_at = float("-inf")
         self._at_work: tuple[tuple[str, float, float], ...] = ()
         self._lock = threading.RLock()
 
-    def done(self, uri: str, entry: Row) -> None:
-        """A source was closed."""
+    def done(self, uri: str, summary: SourceSummary) -> None:
+        """Count a closed source."""
         with self._lock:
             self._waiting.discard(uri)
-            self._count(entry)
-            self._seconds[uri] = entry.get("seconds", 0.0)
+            self._count(summary)
+            self._seconds[uri] = summary.seconds or 0.0
             self.show(uri)
 
     def show(self, current: str = "") -> Progress:
-        """Reports, and keeps the status file fresh."""
+        """Report, and keep the status file fresh."""
         with self._lock:
             return self._shown(current)
 
@@ -111,9 +111,9 @@ class Meter:
         """Sources that took longest, with their seconds."""
         return tuple(sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST])
 
-    def _count(self, entry: Row) -> None:
-        self._weight += entry.get("pixel_s", 0.0)
-        self._states.update(record["state"] for record in entry["records"])
+    def _count(self, summary: SourceSummary) -> None:
+        self._weight += summary.pixel_s or 0.0
+        self._states.update(record.state for record in summary.records)
 
     def _progress(self, current: str) -> Progress:
         waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
@@ -138,13 +138,13 @@ class Meter:
 
 
 class ClipMeter:
-    """Progress over clips that later stages have something to do for.
+    """Progress over the clips of later stages.
 
     Args:
-        total: number of clips.
-        report: called at the start and after every clip.
-        ledger: place of the status file.
-        slowest: sources that took longest before, for that file.
+        total: Number of clips.
+        report: Called at the start and after every clip.
+        ledger: Place of the status file.
+        slowest: Sources that took longest before, for that file.
     """
 
     def __init__(
@@ -184,5 +184,5 @@ class ClipMeter:
 
 
 def write_status(ledger: Ledger, progress: Progress) -> None:
-    """Keep how far a run is where people and other programs find it."""
+    """Write the status file, for people and other programs."""
     ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})

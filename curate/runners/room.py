@@ -1,8 +1,8 @@
 """Resources that one worker of each stage reserves, lowered until all stages find room at once: a pure function.
 
-Stages of a pipeline run side by side, and workers with a model hold what they reserve until the end. Where one
-worker of every stage does not fit, the others would wait for them for ever. Reservations are numbers for the
-scheduler, so workers may share a processor or a GPU, as they do when one process runs all stages in turn.
+Stages of a pipeline run side by side, and workers with a model keep their reservation until the end. Where one
+worker of every stage does not fit, the rest would wait for ever. Reservations are numbers for the scheduler, so
+workers may share a processor or a GPU, as they do when one process runs all stages in turn.
 """
 
 import itertools
@@ -20,9 +20,9 @@ class Share:
     """Resources of a node, or reserved by one worker.
 
     Attributes:
-        cpus: processors.
-        gpus: graphics processors.
-        memory_mb: megabytes of RAM.
+        cpus: Processors.
+        gpus: GPUs.
+        memory_mb: Megabytes of RAM.
     """
 
     cpus: float
@@ -31,14 +31,14 @@ class Share:
 
 
 def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Share]:
-    """What one worker of each stage reserves so that the nodes hold one of each at the same time.
+    """Return reservations with which the nodes hold one worker of each stage at the same time.
 
     Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has, and processors,
     GPUs and memory are divided by the smallest whole numbers that make room.
 
     Args:
-        wanted: reservation of a worker, by stage.
-        nodes: of the cluster; without any processor among them nothing is known, and nothing changes.
+        wanted: Reservation of a worker, by stage.
+        nodes: Nodes of the cluster; where none has a processor nothing is known, and nothing changes.
 
     Raises:
         UsageError: a stage wants more whole GPUs than a node has, or than are left beside the other stages.
@@ -60,7 +60,7 @@ def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Sha
 
 
 def _clamped(name: str, share: Share, nodes: Sequence[Share]) -> Share:
-    """The share within what the best node for it has."""
+    """Return the share, limited to the resources of the best node for it."""
     if share.gpus > max(node.gpus for node in nodes):
         raise UsageError(
             f"a worker of the stage {name} wants {share.gpus:g} GPUs, and no node has more than"
@@ -81,26 +81,26 @@ def _divided(share: Share, cpu_parts: int, gpu_parts: int, memory_parts: int) ->
 
 
 def _floored(value: float) -> float:
-    """The value as Ray can count it, rounded down so that parts never add up to more than the whole."""
+    """Return the value in the steps that Ray counts, rounded down so that parts never exceed the whole."""
     return math.floor(value * _GRAIN + 1e-6) / _GRAIN
 
 
 def _placed(shares: Sequence[Share], nodes: Sequence[Share]) -> bool:
-    """Whether first fit, the largest share first, finds a place for each."""
+    """Return whether first fit, the largest share first, finds a place for each."""
     free = [_Free(node) for node in nodes]
     ordered = sorted(shares, key=lambda share: (share.gpus, share.cpus, share.memory_mb), reverse=True)
     return all(any(node.take(share) for node in free) for share in ordered)
 
 
 class _Free:
-    """What is left of a node."""
+    """Free resources of a node."""
 
     def __init__(self, node: Share) -> None:
         self._cpus, self._memory_mb = node.cpus, node.memory_mb
         self._gpus = [1.0] * int(node.gpus)
 
     def take(self, share: Share) -> bool:
-        """Whether the share found place. A part of a GPU lies on one device, more than one are whole devices."""
+        """Take a share if there is room, and return whether there was. A fraction of a GPU lies on one device."""
         slack = 1e-9
         devices = [place for place, left in enumerate(self._gpus) if left + slack >= min(share.gpus, 1.0)]
         count = math.ceil(share.gpus)

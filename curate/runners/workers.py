@@ -1,9 +1,9 @@
-"""How many workers each stage gets, from measured rates: a pure function.
+"""Number of workers of each stage, from measured rates: a pure function.
 
-All stages of a pipeline move at the pace of the slowest, so rates are compared in one unit, sources per second;
-what a stage does for one source includes all the clips the source fans out into. Workers go, one at a time, to
-the slowest stage, until the machine has no room for another one there: no other split is faster, since every
-worker beyond the first was given to a stage that was the slowest when it got it.
+All stages of a pipeline run at the rate of the slowest, so rates are compared in one unit, sources per second;
+the cost of a source includes all its clips. Workers are added, one at a time, to the slowest stage, until the
+machine has no room for another one. No other split is faster, since every worker beyond the first was added to
+the stage that was the slowest at that moment.
 """
 
 import math
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from curate.runners.pipeline import Pool
 from loader.errors import UsageError
 
-_START_SHARE = 0.5  # of the planned workers; a pool grows while the first rows arrive
+_START_SHARE = 0.5  # of the planned workers; a pool grows while the first tasks arrive
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one stage costs.
+    """Cost of one stage.
 
     Attributes:
-        name: of the stage.
-        seconds: one worker spends on an average row, a source with all its clips or a clip.
-        cpus: processors a worker occupies.
-        gpus: graphics processors a worker occupies.
-        memory_mb: megabytes a worker occupies.
-        most: workers that can be of use, or None.
+        name: Name of the stage.
+        seconds: Seconds of one worker for an average task, a source with all its clips or a clip.
+        cpus: Processors that a worker occupies.
+        gpus: GPUs that a worker occupies.
+        memory_mb: Megabytes of RAM that a worker occupies.
+        most: Largest useful number of workers, or None.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to share: of one machine or a whole cluster."""
+    """Resources of one machine or of a whole cluster."""
 
     cpus: float
     gpus: float = 0.0
@@ -47,13 +47,13 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Workers per stage and the pace that follows.
+class WorkerPlan:
+    """Workers per stage, and the rate of the pipeline.
 
     Attributes:
-        pools: by stage.
-        rows_per_s: of the slowest stage, and so of the pipeline.
-        slowest: that stage.
+        pools: Workers by stage.
+        rows_per_s: Tasks per second of the slowest stage, and so of the pipeline.
+        slowest: Name of that stage.
     """
 
     pools: Mapping[str, Pool]
@@ -61,8 +61,8 @@ class Plan:
     slowest: str
 
 
-def balance(loads: Sequence[Load], machine: Machine) -> Plan:
-    """The split of a machine among stages that makes the slowest one fastest.
+def balance(loads: Sequence[Load], machine: Machine) -> WorkerPlan:
+    """Return the split of a machine among stages that makes the slowest one fastest.
 
     Raises:
         UsageError: the machine has no room for one worker of each stage.
@@ -84,7 +84,7 @@ def balance(loads: Sequence[Load], machine: Machine) -> Plan:
             break
         workers = more
     pools = {name: Pool(1, count, max(1, math.ceil(count * _START_SHARE))) for name, count in workers.items()}
-    return Plan(pools, _rate(slowest, workers), slowest.name)
+    return WorkerPlan(pools, _rate(slowest, workers), slowest.name)
 
 
 def _rate(load: Load, workers: Mapping[str, int]) -> float:

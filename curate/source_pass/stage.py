@@ -1,15 +1,15 @@
-"""The fused stage: one source in, its records out, its clips, arrays and entry laid down in the ledger.
+"""The fused stage: one source in, its summary out; its clips, arrays and summary are written to the ledger.
 
 Probe, shots, stitch, cut, scores and fingerprints are one task, so that a source's bytes never leave the
-worker that reads them, and rows carry no media at all.
+worker that reads them, and no task carries media.
 """
 
 import hashlib
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -28,11 +28,12 @@ from curate.frames.perceptual import embed_pictures
 from curate.frames.source import SourceError
 from curate.ledger import Ledger, digest
 from curate.models.device import one_thread
-from curate.records import Record, Row, clip_key
+from curate.records import Record, SourceSummary, clip_key
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
 from curate.source_pass.sampling import Collected, Collector
 from curate.source_pass.scan import Scan, scan
+from curate.source_pass.tasks import ClipTask, ClosedSource, CurationTask, SourceTask, clip_task
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
 from loader.errors import UsageError
@@ -47,14 +48,14 @@ _MAX_TAG_CHARS = 16_000
 
 @dataclass(frozen=True)
 class CutSource:
-    """Source row -> rows of its records, and one of what belongs to the whole source. Raises for no data reason.
+    """Function from a source to its summary. Faults of the data are records; it raises for no other reason.
 
     Attributes:
-        config: of all it does.
-        storage: how to reach the source.
-        ledger: where clips and arrays go.
-        fingerprint: of the configuration.
-        down: What was taken down, of which no clip is made.
+        config: Configuration of the pass.
+        storage: Options for opening the source.
+        ledger: Destination of clips and arrays.
+        fingerprint: Digest of the configuration.
+        down: Take-downs, of which no clip is made.
     """
 
     config: SourceStageConfig
@@ -63,15 +64,14 @@ class CutSource:
     fingerprint: str
     down: TakeDowns = field(default_factory=TakeDowns)
 
-    def __call__(self, row: Row) -> list[Row]:
-        """``{"record": ...}`` of each span in order, then ``{"source": ...}``."""
-        source = SourceRef(**row)
+    def __call__(self, source: SourceRef) -> SourceSummary:
+        """Cut a source, and write its clips and arrays to the ledger."""
         if source.fault:
-            return [_failed(source, "open", source.fault)]
+            return failed_source(source, "open", source.fault)
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
         except UsageError as error:
-            return [_failed(source, "open", str(error))]
+            return failed_source(source, "open", str(error))
         try:
             with (
                 one_thread(),
@@ -79,17 +79,17 @@ class CutSource:
                 noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):
                 before = _state(file)
-                rows = list(self._cut(source, watched))
+                summary = self._cut(source, watched)
                 if _state(file) != before:
                     raise SourceError("changed while it was read; work on it again with --retry-failed")
-                return rows
+                return summary
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
-            return [_failed(source, *fault_of(error))]
+            return failed_source(source, *fault_of(error))
 
-    def _cut(self, source: SourceRef, file: BinaryIO) -> Iterator[Row]:
+    def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
         began_s = time.process_time()
         with scan(file, self.config) as seen:
-            yield from self._clips(source, file, seen)
+            records = tuple(self._clips(source, file, seen))
         tags = {
             tag: seen.probe.metadata[tag][:_MAX_TAG_CHARS]
             for tag in CONTAINER_TAGS
@@ -97,15 +97,9 @@ class CutSource:
         }
         duration_s = float(seen.timeline.times_s[-1])
         cpu_s = time.process_time() - began_s
-        yield {
-            "source": {
-                "cpu_s": cpu_s,
-                "tags": tags,
-                "pixel_s": seen.size.width * seen.size.height * duration_s,
-            }
-        }
+        return SourceSummary(records, cpu_s, tags, seen.size.width * seen.size.height * duration_s)
 
-    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Row]:
+    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
         times_s, ahead = seen.timeline.times_s, seen.ahead
         # A clock that breaks promises nothing.
         promised_s = None if seen.timeline.breaks else seen.probe.promised_s
@@ -135,7 +129,7 @@ class CutSource:
                     known = ahead is not None and span in ahead
                     collected = ahead.collected(span) if ahead and known else collector.take()
                     record = self._finished(record, result, collected, seen, arrays)
-            yield {"record": record.to_row()}
+            yield record
         if arrays:
             self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
 
@@ -182,109 +176,84 @@ class CutSource:
 
 @dataclass
 class SourceStage:
-    """The stage as runners call it; rows that are no sources pass through.
+    """The fused stage as runners call it; tasks of other kinds pass through.
 
     Attributes:
-        work: what is done to one source.
-        wanted: row of a clip -> whether later stages shall see it.
-        isolate: whether in a child process.
-        attempts: as of `Isolated`.
-        max_source_s: as of `Isolated`.
+        cut: Function that cuts one source.
+        wanted: Whether later stages shall receive a clip.
+        isolate: Whether sources are cut in a child process.
+        attempts: See `Isolated`.
+        max_source_s: See `Isolated.max_silence_s`.
     """
 
-    work: CutSource
-    wanted: Callable[[Row], bool]
+    cut: CutSource
+    wanted: Callable[[ClipTask], bool]
     isolate: bool
     attempts: int
     max_source_s: float
 
-    def __call__(self, rows: list[Row]) -> Iterator[Row]:
-        """Yields ``{"closed": entry, ...}`` for each source, then a row for each of its clips."""
-        for row in rows:
-            if row["kind"] != "source":
-                yield row
+    def __call__(self, tasks: Sequence[CurationTask]) -> Iterator[CurationTask]:
+        """Cut each source; yield it closed, then its wanted clips."""
+        for task in tasks:
+            if not isinstance(task, SourceTask):
+                yield task
                 continue
-            source = SourceRef(**row["source"])
+            source = task.source
             began = time.monotonic()
-            entry = {**self._entry(source), "seconds": time.monotonic() - began}
-            self.work.ledger.close(STAGE, self.work.fingerprint, source_id(source), entry)
-            yield {"kind": "closed", "id": source_id(source), "entry": entry}
-            yield from filter(self.wanted, clip_rows(source, entry, row["todo"]))
+            summary = replace(self._summary(source), seconds=time.monotonic() - began)
+            self.cut.ledger.close(STAGE, self.cut.fingerprint, source_id(source), summary)
+            yield ClosedSource(source.uri, summary)
+            if task.todo:
+                clips = (clip_task(source, summary, one) for one in summary.records if one.state == "kept")
+                yield from filter(self.wanted, (replace(clip, todo=task.todo) for clip in clips))
 
-    def _entry(self, source: SourceRef) -> Row:
-        found = self._run(asdict(source))
-        if isinstance(found, Poisoned):
-            poisoned = Record(source.uri, state="failed", stage="worker", reason=found.reason)
-            return {"records": [poisoned.to_row()]}
-        entry: Row = {"records": [row["record"] for row in found if "record" in row]}
-        for row in found:
-            entry.update(row.get("source", {}))
-        return entry
-
-    def _run(self, row: Row) -> list[Row] | Poisoned:
+    def _summary(self, source: SourceRef) -> SourceSummary:
         if not self.isolate:
-            return list(self.work(row))
-        sent = _Sent(pickle.dumps(self.work), self.work)
-        return _isolated(sent, self.attempts, self.max_source_s)(row)
+            return self.cut(source)
+        child = _isolated(_Pickled(pickle.dumps(self.cut), self.cut), self.attempts, self.max_source_s)
+        found = child(source)
+        return failed_source(source, "worker", found.reason) if isinstance(found, Poisoned) else found[0]
 
     @staticmethod
     def close() -> None:
-        """Lets the child of this process go."""
+        """End the child of this process."""
         _isolated.cache_clear()
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """Work that is the same where the same bytes of it would be sent to a child."""
+class _Pickled:
+    """A function that equals another one when both are pickled to the same bytes."""
 
-    sent: bytes
-    work: CutSource = field(compare=False)
+    data: bytes
+    cut: CutSource = field(compare=False)
+
+    def __call__(self, source: SourceRef) -> Iterable[SourceSummary]:
+        yield self.cut(source)
 
 
 @lru_cache(maxsize=1)
-def _isolated(sent: _Sent, attempts: int, max_source_s: float) -> Isolated:
-    """The child of this process. Ray makes a stage anew for each source, and an interpreter takes a second to start."""
-    return Isolated(sent.work, attempts, max_source_s)
+def _isolated(function: _Pickled, attempts: int, max_source_s: float) -> "Isolated[SourceRef, SourceSummary]":
+    """Return the child of this process. Ray makes a stage anew for each source, and a child takes a second to start."""
+    return Isolated(function, attempts, max_source_s)
 
 
-def clip_rows(source: SourceRef, entry: Row, todo: Iterable[str]) -> Iterator[Row]:
-    """A row for each clip of a closed source that later stages have something to do for."""
-    stages = list(todo)
-    for record in entry["records"] if stages else ():
-        if record["state"] == "kept":
-            yield {**clip_row(source, entry, record), "todo": stages}
-
-
-def clip_row(source: SourceRef, entry: Row, record: Row) -> Row:
-    """A clip of a closed source as stages over clips take it, before anything is found or left to do."""
-    tags = entry.get("tags", {})
-    return {
-        "kind": "clip",
-        "record": record,
-        "caption": source.caption,
-        "listed_in": source.listed_in,
-        "tags": tags,
-        "todo": [],
-        "found": {},
-    }
+def failed_source(source: SourceRef, stage: str, reason: str) -> SourceSummary:
+    """Return the summary of a source that gave no span."""
+    return SourceSummary((Record(source.uri, state="failed", stage=stage, reason=reason),))
 
 
 def source_id(source: SourceRef) -> str:
-    """Identity of a source's bytes as far as it can be told without reading them."""
+    """Return the identity of a source's bytes, as far as it is known without reading them."""
     return digest(source.uri, str(source.size), source.version)
 
 
 def arrays_name(source: SourceRef, fingerprint: str) -> str:
-    """Where the arrays of a source's clips lie."""
+    """Return the name of the arrays of a source's clips."""
     return f"{source_id(source)}-{fingerprint}"
 
 
-def _failed(source: SourceRef, stage: str, reason: str) -> Row:
-    return {"record": Record(source.uri, state="failed", stage=stage, reason=reason).to_row()}
-
-
 def _state(file: BinaryIO) -> tuple[int, int] | None:
-    """Size and time of the last change of a local file; other storages themselves tell of changes."""
+    """Return size and time of the last change of a local file; other storages detect changes themselves."""
     try:
         found = os.fstat(file.fileno())
     except OSError:  # no file of this machine

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 import av
@@ -12,7 +12,6 @@ from curate.frames.child_process import Isolated, Poisoned
 from curate.frames.faults import fault_of
 from curate.frames.probe import Probe, ProbeConfig, probe
 from curate.frames.source import open_video
-from curate.records import Row
 from curate.sources.inputs import SourceRef
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_object
@@ -53,17 +52,17 @@ def read_headers(
         RunError: The storage failed.
     """
     workers = max(1, min(_MOST_READERS, os.cpu_count() or 1, len(sources)))
-    children: SimpleQueue[Isolated] = SimpleQueue()
+    children: SimpleQueue[Isolated[SourceRef, Footage]] = SimpleQueue()
     for _ in range(workers):
         children.put(Isolated(_Header(storage, limits), attempts=1, max_silence_s=_MAX_SECONDS))
 
     def read(source: SourceRef) -> Footage | None:
         child = children.get()
         try:
-            found = child(asdict(source))
+            found = child(source)
         finally:
             children.put(child)
-        return Footage(**found[0]) if not isinstance(found, Poisoned) and found else None
+        return found[0] if not isinstance(found, Poisoned) and found else None
 
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -78,8 +77,7 @@ class _Header:
     storage: StorageConfig
     limits: ProbeConfig
 
-    def __call__(self, row: Row) -> Iterable[Row]:
-        source = SourceRef(**row)
+    def __call__(self, source: SourceRef) -> Iterable[Footage]:
         if source.fault:
             return []
         try:
@@ -94,7 +92,7 @@ class _Header:
         except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
             fault_of(error)
             return []
-        return [asdict(Footage(seconds, found.width * found.height, _effort(found)))]
+        return [Footage(seconds, found.width * found.height, _effort(found))]
 
 
 def _effort(found: Probe) -> float:

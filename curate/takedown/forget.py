@@ -4,10 +4,12 @@ It may be repeated: the next take-down or curation completes an interrupted one.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
+from curate.caption.types import Caption
 from curate.ledger import LEDGER, Ledger, digest
-from curate.records import Record, Row
+from curate.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.takedown import TakeDowns, emptied
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD = "cut", "captions", "text_embed", "shard"
@@ -27,9 +29,9 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     entries = [
         (name, identity, entry)
         for name in ledger.fingerprints(CUT)
-        for identity, entry in ledger.closed(CUT, name).items()
+        for identity, entry in ledger.closed(CUT, name, source_summary).items()
     ]
-    records = [Record.from_row(row) for _, _, entry in entries for row in entry["records"]]
+    records = [record for _, _, entry in entries for record in entry.records]
     gone = {record.key for record in records if record.key and down.of(record)} | down.keys.keys()
 
     def of_them(identity: str) -> bool:
@@ -59,17 +61,16 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
                 ledger.close(CUT, name, identity, left)
 
 
-def _emptied_entry(entry: Row, down: TakeDowns) -> Row | None:
+def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | None:
     """Return a source's entry without the removed clips; None when the whole source is removed."""
-    before = [Record.from_row(row) for row in entry["records"]]
-    if any(record.source in down.sources for record in before):
+    if any(record.source in down.sources for record in entry.records):
         return None
-    removals = [(record, down.of(record)) for record in before]
+    removals = [(record, down.of(record)) for record in entry.records]
     if not any(removal for _, removal in removals):
         return entry
-    after = [emptied(record, removal) if removal else record for record, removal in removals]
-    tags = entry.get("tags", {}) if any(record.sha256 for record in after) else {}
-    return {**entry, "records": [record.to_row() for record in after], "tags": tags}
+    after = tuple(emptied(record, removal) if removal else record for record, removal in removals)
+    tags = (entry.tags or {}) if any(record.sha256 for record in after) else {}
+    return replace(entry, records=after, tags=tags)
 
 
 def _forget_texts(ledger: Ledger) -> None:
@@ -88,8 +89,8 @@ def _forget_texts(ledger: Ledger) -> None:
 
 def _captions(ledger: Ledger) -> Iterator[str]:
     for name in ledger.fingerprints(CAPTIONS):
-        for row in ledger.closed(CAPTIONS, name).values():
-            yield row.get("text", "")
+        for found in ledger.closed(CAPTIONS, name, clip_result).values():
+            yield found.text if isinstance(found, Caption) else ""
 
 
 def _forget_inputs(ledger: Ledger, down: TakeDowns, records: list[Record]) -> None:
@@ -99,7 +100,7 @@ def _forget_inputs(ledger: Ledger, down: TakeDowns, records: list[Record]) -> No
         return
     cut = {record.source for record in records if record.key}
     left = {record.source for record in records if record.sha256 and not down.of(record)}
-    empty: Row = {"caption": None, "attributes": {}}
+    empty: dict[str, object] = {"caption": None, "attributes": {}}
     sources = [
         {**row, **empty} if row["uri"] in down.sources or row["uri"] in cut - left else row
         for row in note["sources"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from curate.ledger import Ledger
-from curate.records import Record
+from curate.records import Record, from_json
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns, emptied, words
 from loader.dataset import (
@@ -180,17 +180,11 @@ def _accounted(rows: list[Row], gone: Callable[[Row], bool], down: TakeDowns) ->
         if not gone(row):
             result.append(row)
             continue
-        record = Record.from_row(row)
+        record = from_json(Record, row)
         if removal := down.sources.get(record.source):
             if record.source not in said:
-                result.append(_columns(emptied(Record(record.source), removal), row))
+                result.append(emptied(Record(record.source), removal).columns(row))
             said.add(record.source)
         else:
-            result.append(_columns(emptied(record, down.keys[row["key"]]), row))
+            result.append(emptied(record, down.keys[row["key"]]).columns(row))
     return result
-
-
-def _columns(record: Record, row: Row) -> Row:
-    """Return the record's fields that the row has."""
-    fields = record.to_row()
-    return {name: fields[name] for name in row}

@@ -8,7 +8,6 @@ scores and fingerprints.
 import contextlib
 import tempfile
 import time
-from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,9 +48,8 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
         work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
         for source in list_sources([videos], config.storage):
             began = time.process_time()
-            rows = work(asdict(source))
+            records = work(source).records
             cpu_s = time.process_time() - began
-            records = [Record.from_row(row["record"]) for row in rows if "record" in row]
             kept = [record for record in records if record.state == "kept"]
             if kept:
                 floor_s = floor(source, kept, config).cpu_s

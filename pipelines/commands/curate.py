@@ -118,8 +118,8 @@ def _status(dataset: Dataset) -> int:
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
-    from curate.run.curate import forecast_curation
     from curate.run.forecast import Estimate, ForecastConfig
+    from curate.run.sample_run import forecast_curation
 
     rates = resolve(ForecastConfig, None, options.rates)
     with curation_progress() as progress:

@@ -17,7 +17,7 @@ from pipelines.terminal.console import print_json, progress_bars, stderr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from curate.foreign.crew import Progress
+    from curate.foreign.crew import TarProgress
 
 MAX_NOTES = 50
 
@@ -55,12 +55,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _progress() -> "Iterator[Callable[[Progress], None]]":
+def _progress() -> "Iterator[Callable[[TarProgress], None]]":
     """A progress bar over the bytes of the tars."""
     with progress_bars() as bars:
         task = bars.add_task("tars", count="", note="")
 
-        def show(progress: "Progress") -> None:
+        def show(progress: "TarProgress") -> None:
             bars.update(
                 task,
                 completed=progress.done_bytes,

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from curate.records import Row
 from loader.base.arrays import Places
 from loader.buckets.buckets import Assignment
 from loader.dataset import Dataset
@@ -14,6 +13,7 @@ from loader.dataset.latents import LatentBucket, Latents, LatentText
 from loader.dataset.tables.parquet import to_rows
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
+from pipelines.latents.work import MeasuredBucket
 from train.latents.choice import BucketFacts, choose
 from train.latents.plan import PlannedSample
 
@@ -25,7 +25,7 @@ def described(
     config: TrainRunConfig,
     assignment: Assignment,
     asked: dict[str, Any],
-    facts: Sequence[Row],
+    measured: Sequence[MeasuredBucket],
 ) -> Latents:
     """The manifest's section: which buckets are stored, and why; the empty caption's context has no path yet.
 
@@ -34,24 +34,26 @@ def described(
         config: of the run.
         assignment: of the clips.
         asked: what fixes the values of latents and contexts.
-        facts: shape and seconds of the latents of each bucket (`pipelines.latents.work.Measure`).
+        measured: Shape and seconds of the latents of each bucket.
 
     Raises:
         UsageError: nothing would be stored.
     """
     starts_N, clip_N = _starts(source, config, assignment), source.media.size
     buckets = []
-    for place, fact in enumerate(facts):
+    for place, one in enumerate(measured):
         here_N = assignment.bucket_of == place
         length = assignment.lengths[place]
-        buckets.append(_bucket(fact, length, _views(starts_N[here_N], config), clip_N[here_N], config))
+        buckets.append(_bucket(one, length, _views(starts_N[here_N], config), clip_N[here_N], config))
     stored_N = np.array([one.latent is not None for one in buckets] + [False])[assignment.bucket_of]
     several = (stored_N & (starts_N > 1)).any()
     if asked["text"] is None and not stored_N.any():
         raise UsageError(f"nothing would be stored; of bucket {assignment.buckets[0]}: {buckets[0].why}")
     text = None
-    if asked["text"] is not None:
-        text = LatentText(encoder=asked["text"], empty="", **facts[0]["text"])
+    if (widths := measured[0].text) is not None:
+        text = LatentText(
+            encoder=asked["text"], empty="", width=widths.width, pooled_width=widths.pooled_width
+        )
     return Latents(
         source=source.storage.root,
         source_index=asked["source_index"],
@@ -60,7 +62,7 @@ def described(
         shapes=asked["shapes"],
         seed=asked["seed"] if several else None,
         dtype=config.latents.dtype,
-        device=facts[0]["device"],
+        device=measured[0].device,
         buckets=tuple(buckets),
     )
 
@@ -92,15 +94,17 @@ def size_of(assignment: Assignment, place: int) -> tuple[int, int, int]:
     return bucket.frames, bucket.height, bucket.width
 
 
-def _bucket(fact: Row, length: int, views_n: Places, clip_n: Places, config: TrainRunConfig) -> LatentBucket:
+def _bucket(
+    measured: MeasuredBucket, length: int, views_n: Places, clip_n: Places, config: TrainRunConfig
+) -> LatentBucket:
     """What is decided of one bucket, whose samples have so many views and bytes."""
-    frames, height, width = fact["bucket"]
+    frames, height, width = measured.bucket
     samples, cost = len(views_n), config.stream.buckets.cost
     views = float(views_n.mean()) if samples else 1.0
     found = BucketFacts(
         name=f"{frames}x{height}x{width}",
-        encode_s=fact["encode_s"],
-        latent_bytes=views * math.prod(fact["latent"]) * np.dtype(config.latents.dtype).itemsize,
+        encode_s=measured.encode_s,
+        latent_bytes=views * math.prod(measured.latent) * np.dtype(config.latents.dtype).itemsize,
         clip_bytes=float(clip_n.mean()) if samples else 0.0,
         views=views,
     )
@@ -111,7 +115,7 @@ def _bucket(fact: Row, length: int, views_n: Places, clip_n: Places, config: Tra
         height=height,
         width=width,
         samples=samples,
-        latent=tuple(fact["latent"]) if stored else None,
+        latent=measured.latent if stored else None,
         encode_s=found.encode_s,
         step_share=share,
         latent_bytes=round(found.latent_bytes),

@@ -3,9 +3,8 @@
 import importlib.metadata
 from typing import Any
 
-from curate.records import Row
 from curate.run.curate import versions
-from loader.dataset import Content, Dataset, Manifest, ShardRecord, publish
+from loader.dataset import Content, Dataset, Manifest, Row, ShardRecord, publish
 from loader.dataset.latents import Latents
 from loader.dataset.tables.parquet import to_rows
 from loader.storage import Storage

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from curate.ledger import LEDGER, Ledger, digest
-from curate.records import Row
+from curate.records import from_json
 from curate.run.shard import written_shards
 from curate.runners.pipeline import runner
 from curate.runners.progress import Progress, write_status
@@ -24,7 +24,19 @@ from loader.storage import Storage, leased, open_storage
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.latents.buckets import described, samples_of, size_of
 from pipelines.latents.publish import publish_version
-from pipelines.latents.work import EMPTY, STAGE, Loaded, Measure, WriteShard, stage
+from pipelines.latents.work import (
+    EMPTY,
+    STAGE,
+    BucketTask,
+    EncodedShard,
+    Loaded,
+    Measure,
+    MeasuredBucket,
+    RefusedBucket,
+    WriteShard,
+    WrittenShard,
+    stage,
+)
 from train.latents.identity import text_identity, tokenizer_identity
 from train.latents.plan import PlannedShard, plan_shards
 from train.latents.shard import ShardWriter
@@ -81,10 +93,13 @@ def _make(
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
     loaded = Loaded(config, context=asked["text"] is not None)
-    facts = _facts(config, assignment, loaded) if note is None else note["facts"]
-    latents = described(source, config, assignment, asked, facts)
     if note is None:
-        note = {"asked": asked, "facts": facts}
+        measured = _measured(config, assignment, loaded)
+    else:
+        measured = [from_json(MeasuredBucket, values) for values in note["facts"]]
+    latents = described(source, config, assignment, asked, measured)
+    if note is None:
+        note = {"asked": asked, "facts": [asdict(one) for one in measured]}
         ledger.write_note(_NOTE, note)
     plans = plan_shards(
         samples_of(source, config, assignment, latents), int(config.latents.max_shard_mb * 1e6)
@@ -92,8 +107,8 @@ def _make(
     writer = ShardWriter(source.shard_storage, source.manifest.foreign is not None, storage, config.stream)
     stage_function = WriteShard(loaded, writer, ledger, digest(note))
     closed = _written(plans, stage_function, config, progress)
-    shards = [_record(closed[plan.id]) for plan in plans]
-    failed = {one["key"]: one["reason"] for plan in plans for one in closed[plan.id]["failed"]}
+    shards = [closed[plan.id] for plan in plans]
+    failed = {one.key: one.reason for shard in shards for one in shard.failed}
     if failed and len(failed) == source.manifest.totals.samples:
         raise RunError(
             f"no sample of {source.storage.root} could be encoded, the first: {next(iter(failed.values()))}"
@@ -103,8 +118,8 @@ def _make(
         context = npy_bytes(ledger.read_arrays(EMPTY)["context"])
         text = latents.text.model_copy(update={"empty": empty_path(context)})
         latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
-    shards = [shard for shard in shards if shard.rows]
-    publish_version(source, storage, shards, failed, asked, latents, files)
+    filled: list[ShardRecord] = [shard for shard in shards if shard.rows]
+    publish_version(source, storage, filled, failed, asked, latents, files)
     _tidy(storage, Dataset(storage, config.storage))
     return False
 
@@ -173,21 +188,17 @@ def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
         raise UsageError(f"{out} was made, or begun, otherwise: {differs}; choose another --out")
 
 
-def _facts(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) -> list[Row]:
-    """What the latents of each bucket are and cost, by bucket."""
+def _measured(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) -> list[MeasuredBucket]:
+    """Return the shape and cost of the latents of each bucket, sorted by bucket."""
     counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
-    rows = [
-        {"bucket": list(size_of(assignment, place)), "samples": count}
-        for place, count in enumerate(counts.tolist())
-    ]
-    found = list(runner(config.latents.runner)(rows, [stage(Measure(loaded), config, len(rows))]))
-    for fact in found:
-        if "error" in fact:
-            raise UsageError(fact["error"])
-    return sorted(
-        ({name: value for name, value in fact.items() if name != "timing"} for fact in found),
-        key=lambda fact: list(fact["bucket"]),
-    )
+    tasks = [BucketTask(size_of(assignment, place), count) for place, count in enumerate(counts.tolist())]
+    measured = []
+    for done in runner(config.latents.runner)(tasks, [stage(Measure(loaded), config, len(tasks))]):
+        if isinstance(done.task, RefusedBucket):
+            raise UsageError(done.task.error)
+        if isinstance(done.task, MeasuredBucket):
+            measured.append(done.task)
+    return sorted(measured, key=lambda one: one.bucket)
 
 
 def _written(
@@ -195,11 +206,11 @@ def _written(
     function: WriteShard,
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
-) -> dict[str, Row]:
-    """Writes what is not written yet; all of the ledger's entries, by shard."""
+) -> dict[str, EncodedShard]:
+    """Write the shards that are not written yet; return all, by identity of their plan."""
     ledger, fingerprint = function.ledger, function.fingerprint
     sizes = {plan.id: plan.size for plan in plans}
-    done = {name for name in written_shards(ledger, STAGE, fingerprint) if name in sizes}
+    done = {name for name in written_shards(ledger, STAGE, fingerprint, EncodedShard) if name in sizes}
     before, began = sum(sizes[name] for name in done), time.monotonic()
 
     def report(current: str = "") -> None:
@@ -211,15 +222,12 @@ def _written(
         write_status(ledger, now)
 
     report()
-    rows = [plan.to_row() for plan in plans if plan.id not in done]
-    for row in runner(config.latents.runner)(rows, [stage(function, config, len(rows))] if rows else []):
-        done.add(row["id"])
-        report(row["id"])
-    closed = written_shards(ledger, STAGE, fingerprint)
+    todo = [plan for plan in plans if plan.id not in done]
+    for left in runner(config.latents.runner)(todo, [stage(function, config, len(todo))] if todo else []):
+        if isinstance(left.task, WrittenShard):
+            done.add(left.task.id)
+            report(left.task.id)
+    closed = written_shards(ledger, STAGE, fingerprint, EncodedShard)
     if missing := [plan.id for plan in plans if plan.id not in closed]:
         raise RunError(f"shard {missing[0]} gave no result; run the same command again")
     return closed
-
-
-def _record(entry: Row) -> ShardRecord:
-    return ShardRecord(entry["path"], entry["size"], entry["sha256"], entry["rows"])

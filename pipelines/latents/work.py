@@ -1,19 +1,79 @@
-"""What workers of `reelweave latents` do: measure buckets, write shards. Encoders are loaded at their first use."""
+"""Stages of `reelweave latents`: measure buckets, write shards. Encoders are loaded at their first use."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from curate.ledger import Ledger
-from curate.records import Row
 from curate.runners.pipeline import Pool, Stage, cluster_size
+from loader.dataset import ShardRecord
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
 from train.latents.encoders import Encoders
 from train.latents.plan import PlannedShard
-from train.latents.shard import ShardWriter
+from train.latents.shard import Failed, ShardWriter
 
 STAGE = "latents"
 EMPTY = "empty-context"
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """A bucket to measure, frames x height x width, and its number of samples."""
+
+    bucket: tuple[int, int, int]
+    samples: int
+
+
+@dataclass(frozen=True)
+class TextWidths:
+    """Widths of a text encoder's contexts."""
+
+    width: int
+    pooled_width: int
+
+
+@dataclass(frozen=True)
+class MeasuredBucket:
+    """Latents of a bucket: shape and cost.
+
+    Attributes:
+        bucket: Frames, height and width.
+        latent: Shape of a latent.
+        encode_s: Seconds to encode one sample; None where the bucket has no sample.
+        device: Name of the device that encoded.
+        text: Widths of contexts; None where no captions are encoded.
+    """
+
+    bucket: tuple[int, int, int]
+    latent: tuple[int, ...]
+    encode_s: float | None
+    device: str
+    text: TextWidths | None
+
+
+@dataclass(frozen=True)
+class RefusedBucket:
+    """A bucket that cannot be encoded as configured, and why."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class EncodedShard(ShardRecord):
+    """A written shard, and the samples that could not be encoded."""
+
+    failed: tuple[Failed, ...]
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A shard that is written and in the ledger, by identity of its plan."""
+
+    id: str
+
+
+LatentsTask = BucketTask | MeasuredBucket | RefusedBucket | PlannedShard | WrittenShard
 
 
 class Loaded:
@@ -44,37 +104,31 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Measure:
-    """Bucket rows -> what their latents are and cost."""
+    """Function from buckets to the shape and cost of their latents."""
 
     loaded: Loaded
 
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        """Measures each; what is wrong with the configuration is a row, too."""
-        return [self._measured(row) for row in rows]
+    def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
+        """Measure each bucket; a configuration that cannot work is a result, too."""
+        return [self._measured(task) for task in tasks if isinstance(task, BucketTask)]
 
-    def _measured(self, row: Row) -> Row:
+    def _measured(self, task: BucketTask) -> MeasuredBucket | RefusedBucket:
         try:
             encoders = self.loaded.get()
-            latent = (encoders.tokenizer.channels, *encoders.tokenizer.latent_size(tuple(row["bucket"])))
+            latent = (encoders.tokenizer.channels, *encoders.tokenizer.latent_size(task.bucket))
         except UsageError as error:
-            return {"bucket": row["bucket"], "error": str(error)}
-        text = None
-        if encoders.text is not None:
-            text = {"width": encoders.text.width, "pooled_width": encoders.text.pooled_width}
-        return {
-            "bucket": row["bucket"],
-            "latent": latent,
-            "encode_s": encoders.encode_s(*row["bucket"]) if row["samples"] else None,
-            "device": encoders.device_name,
-            "text": text,
-        }
+            return RefusedBucket(str(error))
+        words = encoders.text
+        text = None if words is None else TextWidths(words.width, words.pooled_width)
+        encode_s = encoders.encode_s(*task.bucket) if task.samples else None
+        return MeasuredBucket(task.bucket, latent, encode_s, encoders.device_name, text)
 
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Shard plan rows -> rows that name them, once they are written and closed in the ledger.
+    """Function that writes planned shards and records them in the ledger.
 
-    Whoever writes the first shard lays down the empty caption's context, too.
+    The first shard comes with the context of the empty caption.
     """
 
     loaded: Loaded
@@ -82,28 +136,22 @@ class WriteShard:
     ledger: Ledger
     fingerprint: str
 
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        """Writes each shard."""
-        return [self._written(row) for row in rows]
+    def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
+        """Write each shard."""
+        return [self._written(task) for task in tasks if isinstance(task, PlannedShard)]
 
-    def _written(self, row: Row) -> Row:
-        encoders, plan = self.loaded.get(), PlannedShard.from_row(row)
+    def _written(self, plan: PlannedShard) -> WrittenShard:
+        encoders = self.loaded.get()
         if encoders.text is not None and plan.number == 0:
             self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
         record, failed = self.writer.write(plan, encoders)
-        entry = {
-            "path": record.path,
-            "size": record.size,
-            "sha256": record.sha256,
-            "rows": record.rows,
-            "failed": [one._asdict() for one in failed],
-        }
-        self.ledger.close(STAGE, self.fingerprint, row["id"], entry)
-        return {"id": row["id"], "failed": len(failed)}
+        encoded = EncodedShard(record.path, record.size, record.sha256, record.rows, tuple(failed))
+        self.ledger.close(STAGE, self.fingerprint, plan.id, encoded)
+        return WrittenShard(plan.id)
 
 
-def stage(function: Measure | WriteShard, config: TrainRunConfig, rows: int) -> Stage:
-    """As a stage of a runner: one worker per GPU, or as many as there is room for."""
+def stage(function: Measure | WriteShard, config: TrainRunConfig, tasks: int) -> Stage[LatentsTask]:
+    """Return the stage of a runner: one worker per GPU, or as many as there is room for."""
     own = config.latents
     if own.runner == "sequential":
         return Stage(STAGE, function)
@@ -112,5 +160,5 @@ def stage(function: Measure | WriteShard, config: TrainRunConfig, rows: int) -> 
     on_gpus = gpus >= 1 and config.train.device != "cpu"
     threads = min(float(own.threads), cpus)
     most = own.workers or max(1, int(gpus if on_gpus else cpus // threads))
-    workers = max(1, min(most, rows))
+    workers = max(1, min(most, tasks))
     return Stage(STAGE, function, pool=Pool(1, workers, workers), cpus=threads, gpus=float(on_gpus))

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from curate.config import CurateConfig, fingerprint
@@ -79,9 +78,8 @@ def times(source: SourceRef, config: CurateConfig) -> Times:
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
         work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
         began = time.process_time()
-        rows = work(asdict(source))
+        records = work(source).records
         cpu_s = time.process_time() - began
-    records = [Record.from_row(found["record"]) for found in rows if "record" in found]
     kept = [record for record in records if record.state == "kept"]
     return cpu_s, floor(source, kept, config).cpu_s, converting(source, kept)
 

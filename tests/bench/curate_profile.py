@@ -17,7 +17,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from unittest.mock import patch
 
 from curate.config import CurateConfig, fingerprint
 from curate.ledger import Ledger
-from curate.records import Record
 from curate.source_pass.stage import CutSource
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
@@ -152,12 +150,8 @@ def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelweave-bench-"))
         work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
         with watch.part("rest"):
-            rows = work(asdict(source))
-    kept = [
-        record
-        for record in (Record.from_row(row["record"]) for row in rows if "record" in row)
-        if record.state == "kept"
-    ]
+            records = work(source).records
+    kept = [record for record in records if record.state == "kept"]
     bare = floor(source, kept, config)
     spent = {name: watch.spent[name] for name in (*PARTS, "rest")}
     spent |= {"all": sum(spent.values()), "floor: decode": bare.decode_s, "floor: encode": bare.encode_s}

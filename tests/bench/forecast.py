@@ -13,7 +13,8 @@ from collections import defaultdict
 
 from curate.frames.probe import ProbeConfig
 from curate.ledger import Ledger
-from curate.run.forecast import Extent, ForecastConfig, Measured, extents, forecast
+from curate.records import source_summary
+from curate.run.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
 from curate.source_pass.stage import STAGE, source_id
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef
@@ -23,7 +24,7 @@ from loader.storage import StorageConfig
 FIGURES = ("clips", "clip_gb", "clip_hours", "core_hours")
 
 
-def of_dataset(folder: str) -> tuple[list[SourceRef], list[Measured]]:
+def of_dataset(folder: str) -> tuple[list[SourceRef], list[SourceCost]]:
     """Sources of a dataset, and what each gave and cost."""
     dataset = open_dataset(folder)
     ledger = Ledger(dataset.storage)
@@ -32,14 +33,14 @@ def of_dataset(folder: str) -> tuple[list[SourceRef], list[Measured]]:
     for row in dataset.index.select(["source", "members", "duration_s"]).to_pylist():
         clips[row["source"]].append(row)
     (name,) = ledger.fingerprints(STAGE)
-    entries = ledger.closed(STAGE, name)
+    summaries = ledger.closed(STAGE, name, source_summary)
     measured = []
     for source in sources:
         kept = clips[source.uri]
         clip_bytes = sum(one["size"] for row in kept for one in row["members"] if one["suffix"] == "mp4")
-        core_s = float(entries[source_id(source)].get("cpu_s") or 0.0)
+        core_s = summaries[source_id(source)].cpu_s or 0.0
         duration_s = sum(row["duration_s"] for row in kept)
-        measured.append(Measured(source.uri, len(kept), clip_bytes, duration_s, core_s, 0.0))
+        measured.append(SourceCost(source.uri, len(kept), clip_bytes, duration_s, core_s, 0.0))
     return sources, measured
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from dataclasses import asdict
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from curate.config import CurateConfig, fingerprint
 from curate.cut.clip import CutError
 from curate.cut.encode import Encoder
 from curate.ledger import Ledger
+from curate.records import SourceSummary
 from curate.shots.spans import spans
 from curate.source_pass.scan import scan
 from curate.source_pass.stage import CutSource
@@ -31,18 +32,16 @@ def config(ahead_mb: float, **changes: Any) -> CurateConfig:
     return CurateConfig.model_validate({**SHORT, **changes, "cut": cut})
 
 
-def curated(path: Path, settings: CurateConfig, out: Path) -> tuple[list[Any], dict[str, str]]:
-    """All rows of a source, and the digests of all its files."""
+def curated(path: Path, settings: CurateConfig, out: Path) -> tuple[SourceSummary, dict[str, str]]:
+    """Summary of a source without its cost, and the digests of all its files."""
     stage = settings.source_stage()
     work = CutSource(stage, settings.storage, Ledger(open_storage(out)), fingerprint(stage))
     (source,) = list_sources([str(path)], settings.storage)
-    rows = work(asdict(source))
-    for row in rows:
-        row.get("source", {}).pop("cpu_s", None)
+    summary = replace(work(source), cpu_s=None)
     files = {
         one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in out.rglob("*") if one.is_file()
     }
-    return rows, files
+    return summary, files
 
 
 def ready(path: Path, settings: CurateConfig) -> list[bool]:
@@ -88,7 +87,7 @@ def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:
     path = write_video(tmp_path / name, scenes, **options)
     twice = curated(path, config(0), tmp_path / "twice")
     assert curated(path, config(512), tmp_path / "once") == twice
-    assert any(row.get("record", {}).get("state") == "kept" for row in twice[0])
+    assert any(record.state == "kept" for record in twice[0].records)
     assert not any(ready(path, config(0)))
     assert all(ready(path, config(512))) is ahead
 

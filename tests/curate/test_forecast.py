@@ -7,14 +7,15 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.frames.probe import ProbeConfig
-from curate.run.curate import curate, forecast_curation
-from curate.run.forecast import Estimate, Extent, ForecastConfig, Measured, choose_sample, extents, forecast
+from curate.run.curate import curate
+from curate.run.forecast import Estimate, Extent, ForecastConfig, SourceCost, choose_sample, extents, forecast
+from curate.run.sample_run import forecast_curation
 from curate.sources.headers import Footage, read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import StorageConfig
 from tests.media import write_video
 
-Population = tuple[list[SourceRef], list[Measured], dict[str, Extent]]
+Population = tuple[list[SourceRef], list[SourceCost], dict[str, Extent]]
 
 
 def population(count: int, noise: float) -> Population:
@@ -27,7 +28,7 @@ def population(count: int, noise: float) -> Population:
         for number, size in enumerate(np.exp(rng.normal(17, 1, count)))
     ]
     measured = [
-        Measured(source.uri, int(factor * s / 10), int(factor * s * 3e5), 0.9 * s, factor * s / 2, 0.0)
+        SourceCost(source.uri, int(factor * s / 10), int(factor * s * 3e5), 0.9 * s, factor * s / 2, 0.0)
         for source, s, factor in zip(sources, seconds, factors, strict=True)
     ]
     extent = {source.uri: Extent(s, s, s) for source, s in zip(sources, seconds, strict=True)}

@@ -96,7 +96,7 @@ def test_gaps_one_after_the_other_and_a_last_picture_that_never_ends(tmp_path: P
     path = write_video(tmp_path / "a.mp4", (90, 110), times_s=np.cumsum([0.0, *gaps[:-1]]))
     once = curated(path, config(512), tmp_path / "once")
     assert once == curated(path, config(0), tmp_path / "twice")
-    records = [Record.from_row(row["record"]) for row in once[0] if "record" in row]
+    records = once[0].records
     assert [one.start_s for one in records if one.stage == "gaps"] == pytest.approx([2.4, 18.2], abs=0.001)
     assert_covered(records)
     assert sum(one.duration_s for one in records) < sum(gaps) - 30

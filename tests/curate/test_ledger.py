@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curate.caption.types import Caption
 from curate.config import CurateConfig, SourceStageConfig, fingerprint
 from curate.ledger import Ledger, digest
+from curate.records import ClipResult, Record, SourceSummary, clip_result, source_summary
 from loader.errors import RunError
 from loader.storage import open_storage
 
@@ -16,51 +18,55 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(open_storage(tmp_path))
 
 
+def captions(ledger: Ledger, fingerprint: str = "a") -> dict[str, ClipResult]:
+    return ledger.closed("captions", fingerprint, clip_result)
+
+
 def files(ledger: Ledger) -> int:
     return len(list(ledger.storage.list(".ledger/captions/")))
 
 
 def test_another_configuration_has_done_nothing(ledger: Ledger) -> None:
-    ledger.close("captions", "short", "clip1", {"text": "a kite"})
-    assert ledger.closed("captions", "short") == {"clip1": {"text": "a kite"}}
-    assert ledger.closed("captions", "long") == {}
-    assert ledger.closed("embed", "short") == {}
+    ledger.close("captions", "short", "clip1", Caption("a kite", "input"))
+    assert captions(ledger, "short") == {"clip1": Caption("a kite", "input")}
+    assert captions(ledger, "long") == {}
+    assert ledger.closed("embed", "short", clip_result) == {}
 
 
 def test_many_entries_become_one_file_and_later_ones_win(ledger: Ledger) -> None:
     for number in range(300):
-        ledger.close("captions", "a", f"clip{number}", {"text": f"number {number} ж ü"})
+        ledger.close("captions", "a", f"clip{number}", Caption(f"number {number} ж ü", "input"))
     ledger.pack("captions", "a")
     assert files(ledger) == 1
-    ledger.close("captions", "a", "clip7", {"text": "new"})
-    found = ledger.closed("captions", "a")
+    ledger.close("captions", "a", "clip7", Caption("new", "input"))
+    found = captions(ledger)
     assert len(found) == 300
-    assert found["clip7"] == {"text": "new"}
-    assert found["clip8"] == {"text": "number 8 ж ü"}
+    assert found["clip7"] == Caption("new", "input")
+    assert found["clip8"] == Caption("number 8 ж ü", "input")
 
 
 def test_a_pack_that_was_killed_before_it_tidied_costs_nothing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(300):
-        ledger.close("captions", "a", f"clip{number}", {"n": number})
-    before = ledger.closed("captions", "a")
+        ledger.close("captions", "a", f"clip{number}", Caption(str(number), "input"))
+    before = captions(ledger)
     with monkeypatch.context() as patched:
         patched.setattr(type(ledger.storage), "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ledger.pack("captions", "a")
-    assert ledger.closed("captions", "a") == before
+    assert captions(ledger) == before
     ledger.pack("captions", "a")
-    assert ledger.closed("captions", "a") == before
+    assert captions(ledger) == before
 
 
 def test_what_is_forgotten_is_gone_from_packs_too(ledger: Ledger) -> None:
     for number in range(300):
-        ledger.close("captions", "a", f"k{number}-x", {"n": number})
+        ledger.close("captions", "a", f"k{number}-x", Caption(str(number), "input"))
     ledger.pack("captions", "a")
-    ledger.close("captions", "a", "k300-x", {"n": 300})
+    ledger.close("captions", "a", "k300-x", Caption("300", "input"))
     ledger.forget("captions", "a", lambda identity: identity in ("k5-x", "k300-x"))
-    left = ledger.closed("captions", "a")
+    left = captions(ledger)
     assert len(left) == 299
     assert not {"k5-x", "k300-x"} & left.keys()
 
@@ -89,13 +95,25 @@ def test_an_array_file_with_a_pickle_in_it_is_refused(ledger: Ledger, tmp_path: 
         ledger.read_arrays("evil")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"3", b"\xff"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"3",
+        b"\xff",
+        b"{}",
+        b'{"records": [{"part": 1}]}',
+        b'{"records": [{"source": 3}]}',
+    ],
+)
 def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, data: bytes) -> None:
-    ledger.close("cut", "f", "one", {"a": 1})
+    ledger.close("cut", "f", "one", SourceSummary((Record("a.mp4"),)))
     [path] = tmp_path.rglob("one.json")
     path.write_bytes(data)
     with pytest.raises(RunError, match=r"one\.json is damaged .*; remove it"):
-        ledger.closed("cut", "f")
+        ledger.closed("cut", "f", source_summary)
 
 
 def test_identities_tell_parts_apart() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from curate.config import CurateConfig
-from curate.records import Row
 from curate.run.curate import curate
-from loader.dataset import open_dataset, verify
+from loader.dataset import Row, open_dataset, verify
 from loader.dataset.tables.parquet import to_rows
 from loader.errors import UsageError
 from tests.filter_footage import encode, pan

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,15 @@ class Measure:
         for row in rows:
             self.seen += 1
             yield {**row, "size": len(row.pop("data")), "seen": self.seen, "batch": len(rows)}
+
+
+SLOW_S = 0.05
+
+
+def slow(rows: list[dict]) -> Iterator[dict]:
+    for row in rows:
+        time.sleep(SLOW_S)
+        yield row
 
 
 def fail(rows: list[dict]) -> Iterator[dict]:
@@ -60,16 +70,29 @@ PARTS = [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1)]
 
 def test_rows_fan_out_through_all_stages(runner: Runner) -> None:
     results = list(runner(ROWS, [Stage("split", split), Stage("measure", Measure(), batch=2)]))
-    assert sorted((row["name"], row["part"]) for row in results) == PARTS
-    assert {row["size"] for row in results} == {1000}
-    assert all(row["scores"] == {row["name"]: 1.0} for row in results)
-    assert all(row["timing"].keys() == {"split", "measure"} for row in results)
+    rows = [result.task for result in results]
+    assert sorted((row["name"], row["part"]) for row in rows) == PARTS
+    assert {row["size"] for row in rows} == {1000}
+    assert all(row["scores"] == {row["name"]: 1.0} for row in rows)
+
+
+def test_every_second_of_a_stage_is_counted_once(runner: Runner) -> None:
+    stages = [Stage("slow", slow), Stage("split", split), Stage("measure", Measure(), batch=2)]
+    began, spent = time.monotonic(), defaultdict[str, float](float)
+    for result in runner(ROWS, stages):
+        for stage, seconds in result.seconds.items():
+            spent[stage] += seconds
+    elapsed_s = time.monotonic() - began
+    assert spent.keys() == {"slow", "split", "measure"}
+    assert spent["slow"] >= 2 * SLOW_S  # of the two tasks that come to something
+    if runner is run_sequentially:
+        assert sum(spent.values()) <= elapsed_s
 
 
 def test_a_pool_keeps_its_workers(runner: Runner) -> None:
     rows = [{"name": "a", "parts": 6}]
     results = list(runner(rows, [Stage("split", split), Stage("measure", Measure(), pool=Pool(1, 1, 1))]))
-    assert sorted(row["seen"] for row in results) == [1, 2, 3, 4, 5, 6]
+    assert sorted(result.task["seen"] for result in results) == [1, 2, 3, 4, 5, 6]
 
 
 def test_no_rows_are_no_work(runner: Runner) -> None:
@@ -92,7 +115,7 @@ def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: Non
     ]
     stages = [replace(stage, max_silence_s=60.0) for stage in stages]
     results = list(run_on_ray(ROWS, stages))
-    assert sorted((row["name"], row["part"]) for row in results) == PARTS
+    assert sorted((one.task["name"], one.task["part"]) for one in results) == PARTS
 
 
 def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: None) -> None:
@@ -120,7 +143,7 @@ def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
 
     results = list(run_on_ray(ROWS, [Stage("die", die_once)]))
     assert marker.exists()
-    assert sorted(row["name"] for row in results) == ["a", "b", "c"]
+    assert sorted(result.task["name"] for result in results) == ["a", "b", "c"]
 
 
 PROGRAM = """

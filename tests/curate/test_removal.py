@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curate.caption.types import Caption
 from curate.ledger import Ledger
-from curate.records import Record
+from curate.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, publish, verify, write_shard
 from loader.errors import UsageError
@@ -97,14 +98,14 @@ def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
     for place, key in enumerate((gone, stays), 1):
         record = Record(f"raw/{place}.mp4", start_s=0.0, end_s=1.0, key=key, sha256="1234")
         ledger.write_clip(f"{key}-1234", b"clip")
-        ledger.close("cut", "c", f"s{place}", {"records": [record.to_row()]})
-        ledger.close("captions", "a", f"{key}-1234-x", {"text": "a kite"})
+        ledger.close("cut", "c", f"s{place}", SourceSummary((record,)))
+        ledger.close("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
         ledger.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
     remove(open_storage(folder), removal(source="raw/1.mp4"))
     assert ledger.staged_clips() == {f"{stays}-1234"}
-    assert ledger.closed("captions", "a").keys() == {f"{stays}-1234-x"}
+    assert ledger.closed("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
     assert ledger.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
-    assert ledger.closed("cut", "c").keys() == {"s2"}
+    assert ledger.closed("cut", "c", source_summary).keys() == {"s2"}
 
 
 def test_what_is_not_there_is_said(folder: Path) -> None:

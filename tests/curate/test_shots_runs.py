@@ -1,16 +1,17 @@
 """Every detector with and without stitching, through the fused stage as each runner calls it."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from curate.config import CurateConfig, fingerprint
 from curate.ledger import Ledger
-from curate.records import Row
+from curate.records import Record
 from curate.runners.pipeline import Stage, runner
 from curate.source_pass.stage import CutSource, SourceStage
+from curate.source_pass.tasks import SourceTask
 from curate.sources.inputs import list_sources
 from loader.storage import StorageConfig, open_storage
 from tests.media import write_video
@@ -26,29 +27,38 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("raw") / "two.mp4", (40, 40), size=(96, 64))
 
 
-def cut(rows: list[Row]) -> Iterator[Row]:
-    """Each row names a source, a folder for the ledger, a detector, and whether shots are stitched."""
-    for row in rows:
+@dataclass(frozen=True)
+class Case:
+    """A source to cut, a folder for the ledger, a detector, and whether shots are stitched; then the records."""
+
+    source: str
+    out: str
+    detector: str
+    stitched: bool
+    records: Sequence[Record] = ()
+
+
+def cut(cases: Sequence[Case]) -> Iterator[Case]:
+    for case in cases:
         config = CurateConfig.model_validate(
             {
-                "shots": {"detector": row["detector"], "fixed": {"stride_s": 2.0}},
-                "stitch": {"enabled": row["stitched"]},
+                "shots": {"detector": case.detector, "fixed": {"stride_s": 2.0}},
+                "stitch": {"enabled": case.stitched},
                 "spans": {"min_clip_s": 0.2},
             }
         ).source_stage()
-        (found,) = list_sources([row["source"]], StorageConfig())
-        work = CutSource(config, StorageConfig(), Ledger(open_storage(row["out"])), fingerprint(config))
+        (found,) = list_sources([case.source], StorageConfig())
+        work = CutSource(config, StorageConfig(), Ledger(open_storage(case.out)), fingerprint(config))
         stage = SourceStage(work, lambda _: True, isolate=False, attempts=1, max_source_s=100)
-        closed, *_ = stage([{"kind": "source", "source": asdict(found), "todo": []}])
-        yield {**row, "records": closed["entry"]["records"]}
+        closed, *_ = stage([SourceTask(found)])
+        yield replace(case, records=closed.summary.records)
 
 
-def check(rows: list[Row]) -> None:
-    assert sorted((row["detector"], row["stitched"]) for row in rows) == sorted(CASES)
-    for row in rows:
-        states = [(record["state"], record["reason"]) for record in row["records"]]
-        assert states == [("kept", "")] * 2, row
-        assert row["records"][1]["start_s"] == CUT_AT_S[row["detector"]], row
+def check(cases: Sequence[Case]) -> None:
+    assert sorted((case.detector, case.stitched) for case in cases) == sorted(CASES)
+    for case in cases:
+        assert [(record.state, record.reason) for record in case.records] == [("kept", "")] * 2, case
+        assert case.records[1].start_s == CUT_AT_S[case.detector], case
 
 
 @pytest.mark.parametrize("kind", ["sequential", "ray"])
@@ -57,8 +67,6 @@ def test_every_detector_cuts_a_source(
 ) -> None:
     if kind == "ray":
         request.getfixturevalue("ray_local")
-    rows = [
-        {"source": str(source), "out": str(tmp_path), "detector": detector, "stitched": stitched}
-        for detector, stitched in CASES
-    ]
-    check(list(runner(kind)(rows, [Stage("cut", cut, batch=len(rows))])))
+    cases = [Case(str(source), str(tmp_path), *case) for case in CASES]
+    done = runner(kind)(cases, [Stage("cut", cut, batch=len(cases))])
+    check([one.task for one in done])

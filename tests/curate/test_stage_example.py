@@ -5,9 +5,10 @@ from pathlib import Path
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.records import Record
+from curate.records import Record, clip_result
 from curate.run.clip_stages import ClipStage, clip_identity
 from curate.run.model_stages import Judge
+from curate.source_pass.tasks import ClipTask
 from loader.storage import open_storage
 from tests.media import write_video
 
@@ -19,11 +20,11 @@ def test_the_example_scores_a_clip_and_its_fault_is_the_clips(tmp_path: Path) ->
     assert len([line for line in block.splitlines() if line.strip()]) <= 30
     names: dict = {}
     exec(block, names)
-    work = names["LoopWork"](names["LoopConfig"]())
+    function = names["ScoreLoops"](names["LoopConfig"]())
     loop = write_video(tmp_path / "a.mp4", (40,)).read_bytes()
     change = write_video(tmp_path / "b.mp4", (20, 20)).read_bytes()
     ledger = Ledger(open_storage(tmp_path / "ledger"))
-    rows = []
+    tasks = []
     for number, data in enumerate((loop, change, b"no video")):
         record = Record(
             "raw.mp4",
@@ -35,11 +36,12 @@ def test_the_example_scores_a_clip_and_its_fault_is_the_clips(tmp_path: Path) ->
             sha256=f"{number:064x}",
         )
         ledger.write_clip(record.clip_id, data)
-        rows.append({"kind": "clip", "record": record.to_row(), "todo": ["loop"], "found": {}})
+        tasks.append(ClipTask(record, todo=("loop",)))
     judge = Judge(CurateConfig(filters=dict.fromkeys(CurateConfig().filters.model_dump())), {})
-    stage = ClipStage("loop", "config", ledger, work, clip_identity, judge)
-    alike, different, broken = stage(rows)
-    assert alike["found"]["loop"]["scores"]["loop"] > different["found"]["loop"]["scores"]["loop"] + 0.05
-    assert judge.judged(Record.from_row(broken["record"]), broken["found"]).stage == "loop"
-    assert judge.judged(Record.from_row(alike["record"]), alike["found"]).scores.keys() == {"loop"}
-    assert len(ledger.closed("loop", "config")) == 3
+    stage = ClipStage("loop", "config", ledger, function, clip_identity, judge)
+    alike, different, broken = stage(tasks)
+    assert alike.found["loop"].scores["loop"] > different.found["loop"].scores["loop"] + 0.05
+    assert judge.judged(broken.record, broken.found).stage == "loop"
+    assert judge.judged(alike.record, alike.found).scores.keys() == {"loop"}
+    closed = ledger.closed("loop", "config", clip_result)
+    assert sorted(closed.values(), key=str) == sorted((one.found["loop"] for one in stage(tasks)), key=str)

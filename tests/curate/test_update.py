@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from curate.records import Row
-from curate.run.curate import curate, forecast_curation
+from curate.records import SourceSummary
+from curate.run.curate import curate
 from curate.run.forecast import ForecastConfig
+from curate.run.sample_run import forecast_curation
 from curate.source_pass.stage import CutSource
+from curate.sources.inputs import SourceRef
 from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, verify
+from loader.dataset import Removal, Row, open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage
 from tests.curate.test_run import config, tree
@@ -151,13 +153,13 @@ def test_what_was_taken_down_stays_out(raw: Path, made: Path, opened: Opened) ->
 class Poisonous(CutSource):
     """Kills its process on one source, as a crashing decoder does."""
 
-    def __call__(self, row: Row) -> list[Row]:
+    def __call__(self, source: SourceRef) -> SourceSummary:
         import os
         import signal
 
-        if row["uri"].endswith("2.mp4"):
+        if source.uri.endswith("2.mp4"):
             os.kill(os.getpid(), signal.SIGSEGV)
-        return super().__call__(row)
+        return super().__call__(source)
 
 
 def test_a_source_that_kills_its_worker_is_quarantined_by_name(

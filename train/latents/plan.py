@@ -4,8 +4,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from loader.dataset import Row
 
@@ -48,19 +47,6 @@ class PlannedShard:
     def size(self) -> int:
         """Approximate bytes."""
         return sum(one.size for one in self.samples)
-
-    def to_row(self) -> dict[str, Any]:
-        """Return JSON values, for a runner."""
-        return {"id": self.id, "number": self.number, "samples": [asdict(one) for one in self.samples]}
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> "PlannedShard":
-        """Build a shard from `to_row`."""
-        samples = (
-            PlannedSample(**one | {"bucket": one["bucket"] and tuple(one["bucket"])})
-            for one in row["samples"]
-        )
-        return cls(row["number"], tuple(samples))
 
 
 def plan_shards(samples: Sequence[PlannedSample], max_bytes: int) -> list[PlannedShard]:

@@ -21,7 +21,8 @@ from train.latents.encoders import Encoders, UnusableError
 from train.latents.plan import PlannedSample, PlannedShard
 
 
-class Failed(NamedTuple):
+@dataclass(frozen=True)
+class Failed:
     """A sample that could not be encoded, with the reason."""
 
     key: str

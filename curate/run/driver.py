@@ -1,0 +1,156 @@
+"""Driver of a curation: sends what is left to do through the stages until the verdict holds."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from curate.config import CurateConfig
+from curate.ledger import Ledger
+from curate.records import Record
+from curate.run.clip_stages import ClipStage
+from curate.run.model_stages import pipeline_stages
+from curate.run.state import CurationState
+from curate.runners.passes import Pass, plan_notes, run_pass, total_seconds
+from curate.runners.pipeline import SILENCE_S, Pool, Stage, cluster_size
+from curate.runners.progress import ClipMeter, Meter, Progress
+from curate.source_pass.at_work import watching
+from curate.source_pass.stage import STAGE as CUT
+from curate.source_pass.stage import SourceStage
+from curate.source_pass.tasks import ClipTask, ClosedSource, CurationTask
+from loader.errors import RunError
+
+RUN = "run"
+"""Note of the ledger: duration and worker plans of the last run."""
+
+
+class Driver:
+    """Sends sources and clips through all stages and adds the results to the state.
+
+    Args:
+        config: Runner, workers, and configuration of all stages.
+        ledger: Destination of status and notes.
+        state: The state, which this changes.
+        progress: Called as the work goes on.
+    """
+
+    def __init__(
+        self,
+        config: CurateConfig,
+        ledger: Ledger,
+        state: CurationState,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self._config, self._ledger, self._state, self._progress = config, ledger, state, progress
+        self._passes: list[Pass] = []
+        self._slowest: tuple[tuple[str, float], ...] = ()
+
+    def decide(self, notes: Sequence[str] = ()) -> list[Record]:
+        """Return the final record of every span; see `decide_some`.
+
+        Args:
+            notes: Sentences for the person who runs this, kept with the duration of the run.
+        """
+        began = time.monotonic()
+        records = self.decide_some(self._state.sources.keys())
+        if seconds := self.seconds():
+            note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
+            self._ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
+        self._ledger.pack(CUT, self._state.cut.fingerprint)
+        for stage in self._state.stages:
+            self._ledger.pack(stage.name, stage.fingerprint)
+        return records
+
+    def decide_some(self, chosen: Set[str]) -> list[Record]:
+        """Return the final record of every span of some sources, after they went through all stages.
+
+        Duplicates are sought before later stages ask their models, so that those receive kept clips only.
+        Where a later stage fails a clip that others were dropped for, duplicates are sought once more without it.
+        The result follows from sources and configuration alone, whatever earlier runs asked.
+
+        Args:
+            chosen: URIs of the sources.
+        """
+        state = self._state
+        self._do_sources(chosen)
+        failed: set[tuple[str, int]] = set()
+        while True:
+            records = state.verdict(chosen, failed)
+            if state.forget_lost(records):
+                self._do_sources(chosen)
+                continue
+            self._do_later(records)
+            finished = [state.finished(record) for record in records]
+            gone = [now for now, then in zip(finished, records, strict=True) if now.state != then.state]
+            failed |= {(record.source, record.part) for record in gone}
+            if not {record.key for record in gone} & {record.duplicate_of for record in records}:
+                return finished
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds that all workers of this run spent, by stage."""
+        return total_seconds(self._passes)
+
+    def gpu_seconds(self) -> float:
+        """Return the seconds that stages over clips held a GPU."""
+        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages, {})}
+        return sum(spent * shares.get(name, 0.0) for name, spent in self.seconds().items() if name != CUT)
+
+    def _do_sources(self, chosen: Set[str]) -> None:
+        """Send the chosen sources, and their clips that are still wanted, through all earlier stages."""
+        state = self._state
+        meter = Meter(list(state.sources.values()), state.summaries, self._progress, self._ledger)
+        meter.show()
+
+        def take(task: CurationTask) -> None:
+            if isinstance(task, ClosedSource):
+                state.summaries[task.uri] = task.summary
+                meter.done(task.uri, task.summary)
+            elif isinstance(task, ClipTask):
+                state.add_results(task)
+
+        def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
+            return [self._cut_stage(pools), *self._clip_pipeline(state.earlier, pools)]
+
+        with watching(self._ledger, meter.show_at_work):
+            kind = self._config.run.runner
+            self._passes.append(run_pass("sources", state.tasks(chosen), stages, kind, take))
+        SourceStage.close()
+        self._slowest = meter.slowest
+        if missing := sorted(chosen - state.summaries.keys()):
+            raise RunError(
+                f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
+            )
+
+    def _do_later(self, records: Sequence[Record]) -> None:
+        """Send all kept clips through the stages after deduplication."""
+        tasks: Sequence[CurationTask] = self._state.later_tasks(records)
+        if not tasks:
+            return
+        meter = ClipMeter(len(tasks), self._progress, self._ledger, self._slowest)
+
+        def take(task: CurationTask) -> None:
+            if isinstance(task, ClipTask):
+                self._state.add_results(task)
+                meter.done(task.record.source)
+
+        def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
+            return self._clip_pipeline(self._state.later, pools)
+
+        self._passes.append(run_pass("clips", tasks, stages, self._config.run.runner, take))
+
+    def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
+        run, state = self._config.run, self._state
+        return Stage(
+            CUT,
+            SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s),
+            limit=pools[CUT].most if CUT in pools else None,
+            gpus=run.shots_gpus if self._config.shots.may_use_gpu and self._gpus() else 0.0,
+            memory_mb=run.worker_memory_mb,
+            max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
+        )
+
+    def _clip_pipeline(
+        self, stages: Sequence[ClipStage], pools: Mapping[str, Pool]
+    ) -> list[Stage[CurationTask]]:
+        return pipeline_stages(stages, self._config, pools, self._gpus())
+
+    def _gpus(self) -> float:
+        return cluster_size().gpus if self._config.run.runner == "ray" else 0.0

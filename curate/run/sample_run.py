@@ -1,0 +1,78 @@
+"""Forecast of a curation from a run over a sample of its sources; what was worked on is kept for the real run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from curate.config import CurateConfig
+from curate.ledger import Ledger, digest
+from curate.records import Record
+from curate.run.curate import COMMAND
+from curate.run.driver import Driver
+from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
+from curate.run.model_files import model_digests
+from curate.run.model_stages import check
+from curate.run.state import CurationState
+from curate.runners.progress import Progress
+from curate.sources.headers import read_headers
+from curate.sources.inputs import SourceRef, list_sources
+from loader.errors import UsageError
+from loader.storage import leased, open_storage
+
+
+def forecast_curation(
+    inputs: Sequence[str],
+    out: str,
+    config: CurateConfig,
+    rates: ForecastConfig,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Forecast:
+    """Return what `curate` would give and cost, from a sample of the sources.
+
+    Args:
+        inputs: Files, folders, prefixes, addresses, lists.
+        out: Folder or S3 prefix of the dataset.
+        config: Configuration of all stages.
+        rates: Size of the sample, and prices.
+        progress: Called as the work goes on.
+
+    Raises:
+        UsageError: no source is found, or a model is not available.
+        RunError: the environment failed.
+    """
+    with leased(open_storage(out, config.storage), COMMAND) as storage:
+        ledger = Ledger(storage)
+        sources = list_sources(inputs, config.storage)
+        check(config)
+        state = CurationState(config, ledger, sources, None, model_digests(config, ledger))
+        looked_at = sorted(sources, key=lambda source: digest(source.uri))[: rates.headers]
+        extent = extents(sources, read_headers(looked_at, config.storage, config.probe))
+        sample = choose_sample(sources, extent, rates.sample)
+        if not sample:
+            raise UsageError("no source with a video that can be read; there is nothing to forecast")
+        driver = Driver(config, ledger, state, progress)
+        records = driver.decide_some({source.uri for source in sample})
+        found = forecast(_costs(sample, records, state, driver.gpu_seconds()), sources, extent, rates)
+        ledger.write_note("forecast", asdict(found))
+        return found
+
+
+def _costs(
+    sample: Sequence[SourceRef], records: Sequence[Record], state: CurationState, gpu_s: float
+) -> list[SourceCost]:
+    """Return the cost of each source of a sample; seconds of GPUs are divided by its clips."""
+    kept: dict[str, list[Record]] = {source.uri: [] for source in sample}
+    for record in records:
+        if record.state == "kept":
+            kept[record.source].append(record)
+    gpu_s_of_clip = gpu_s / max(1, sum(map(len, kept.values())))
+    return [
+        SourceCost(
+            uri=uri,
+            clips=len(clips),
+            clip_bytes=sum(clip.clip_bytes for clip in clips),
+            clip_s=sum(clip.duration_s for clip in clips),
+            core_s=state.summaries[uri].cpu_s or 0.0,
+            gpu_s=gpu_s_of_clip * len(clips),
+        )
+        for uri, clips in kept.items()
+    ]

@@ -1,0 +1,72 @@
+"""Tasks of a curation, as they pass from stage to stage: a source to cut, a closed source, a clip."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from curate.records import ClipResult, Record, SourceSummary
+from curate.sources.inputs import SourceRef
+
+
+class ClipPlace(NamedTuple):
+    """Bytes of a clip inside a shard of the dataset's present revision."""
+
+    shard: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class SourceTask:
+    """A source to cut.
+
+    Attributes:
+        source: The source.
+        todo: Names of the stages that its clips go through afterwards.
+    """
+
+    source: SourceRef
+    todo: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClosedSource:
+    """A source whose summary is in the ledger."""
+
+    uri: str
+    summary: SourceSummary
+
+
+@dataclass(frozen=True)
+class ClipTask:
+    """A clip on its way through the stages over clips.
+
+    Attributes:
+        record: The clip after the pass over its source.
+        caption: Caption from the list that named the source.
+        listed_in: URI of that list; "" for what a person named.
+        tags: Text in the source's container.
+        todo: Names of the stages left to do.
+        found: Results so far, by stage.
+        place: Bytes of the clip where it lies in a shard; None where it is staged.
+    """
+
+    record: Record
+    caption: str | None = None
+    listed_in: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    todo: tuple[str, ...] = ()
+    found: Mapping[str, ClipResult] = field(default_factory=dict)
+    place: ClipPlace | None = None
+
+    def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
+        """Return the task with a stage's result."""
+        return replace(self, found={**self.found, stage: result})
+
+
+CurationTask = SourceTask | ClosedSource | ClipTask
+
+
+def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:
+    """Return the task of a closed source's clip, before any result and with nothing to do."""
+    return ClipTask(record, source.caption, source.listed_in, summary.tags or {})
