@@ -3,8 +3,8 @@ from .models.embed import ClipEmbedder as ClipEmbedder
 from .models.embed import EmbedConfig as EmbedConfig
 from .run.curate import Outcome as Outcome
 from .run.curate import curate as curate
-from .run.curate import forecast_curation as forecast_curation
 from .run.forecast import Forecast as Forecast
 from .run.forecast import ForecastConfig as ForecastConfig
+from .run.sample_run import forecast_curation as forecast_curation
 from .search.search import ClipSearch as ClipSearch
 from .takedown.removal import remove as remove
