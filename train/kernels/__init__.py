@@ -1,1 +1,1 @@
-"""Where conditioning meets a transformer's tokens, each place as one operator (docs/kernels.md); launching csrc/."""
+"""Fused operators of norm, modulation and gate with gradients (docs/kernels.md), and the launch of csrc/."""

@@ -1,4 +1,4 @@
-"""Builds the CUDA kernels for this machine, checks what computes the operators, and says who does."""
+"""Build the CUDA kernels for this machine, check the operators, and report their provider."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from train.kernels.providers import PROVIDERS, VARIABLE, chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns 0 on success, 1 on failure, 2 on a wrong call."""
+    """Run one command and return 0 on success, 1 on failure, 2 on a wrong call."""
     options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
@@ -79,7 +79,7 @@ def _check(options: argparse.Namespace) -> int:
         provider, _ = chosen()
         name, kernels = provider.name, provider.load()
     cases: list[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
-    # 13 shares no factor with the numbers of the choices that the cases combine.
+    # 13 is coprime to the numbers of choices that the cases combine.
     cases, right = cases[:: 13 if options.quick else 1], True
     for device in devices:
         found = list(check.failures(kernels, device, cases))
@@ -100,7 +100,7 @@ def _which(_options: argparse.Namespace) -> int:
 
 
 def _one_of_each() -> list[torch.device]:
-    """A GPU of each architecture here."""
+    """Return one GPU of each architecture here."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = {torch.cuda.get_device_capability(index): torch.device("cuda", index) for index in range(count)}
     return list(found.values())

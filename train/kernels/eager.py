@@ -1,4 +1,4 @@
-"""The references as a provider."""
+"""Reference operators as a provider."""
 
 from train.kernels.kernel_set import Kernels
 from train.kernels.reference import gate_norm_modulate, norm_modulate, qk_norm
@@ -12,4 +12,4 @@ EAGER = Kernels(
     qk_norm=qk_norm.forward,
     qk_norm_backward=qk_norm.backward,
 )
-"""Serves all tensors; other providers begin with it (`dataclasses.replace`), so what they do not have is its own."""
+"""Serves all tensors; other providers replace some of its operators (`dataclasses.replace`)."""

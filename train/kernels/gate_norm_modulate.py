@@ -1,8 +1,8 @@
-"""A gated residual and the adaptive layer norm after it: between two branches of a DiT block, as one operator.
+"""Fused gated residual and adaptive layer norm, between two branches of a DiT block.
 
-``h = residual + gate * y``, rounded to the type of the activations; ``out = norm(h) * (1 + scale) + shift`` of the
-rounded h, so that the residual stream and what was normed never differ. `gate_residual_norm_modulate` is what models
-call; its backward gives all five gradients from one pass over dh, dout, h and y.
+``h = residual + gate * y``, rounded to the dtype of activations; ``out = norm(h) * (1 + scale) + shift`` of the
+rounded h, so that the residual stream and the norm's input never differ. Models call
+`gate_residual_norm_modulate`; its backward computes all five gradients in one pass over dh, dout, h and y.
 """
 
 from typing import Any
@@ -30,23 +30,23 @@ def gate_residual_norm_modulate(
     cu_seqlens: torch.Tensor | None = None,
     numerics: Numerics = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``h = residual + gate * y`` and ``norm(h) * (1 + scale) + shift``; [B, L, D] each, of the residual's type.
+    """Return ``h = residual + gate * y`` and ``norm(h) * (1 + scale) + shift``, [B, L, D] in the residual's dtype.
 
     Args:
         residual_BLD: tokens.
-        y_BLD: what a branch adds to them; of the same shape and type.
-        gate: as ``scale``.
-        scale: and the others as of `train.kernels.norm_modulate.layer_norm_modulate`.
-        shift: as ``scale``.
+        y_BLD: output of a branch, of the same shape and dtype.
+        gate: gate, in the layout of ``scale``.
+        scale: scale and the remaining arguments, as in `train.kernels.norm_modulate.layer_norm_modulate`.
+        shift: shift, in the layout of ``scale``.
         eps: added to the variance.
-        rms: take an RMS norm.
-        weight_D: the norm's own.
-        bias_D: the norm's own.
-        cu_seqlens: ends of the groups of a pack.
-        numerics: where numbers are rounded.
+        rms: use an RMS norm.
+        weight_D: weight of the norm.
+        bias_D: bias of the norm.
+        cu_seqlens: offsets of the groups of a pack.
+        numerics: rounding mode.
 
     Raises:
-        UsageError: shapes or types that do not fit each other.
+        UsageError: shapes or dtypes do not match.
     """
     if y_BLD.shape != residual_BLD.shape or y_BLD.dtype != residual_BLD.dtype:
         raise UsageError(
@@ -62,14 +62,14 @@ def gate_residual_norm_modulate(
 
 
 def bytes_moved(size: Size, backward: bool = False) -> int:
-    """What one pass over memory reads and writes: 8 bytes an element in bfloat16, 12 in the backward."""
+    """Return the bytes of one pass over memory: 8 per element in bfloat16, 12 in the backward."""
     if backward:
         return 6 * size.activation + size.statistics + 5 * size.modulation
     return 4 * size.activation + size.statistics + 3 * size.modulation
 
 
 def saved_bytes(size: Size) -> int:
-    """What is kept for the backward: h and y, the statistics, gate and scale."""
+    """Return the bytes saved for backward: h and y, the statistics, gate and scale."""
     return 2 * size.activation + size.statistics + 2 * size.modulation
 
 
@@ -87,7 +87,7 @@ def gate_norm_modulate(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered operator; `reference` says what it takes and gives."""
+    """Run the registered operator; signature of the reference's `forward`."""
     return _forward(residual, y, gate, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
 
 
@@ -114,7 +114,7 @@ def gate_norm_modulate_backward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered gradient; `reference_backward` says what it takes and gives."""
+    """Run the registered gradient; signature of the reference's `backward`."""
     tokens = (dh, dout, h, y, mean, rstd)
     found = _backward(*tokens, gate, scale, weight, bias, cu_seqlens, eps, rms, numerics)
     dresidual, dy, dgate, dscale, dshift, dweight, dbias = found
@@ -171,7 +171,7 @@ gate_norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher and without its statistics for outputs: both cost time on the host."""
+    """Operator without dispatcher and statistics as outputs, which both cost host time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""The operators of one provider."""
+"""Operators of one provider."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ import torch
 
 @dataclass(frozen=True)
 class Kernels:
-    """The operators of one provider, and which tensors they take.
+    """Operators of one provider, and the tensors that it supports.
 
     Attributes:
-        serves: of the tokens and the numerics mode.
-        norm_modulate: as `train.kernels.reference.norm_modulate.forward`.
-        norm_modulate_backward: as `train.kernels.reference.norm_modulate.backward`.
-        gate_norm_modulate: as `train.kernels.reference.gate_norm_modulate.forward`.
-        gate_norm_modulate_backward: as `train.kernels.reference.gate_norm_modulate.backward`.
-        qk_norm: as `train.kernels.reference.qk_norm.forward`.
-        qk_norm_backward: as `train.kernels.reference.qk_norm.backward`.
+        serves: returns True for supported tokens and numerics.
+        norm_modulate: signature of `train.kernels.reference.norm_modulate.forward`.
+        norm_modulate_backward: signature of `train.kernels.reference.norm_modulate.backward`.
+        gate_norm_modulate: signature of `train.kernels.reference.gate_norm_modulate.forward`.
+        gate_norm_modulate_backward: signature of `train.kernels.reference.gate_norm_modulate.backward`.
+        qk_norm: signature of `train.kernels.reference.qk_norm.forward`.
+        qk_norm_backward: signature of `train.kernels.reference.qk_norm.backward`.
     """
 
     serves: Callable[[torch.Tensor, str], bool]

@@ -1,8 +1,8 @@
-"""``norm(x) * (1 + scale) + shift``, the adaptive layer norm of a DiT, as one operator with its gradient.
+"""Fused adaptive layer norm of a DiT, ``norm(x) * (1 + scale) + shift``, with its gradient.
 
-Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2; fused as in AdaptiveLoad, section
-3.3. `layer_norm_modulate` is what models call. It keeps x and two numbers per token for its backward, where the chain
-of operations keeps x and the normed tokens.
+Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2; fused as in AdaptiveLoad,
+section 3.3. Models call `layer_norm_modulate`. It saves x and two numbers per token for backward, where the
+unfused operations save x and the normed tokens.
 """
 
 from typing import Any, cast
@@ -27,22 +27,23 @@ def layer_norm_modulate(
     cu_seqlens: torch.Tensor | None = None,
     numerics: Numerics = "fp32",
 ) -> torch.Tensor:
-    """``norm(x) * (1 + scale) + shift``; [B, L, D] of x's type.
+    """Return ``norm(x) * (1 + scale) + shift``; [B, L, D] in x's dtype.
 
     Args:
         x_BLD: tokens.
-        scale: of each sample [B, D], of each frame [B, F, D] (its L / F tokens adjacent; F = L: of each token), or
-            of each group [n, D]. Of x's type or the accumulator's; any strides.
-        shift: as ``scale``.
+        scale: one row per sample [B, D], per frame [B, F, D] (its L / F tokens adjacent; F = L: per token), or
+            per group [n, D]. In x's dtype or the accumulator's; any strides.
+        shift: shift, in the layout of ``scale``.
         eps: added to the variance.
-        rms: take an RMS norm, without a mean.
-        weight_D: the norm's own.
-        bias_D: the norm's own.
-        cu_seqlens: [n + 1], where each group of a packed row of tokens [1, L, D] begins, and L; groups may be empty.
-        numerics: ``fp32`` rounds once, at the end; ``eager`` wherever PyTorch's chain of operations does.
+        rms: use an RMS norm, without a mean.
+        weight_D: weight of the norm.
+        bias_D: bias of the norm.
+        cu_seqlens: offsets [n + 1] of the groups in a packed row of tokens [1, L, D], ending with L; groups may
+            be empty.
+        numerics: ``fp32`` rounds once, at the end; ``eager`` wherever PyTorch's unfused operations do.
 
     Raises:
-        UsageError: shapes or types that do not fit each other.
+        UsageError: shapes or dtypes do not match.
     """
     check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
     arguments: Any = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
@@ -51,14 +52,14 @@ def layer_norm_modulate(
 
 
 def bytes_moved(size: Size, backward: bool = False) -> int:
-    """What one pass over memory reads and writes: 4 bytes an element in bfloat16, 6 in the backward."""
+    """Return the bytes of one pass over memory: 4 per element in bfloat16, 6 in the backward."""
     if backward:
         return 3 * size.activation + size.statistics + 3 * size.modulation
     return 2 * size.activation + size.statistics + 2 * size.modulation
 
 
 def saved_bytes(size: Size) -> int:
-    """What is kept for the backward: x, the statistics and scale; x is the residual stream, often kept anyway."""
+    """Return the bytes saved for backward: x, often saved anyway as the residual stream, the statistics and scale."""
     return size.activation + size.statistics + size.modulation
 
 
@@ -74,7 +75,7 @@ def norm_modulate(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered operator; `reference` says what it takes and gives."""
+    """Run the registered operator; signature of the reference's `forward`."""
     return _forward(x, scale, shift, weight, bias, cu_seqlens, eps, rms, numerics)
 
 
@@ -97,7 +98,7 @@ def norm_modulate_backward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered gradient; `reference_backward` says what it takes and gives."""
+    """Run the registered gradient; signature of the reference's `backward`."""
     tokens = (dy, x, mean, rstd)
     found = _backward(*tokens, scale, weight, bias, cu_seqlens, eps, rms, numerics)
     dx, dscale, dshift, dweight, dbias = found
@@ -125,7 +126,7 @@ def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     _, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
-    # Or each backward would fill zeros for the gradients of mean and rstd.
+    # Otherwise each backward would allocate zeros for the gradients of mean and rstd.
     ctx.set_materialize_grads(False)
     _keep(ctx, inputs, output)
 
@@ -150,7 +151,7 @@ norm_modulate.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher and with y alone for an output: both cost time on the host."""
+    """Operator without dispatcher and with y as only output, which both save host time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:

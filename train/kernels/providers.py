@@ -1,8 +1,8 @@
-"""Who computes the operators: decided once, told once, and forced by one environment variable.
+"""Selection of the operators' provider: once per process, logged once, forced by an environment variable.
 
-A provider takes the place of the references in `train.kernels.reference`; signatures are theirs. The first in
-`PROVIDERS` that can work here is taken. Tensors that it does not serve, such as those on another device, go to the
-references themselves, `train.kernels.eager`, which serve all.
+A provider replaces the references in `train.kernels.reference`, with the same signatures. The first usable one
+in `PROVIDERS` is selected. Tensors that it does not support, such as those on another device, use the
+references (`train.kernels.eager`), which support all.
 """
 
 import logging
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Provider:
-    """A way to compute the operators.
+    """Implementation of the operators.
 
     Attributes:
-        name: what `VARIABLE` calls it.
-        missing: what it lacks here, in words; None where it can work.
-        load: its operators; called only where nothing is missing.
-        on_request: whether it is taken only where it is forced: of kernels that no GPU has run yet.
+        name: value of `VARIABLE` that selects it.
+        missing: returns a missing requirement in words; None if it is usable.
+        load: loads the operators; called only if nothing is missing.
+        on_request: True if it is only used when forced: kernels that no GPU has run yet.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Provider:
 
 
 def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider, str]:
-    """The provider to use, and why.
+    """Return the provider to use, and the reason.
 
     Args:
-        providers: the best first; the last can always work.
-        forced: the name of the only one to take; None or empty: the first that can work.
+        providers: providers in order of preference; the last is always usable.
+        forced: name of the only provider to consider; None or empty: the first usable one.
 
     Raises:
-        UsageError: a name that nobody has, or of a provider that cannot work here.
+        UsageError: the name is unknown, or the provider is not usable here.
     """
     if forced:
         named = {provider.name: provider for provider in providers}
@@ -68,24 +68,24 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
 
 
 def chosen() -> tuple[Provider, str]:
-    """The provider that is used here, and why."""
+    """Return the provider in use here, and the reason."""
     return choose(PROVIDERS, os.environ.get(VARIABLE))
 
 
 def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
-    """The operators for these tokens."""
+    """Return the operators for these tokens."""
     kernels = _chosen()
     return kernels if kernels.serves(x, numerics) else EAGER
 
 
 def traced(x: torch.Tensor) -> bool:
-    """Whether only the registered operator will do: under `torch.compile`, and for tensors that are not plain data."""
+    """Return True if the registered operator is required: under `torch.compile` and for tensor subclasses."""
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta
     return torch.compiler.is_compiling() or not plain
 
 
 def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
-    """Where operators run: their types are those of what they are given."""
+    """Disable autocast for operators, whose dtypes follow their inputs."""
     device = x.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _AS_IT_IS
 
@@ -126,4 +126,4 @@ PROVIDERS = (
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
     Provider("eager", lambda: None, lambda: EAGER),
 )
-"""The best first. A library is somebody's own request: it is there only where it was built."""
+"""Providers in order of preference. A library exists only where a user built it."""

@@ -1,12 +1,12 @@
-"""The RMS norm of queries and keys and their rotary positions, as one operator with its gradient.
+"""Fused RMS norm and rotary positions of queries and keys, with gradients.
 
-RMS norm: Zhang and Sennrich 2019, eq. 4. Norms of queries and keys: Dehghani et al. 2023, "Scaling Vision Transformers
-to 22 Billion Parameters", section 2. `qk_norm` is what models call. For its backward it keeps the queries and keys it
-is given and one number per head (or per token).
+RMS norm: Zhang and Sennrich 2019, eq. 4. Norms of queries and keys: Dehghani et al. 2023, "Scaling Vision
+Transformers to 22 Billion Parameters", section 2. Models call `qk_norm`. It saves its inputs and one number per
+head (or per token) for backward.
 
-All of it is taken in float32 (float64 for float64) and rounded once, as the chain of operations does that casts up,
-norms, rotates and casts down. So the reference has one arithmetic for both modes, the chain's: ``eager`` promises its
-bits on a CPU, ``fp32`` leaves the order of sums to whoever computes.
+All of it runs in float32 (float64 for float64) and is rounded once, like unfused operations that cast up, norm,
+rotate and cast down. The reference thus has one arithmetic for both modes: ``eager`` guarantees equal bits on a
+CPU, ``fp32`` leaves the order of sums to the kernel.
 """
 
 from typing import Any
@@ -33,23 +33,23 @@ def qk_norm(
     interleaved: bool = False,
     numerics: Numerics = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and keys normed, weighted and rotated, in this order; contiguous, of the shapes and type given.
+    """Return queries and keys, normed, weighted and rotated in this order; contiguous, in given shapes and dtype.
 
     Args:
-        q_BLHd: queries. Views, such as a third of a packed [B, L, 3, H, d], are read where they lie.
-        k_BMGd: keys, of q's type; their tokens and heads may differ in number from those of the queries.
-        weight_q: [d], shared by the heads, each normed alone; or [H d], the heads of a token normed together as
-            in Wan. Of q's type or the accumulator's. None: 1.
-        weight_k: likewise [d] or [G d], of the kind and type of ``weight_q``.
+        q_BLHd: queries; views, such as a third of a packed [B, L, 3, H, d], are read in place.
+        k_BMGd: keys in q's dtype; their tokens and heads may differ in number from those of the queries.
+        weight_q: [d], shared by heads that are normed separately; or [H d], with the heads of a token normed
+            together as in Wan. In q's dtype or the accumulator's. None: 1.
+        weight_k: [d] or [G d], of the same kind and dtype as ``weight_q``.
         eps: added to the mean square.
-        rotation: cosines and sines of the angles of q and k alike (M = L), float32; [L, d / 2] for all samples or
-            [B, L, d / 2]. Constants: they get no gradient.
-        across_heads: norm the heads of a token together. None: as the weights say, and without weights no.
-        interleaved: the rotation turns channels (2i, 2i + 1), as in Wan; otherwise (i, i + d / 2).
-        numerics: ``eager`` keeps the bits of the chain of operations on a CPU; ``fp32`` its accuracy.
+        rotation: cosines and sines of the angles of both q and k (M = L), float32; [L, d / 2] for all samples
+            or [B, L, d / 2]. Constants without gradient.
+        across_heads: norm the heads of a token together. None: as the weights imply, and without weights no.
+        interleaved: rotate channels (2i, 2i + 1), as in Wan; otherwise (i, i + d / 2).
+        numerics: ``eager`` keeps the bits of unfused operations on a CPU; ``fp32`` their accuracy.
 
     Raises:
-        UsageError: shapes or types that do not fit each other.
+        UsageError: shapes or dtypes do not match.
     """
     across = _checked(q_BLHd, k_BMGd, weight_q, weight_k, across_heads, numerics)
     if rotation is not None:
@@ -61,12 +61,12 @@ def qk_norm(
 
 
 def bytes_moved(size: PairSize, backward: bool = False) -> int:
-    """What one pass over memory reads and writes: 8 bytes for a channel of q and k in bfloat16, 12 in the backward."""
+    """Return the bytes of one pass over memory: 8 per channel of q and k in bfloat16, 12 in the backward."""
     return (3 if backward else 2) * size.activation + size.statistics + size.rotation
 
 
 def saved_bytes(size: PairSize) -> int:
-    """What is kept for the backward: q and k as given, and the statistics; the rotation is all layers' own."""
+    """Return the bytes saved for backward: q and k, and the statistics; all layers share the rotation."""
     return size.activation + size.statistics
 
 
@@ -78,10 +78,10 @@ def _checked(
     across_heads: bool | None,
     numerics: str,
 ) -> bool:
-    """Whether heads are normed together.
+    """Return True if heads are normed together, after checks.
 
     Raises:
-        UsageError: shapes or types that do not fit each other.
+        UsageError: shapes or dtypes do not match.
     """
     if numerics not in ("eager", "fp32"):
         raise UsageError(f"numerics must be eager or fp32, not {numerics}")
@@ -104,7 +104,7 @@ def _checked(
             raise UsageError(
                 f"{name} must be [{d}], of a head, or [{heads * d}], of all, not {list(weight.shape)}"
             )
-    # Of a single head both kinds are one.
+    # With a single head both kinds coincide.
     kinds = {len(weight) == heads * d for weight, heads, d in given.values() if heads > 1}
     if len(kinds) > 1:
         raise UsageError("weight_q and weight_k must both be of a head or both of all heads")
@@ -129,7 +129,7 @@ def qk_norm_pair(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered operator; `reference` says what it takes and gives."""
+    """Run the registered operator; signature of the reference's `forward`."""
     return _forward(q, k, weight_q, weight_k, cos, sin, eps, across_heads, interleaved, numerics)
 
 
@@ -160,7 +160,7 @@ def qk_norm_backward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The registered gradient; `reference_backward` says what it takes and gives."""
+    """Run the registered gradient; signature of the reference's `backward`."""
     tensors = (dq, dk, q, k, rstd_q, rstd_k, weight_q, weight_k, cos, sin)
     return _backward(*tensors, eps, across_heads, interleaved, numerics)
 
@@ -214,7 +214,7 @@ qk_norm_pair.register_autograd(
 
 
 class _Function(torch.autograd.Function):
-    """The operator without the dispatcher and without its statistics for outputs: both cost time on the host."""
+    """Operator without dispatcher and statistics as outputs, which both cost host time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:

@@ -1,8 +1,8 @@
-"""Which row of a modulation belongs to which token: per sample, per frame, per token or by group.
+"""Assignment of modulation rows to tokens: per sample, per frame, per token or by group.
 
-A modulation is [B, D] (a row per sample), [B, F, D] (a row per frame; the T tokens of a frame are adjacent, L = F T;
-F = L is a row per token) or, with ``cu_seqlens``, [n, D] over the groups of one packed row of tokens [1, L, D]. All
-are written as one broadcast: tokens [B, F, T, D] meet rows [B, F, 1, D], a packed token being its own frame.
+A modulation is [B, D] (a row per sample), [B, F, D] (a row per frame; the T tokens of a frame are adjacent, L =
+F T; F = L is a row per token) or, with ``cu_seqlens``, [n, D] over the groups of one packed row of tokens [1,
+L, D]. All are one broadcast: tokens [B, F, T, D] with rows [B, F, 1, D], where a packed token is its own frame.
 """
 
 import torch
@@ -17,10 +17,10 @@ def check(
     cu_seqlens: torch.Tensor | None,
     numerics: str,
 ) -> None:
-    """Refuses modulations, weights and biases that do not fit the tokens, by their names.
+    """Check modulations, weights and biases against the tokens; errors name them.
 
     Raises:
-        UsageError: shapes or types that do not fit each other, or a mode that there is not.
+        UsageError: shapes or dtypes do not match, or the mode is unknown.
     """
     if numerics not in ("eager", "fp32"):
         raise UsageError(f"numerics must be eager or fp32, not {numerics}")
@@ -55,12 +55,12 @@ def check(
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The type of statistics and sums for activations of this type: float32, or float64 for float64."""
+    """Return the dtype of statistics and sums for activations: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def cut(x_BLD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
-    """The tokens by the rows that modulate them, [B, F, T, D]; a view."""
+    """Return the tokens grouped by modulation row, [B, F, T, D]; a view."""
     if cu_seqlens is not None:
         return x_BLD.unsqueeze(2)
     frames = 1 if rows.dim() == 2 else rows.shape[1]
@@ -70,7 +70,7 @@ def cut(x_BLD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None
 
 
 def spread(rows: torch.Tensor, tokens: int, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
-    """The rows as tokens of `cut` meet them, [B, F, 1, D]."""
+    """Return the rows in the shape that broadcasts over `cut` tokens, [B, F, 1, D]."""
     if cu_seqlens is not None:
         return rows.index_select(0, owner(cu_seqlens, tokens))[None, :, None]
     return rows[:, None, None] if rows.dim() == 2 else rows[:, :, None]
@@ -79,19 +79,19 @@ def spread(rows: torch.Tensor, tokens: int, cu_seqlens: torch.Tensor | None) -> 
 def collect(
     values_BFTD: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None, as_autograd: bool = False
 ) -> torch.Tensor:
-    """The sum over each row's tokens, in a fixed order; shape and type of ``rows``.
+    """Sum over each row's tokens, in a fixed order; shape and dtype of ``rows``.
 
     Args:
-        values_BFTD: as of `cut`.
-        rows: of the modulation.
-        cu_seqlens: as of `check`. On a GPU the ends of the groups are read back to the host.
-        as_autograd: groups are added token by token in the type of ``values``, as autograd does for a gather.
+        values_BFTD: values in the layout of `cut`.
+        rows: rows of the modulation.
+        cu_seqlens: offsets as in `check`; on a GPU they are read back to the host.
+        as_autograd: add groups token by token in the dtype of ``values``, as autograd does for a gather.
     """
     if cu_seqlens is None:
         sums_BFD = values_BFTD.sum(dim=2)
         return (sums_BFD[:, 0] if rows.dim() == 2 else sums_BFD).to(rows.dtype)
     values_LD = values_BFTD[0, :, 0]
-    # On a GPU index_add is atomic: in no order.
+    # On a GPU index_add is atomic, without a fixed order.
     if as_autograd and not values_LD.is_cuda:
         sums_nD = values_LD.new_zeros(rows.shape)
         return sums_nD.index_add_(0, owner(cu_seqlens, len(values_LD)), values_LD).to(rows.dtype)
@@ -100,10 +100,10 @@ def collect(
 
 
 def owner(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
-    """The group of each token, int64 [L].
+    """Return the group of each token, int64 [L].
 
     Raises:
-        UsageError: the groups do not cover the tokens (seen on the CPU alone: looking would stall a GPU).
+        UsageError: the groups do not cover the tokens (checked on the CPU alone, since a GPU would stall).
     """
     counts_n = cu_seqlens.diff().long()
     if not cu_seqlens.is_cuda and (cu_seqlens[0] != 0 or cu_seqlens[-1] != tokens or (counts_n < 0).any()):

@@ -1,29 +1,30 @@
-"""The operators where the tokens of a sample lie on several ranks: what a rank gives them, and what it gets.
+"""Operators under sequence parallelism: inputs and outputs of each rank.
 
-A rank holds the tokens from ``start`` to ``end`` of every sample (or of the pack), and the whole modulation, made from
-the same condition by the same weights on each rank of the group. Nothing inside the operators communicates. Then
+A rank holds the tokens from ``start`` to ``end`` of every sample (or of the pack), and the whole modulation,
+computed from the same condition by the same weights on each rank of the group. Operators do not communicate.
+Then
 
-- outputs, and the gradients of x, residual and y, are whole: a token's norm needs no other token;
-- dscale, dshift, dgate, dweight and dbias are sums over the rank's own tokens, zero for rows that it has no token of.
-  Added up over the ranks they are those of one process;
-- so are the gradients of whatever made the modulation, which are linear in them.
+- outputs, and the gradients of x, residual and y, are exact: a token's norm needs no other token;
+- dscale, dshift, dgate, dweight and dbias are sums over the rank's own tokens, zero for rows without local
+tokens. Summed over the ranks they equal those of one process;
+- so are the gradients of whatever computed the modulation, which are linear in them.
 
-**They are summed over the sequence-parallel group once**: either the modulation's gradients, in the backward, or those
-of all weights, after it, as of any replicated weight. Never both, and never a mean. Over data-parallel ranks the mean
-is taken as ever; one mean over the ranks of both kinds is too small by the size of the group.
+**Sum them over the sequence-parallel group once**: either the modulation's gradients, in the backward, or those
+of all weights, after it, as for any replicated weight. Never both, and never a mean. Over data-parallel ranks
+take the mean as usual; one mean over the ranks of both kinds is too small by the size of the group.
 
-Modulation of each sample [B, D] is given as it is; that of each token [B, L, D] by its rows from start to end.
-Frames that are cut in two and packed samples are groups, of which a rank may have a part or nothing.
+Pass modulation of each sample [B, D] unchanged, and that of each token [B, L, D] by its rows from start to end.
+Frames that are split and packed samples are groups, of which a rank may have a part or nothing.
 """
 
 import torch
 
 
 def clip_groups(cu_seqlens: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """The groups of a pack among the tokens of one rank, [n + 1]; those that lie elsewhere are empty.
+    """Return the group offsets of a pack among one rank's tokens, [n + 1]; groups elsewhere are empty.
 
     Args:
-        cu_seqlens: of the whole pack, [n + 1].
+        cu_seqlens: offsets of the whole pack, [n + 1].
         start: first token of the rank.
         end: the token after its last.
     """
@@ -33,17 +34,17 @@ def clip_groups(cu_seqlens: torch.Tensor, start: int, end: int) -> torch.Tensor:
 def frame_groups(
     samples: int, frames: int, tokens: int, start: int, end: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """The frames of B samples among the tokens of one rank, int32 [B F + 1].
+    """Return the frame offsets of B samples among one rank's tokens, int32 [B F + 1].
 
     For operators on the rank's tokens [B, l, D] as [1, B l, D], with a modulation [B, F, D] as [B F, D].
 
     Args:
-        samples: B.
-        frames: F of each.
-        tokens: L of each sample, F times those of a frame.
+        samples: number of samples, B.
+        frames: frames per sample, F.
+        tokens: tokens per sample L, F times those of a frame.
         start: first token of each sample on the rank.
         end: the token after its last.
-        device: where the operators run.
+        device: device of the operators.
     """
     ends_F = clip_groups(torch.arange(1, frames + 1, device=device) * (tokens // frames), start, end)
     before_B1 = torch.arange(samples, device=device)[:, None] * (end - start)

@@ -1,4 +1,4 @@
-"""Bytes that an operator moves and keeps, from sizes alone; a loader's memory budget is their sum."""
+"""Bytes that an operator moves and saves, from sizes alone, for the loader's memory budget."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,15 @@ from train.kernels.rows import accumulator
 
 
 class Size(NamedTuple):
-    """What an operator works on. Weights, biases and ``cu_seqlens`` do not count: they are kilobytes.
+    """Size of an operator's inputs. Weights, biases and ``cu_seqlens`` are negligible kilobytes.
 
     Attributes:
-        tokens: of the batch, or of the pack.
-        width: D.
-        dtype: of the activations.
-        rows: of each modulation: B, B F, or n groups.
-        rows_dtype: of the modulations.
-        rms: the norm has no mean.
+        tokens: number of tokens in the batch or pack.
+        width: width D.
+        dtype: dtype of activations.
+        rows: number of rows of each modulation: B, B F, or n groups.
+        rows_dtype: dtype of the modulations.
+        rms: True for a norm without mean.
     """
 
     tokens: int
@@ -43,17 +43,17 @@ class Size(NamedTuple):
 
 
 class PairSize(NamedTuple):
-    """Queries and keys. Their weights do not count.
+    """Size of queries and keys, without their negligible weights.
 
     Attributes:
-        q_tokens: B L.
-        k_tokens: B M.
-        q_heads: H.
-        k_heads: G.
-        head_width: d.
-        dtype: of the activations.
-        across_heads: the heads of a token share their statistics.
-        rotated: positions that have angles of their own, L or B L; 0: no rotation.
+        q_tokens: B L tokens.
+        k_tokens: B M tokens.
+        q_heads: H heads.
+        k_heads: G heads.
+        head_width: width d.
+        dtype: dtype of activations.
+        across_heads: True if the heads of a token share their statistics.
+        rotated: number of positions with own angles, L or B L; 0: no rotation.
     """
 
     q_tokens: int
@@ -67,13 +67,13 @@ class PairSize(NamedTuple):
 
     @property
     def activation(self) -> int:
-        """Bytes of q and k."""
+        """Bytes of queries and keys."""
         heads = self.q_tokens * self.q_heads + self.k_tokens * self.k_heads
         return heads * self.head_width * self.dtype.itemsize
 
     @property
     def statistics(self) -> int:
-        """Bytes of what is kept of each norm."""
+        """Bytes of the saved statistics of norms."""
         heads = (1, 1) if self.across_heads else (self.q_heads, self.k_heads)
         norms = self.q_tokens * heads[0] + self.k_tokens * heads[1]
         return norms * accumulator(self.dtype).itemsize

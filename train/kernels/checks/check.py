@@ -1,4 +1,4 @@
-"""Whether kernels compute what they should on the device at hand: every operator, both ways, against float64."""
+"""Check of kernels on the present device: every operator, forward and backward, against float64."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Layout = Literal["whole", "sliced", "unaligned", "turned"]
 FORMS: tuple[Form, ...] = ("sample", "frame", "token", "packed")
 LAYOUTS: tuple[Layout, ...] = ("whole", "sliced", "unaligned", "turned")
 SHAPES = ((1, 760), (199, 1128), (37, 1536), (1024, 3072), (199, 5120), (37, 8192), (9, 8200), (37, 769))
-"""Tokens of a sample and columns: every class of register kernels, what no vector divides, what no register holds."""
+"""Tokens per sample and columns: every register kernel class, odd widths, and widths beyond registers."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Case:
     """One call of an operator and of its gradient.
 
     Attributes:
-        gated: gate_residual_norm_modulate, or else layer_norm_modulate.
-        form: of the modulation.
-        length: tokens of a sample.
-        dim: columns.
-        x: type of the tokens.
-        modulation: type of the modulation.
-        rms: of the norm.
-        affine: with a weight and a bias of the tokens' type.
-        layout: how tokens lie in memory; ``turned`` has no one stride between rows.
+        gated: True for gate_residual_norm_modulate, False for layer_norm_modulate.
+        form: layout of the modulation.
+        length: tokens per sample.
+        dim: number of columns.
+        x: dtype of the tokens.
+        modulation: dtype of the modulation.
+        rms: True for an RMS norm.
+        affine: True with a weight and a bias in the tokens' dtype.
+        layout: memory layout of tokens; ``turned`` has no single stride between rows.
     """
 
     gated: bool
@@ -57,18 +57,18 @@ class Case:
 
 
 def cases(shapes: Iterable[tuple[int, int]] = SHAPES) -> Iterator[Case]:
-    """Both operators of tokens, every form and type in every shape; the other choices in turn."""
+    """Yield both operators with every form and dtype in every shape, and other choices in rotation."""
     others = list(product((False, True), (False, True), LAYOUTS))
     for number, (length, dim) in enumerate(shapes):
         every = product((False, True), FORMS, TYPES)
         for turn, (is_gated, form, (x, modulation)) in enumerate(every, start=number):
-            # 7 and 16 share no factor: all of the others pass by, each shape in another order.
+            # 7 and 16 are coprime, so that all combinations occur, in another order for each shape.
             rms, affine, layout = others[(7 * turn + number) % 16]
             yield Case(is_gated, form, length, dim, x, modulation, rms, affine, layout)
 
 
 def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | PairCase]) -> Iterator[str]:
-    """A sentence for each case that is off by more than its rounding, or differs between two runs."""
+    """Yield a sentence for each case whose error exceeds rounding, or that differs between two runs."""
     for case in wanted:
         with torch.no_grad():
             off = worst(kernels, device, case)
@@ -77,9 +77,9 @@ def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | Pai
 
 
 def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> float:
-    """The largest error of outputs and gradients, in units of what rounding explains; inf: two runs differ.
+    """Return the largest error of outputs and gradients in units of the tolerance; inf if two runs differ.
 
-    What the kernels do not serve is computed by ``eager``, as anywhere.
+    Unsupported tensors use ``eager``, as everywhere.
     """
     if isinstance(case, PairCase):
         return check_qk.worst(kernels, device, case)
@@ -107,7 +107,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
         out, *statistics = kernels.norm_modulate(h, scale, shift, *rest)
         backward, reference = kernels.norm_modulate_backward, plain.backward
         upstream, vectors = (given.dout, h), (scale, *rest)
-    # What follows h is compared for the h that was stored: it is rounded on purpose.
+    # Compare what follows for the stored h, which is rounded on purpose.
     exact, *exact_statistics = plain.forward(*double((h, scale, shift, *rest)))
     compared.append((out, exact))
     found, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
@@ -119,7 +119,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
 
 @dataclass(frozen=True)
 class _Given:
-    """The tensors of a case."""
+    """Tensors of a case."""
 
     residual: torch.Tensor
     y: torch.Tensor
@@ -156,7 +156,7 @@ def _given(case: Case, device: torch.device) -> _Given:
 
 
 def _grouping(case: Case, device: torch.device) -> tuple[tuple[int, ...], torch.Tensor | None]:
-    """Shape of the modulation without its width, and cu_seqlens: ragged groups, of which some are empty."""
+    """Return the modulation's shape without its width, and ragged cu_seqlens with empty groups."""
     L = case.length
     if case.form == "packed":
         ends = [0, 0, L // 3, L // 3, L // 2, L]
@@ -167,7 +167,7 @@ def _grouping(case: Case, device: torch.device) -> tuple[tuple[int, ...], torch.
 
 
 def _laid(tokens_BLE: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Half of the columns, in that layout."""
+    """Return half of the columns in a memory layout."""
     D = tokens_BLE.shape[-1] // 2
     if layout == "whole":
         return tokens_BLE[..., :D].contiguous()

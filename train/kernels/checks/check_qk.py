@@ -1,4 +1,4 @@
-"""The cases of `train.kernels.checks.check` for queries and keys."""
+"""Check cases of `train.kernels.checks.check` for queries and keys."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SHAPES: tuple[Shape, ...] = (
     (9, 9, 3, 3, 20),
     (5, 5, 65, 65, 128),
 )
-"""L, M, H, G and d: what models have, odd rows, keys of another text, none at all, and two that no kernel serves."""
+"""L, M, H, G and d: shapes of models, odd rows, keys of another text, no keys, and two that no kernel supports."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class PairCase:
 
     Attributes:
         shape: L, M, H, G and d.
-        x: type of queries and keys.
-        weight: type of the weights; None: there are none.
-        across: the heads of a token are normed together.
-        turn: the rotation.
-        per_sample: of its angles.
-        layout: how queries and keys lie in memory; ``packed`` in a qkv, ``turned`` head by head.
+        x: dtype of queries and keys.
+        weight: dtype of the weights; None: no weights.
+        across: True if the heads of a token are normed together.
+        turn: kind of rotation.
+        per_sample: True for angles per sample.
+        layout: memory layout of queries and keys; ``packed`` in a qkv tensor, ``turned`` head by head.
     """
 
     shape: Shape
@@ -63,20 +63,20 @@ class PairCase:
 
 
 def cases(shapes: Iterable[Shape] = SHAPES) -> Iterator[PairCase]:
-    """Every kind of norm, rotation and type in every shape; the other choices in turn."""
+    """Yield every kind of norm, rotation and dtype in every shape, and other choices in rotation."""
     others = list(product((True, False), (False, True), PAIR_LAYOUTS))
     for number, shape in enumerate(shapes):
         every = product((False, True), TURNS, TYPES)
         for place, (across, turn, (x, weight)) in enumerate(every, start=number):
-            # As of `train.kernels.checks.check.cases`.
+            # Same rotation of choices as in `train.kernels.checks.check.cases`.
             weighted, per_sample, layout = others[(7 * place + number) % 16]
-            # One rotation cannot turn queries and keys of other lengths.
+            # One rotation cannot serve queries and keys of different lengths.
             kept = turn if shape[0] == shape[1] else "none"
             yield PairCase(shape, x, weight if weighted else None, across, kept, per_sample, layout)
 
 
 def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
-    """As `train.kernels.checks.check.worst`."""
+    """Return the largest error as `train.kernels.checks.check.worst`."""
     draw = torch.Generator().manual_seed(sum(case.shape))
 
     def normal(*shape: int, dtype: torch.dtype = case.x) -> torch.Tensor:
@@ -90,7 +90,7 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
     ]
     angles = normal(*([2] if case.per_sample else []), L, d // 2, dtype=torch.float32)
     rotation = (None, None) if case.turn == "none" else (angles.cos(), angles.sin())
-    # As attention gives gradients, head by head.
+    # Head by head, like gradients from attention.
     upstream = tuple(normal(2, heads, n, d).transpose(1, 2) for n, heads in ((L, H), (M, G)))
     how = (*weights, *rotation, EPS, case.across, case.turn == "interleaved", "fp32")
     if not kernels.serves(q, "fp32"):
@@ -106,7 +106,7 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
 
 
 def _laid(x_BL3Hd: torch.Tensor, d: int, layout: PairLayout) -> torch.Tensor:
-    """One third and d of its columns, in that layout."""
+    """Return one third and d of its columns in a memory layout."""
     if layout == "packed":
         return x_BL3Hd[..., :d].contiguous()[:, :, 1]
     x_BLHd = x_BL3Hd[:, :, 1]

@@ -1,1 +1,1 @@
-"""The kernels of csrc/: their build, their launch and their library."""
+"""Build, launch and library of the kernels in csrc/."""

@@ -1,4 +1,4 @@
-"""Builds the library of csrc/ with plain nvcc, checks it on the GPUs here, and puts it where it is found."""
+"""Build of the csrc/ library with plain nvcc, its check on the GPUs here, and its installation."""
 
 import re
 import subprocess
@@ -16,20 +16,20 @@ from train.kernels.cuda.gates import nvcc, nvcc_release
 from train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder, written
 
 DEFAULT = (80, 90, 100)
-"""Where no GPU says what is wanted: A100, H100 and H200, B200."""
+"""Default architectures without a GPU: A100, H100 and H200, B200."""
 TORCH_TARGET = "TORCH_TARGET_VERSION=0x020b000000000000"
-"""The oldest PyTorch that the library works with, 2.11."""
+"""Oldest supported PyTorch, 2.11."""
 OLDEST_NVCC = (12, 0)
 
 
 @dataclass(frozen=True)
 class Built:
-    """A library that is in place.
+    """An installed library.
 
     Attributes:
-        path: the file.
-        seconds: what compiling took.
-        checked: what the check on the GPUs here said; None: there are none, and nothing was run.
+        path: path of the file.
+        seconds: compile time.
+        checked: output of the check on the GPUs here; None without a GPU, when nothing was run.
     """
 
     path: Path
@@ -38,15 +38,15 @@ class Built:
 
 
 def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
-    """Compiles, checks and installs the library; an older one stays until the new one is whole and right.
+    """Compile, check and install the library; an older one stays until the new one is complete and correct.
 
     Args:
         wanted: architectures, such as 90; empty: those of the GPUs here, or else `DEFAULT`.
-        out: the folder; None: `cache_folder`, where it is looked for.
+        out: target folder; None: `cache_folder`, which is searched at run time.
 
     Raises:
-        UsageError: an architecture that the kernels or nvcc cannot do.
-        RunError: no compiler, it fails, the folder cannot be written, or the library computes something wrong.
+        UsageError: the kernels or nvcc do not support an architecture.
+        RunError: the compiler is missing or fails, the folder is not writable, or a check fails.
     """
     built = sorted(set(wanted)) or architectures() or list(DEFAULT)
     compiler = _compiler(built)
@@ -68,12 +68,12 @@ def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
 
 
 def sources() -> list[Path]:
-    """What is compiled: the kernels and their host side."""
+    """Return the compiled files: kernels and their host code."""
     return sorted((*CSRC.glob("*.cu"), *CSRC.glob("*.cpp")))
 
 
 def command(compiler: Path, built: Sequence[int], path: Path, sources: Sequence[Path]) -> list[str]:
-    """The one call of nvcc that makes the library `path`; architectures in rising order."""
+    """Return the nvcc command that builds the library `path`; architectures in rising order."""
     torch_root = Path(torch.__file__).parent
     codes = [f"arch=compute_{one},code=sm_{one}" for one in built]
     codes.append(f"arch=compute_{built[-1]},code=compute_{built[-1]}")
@@ -115,7 +115,7 @@ def _compiler(built: Sequence[int]) -> Path:
 
 
 def _checked(path: Path) -> str | None:
-    """Runs every operator, in a process of its own, since a wrong kernel may take its process down."""
+    """Check every operator in a subprocess, since a wrong kernel may crash it."""
     if not architectures():
         return None
     return _run([sys.executable, "-m", "train.kernels", "check", "--library", str(path)])

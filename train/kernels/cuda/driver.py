@@ -1,4 +1,4 @@
-"""Kernels launched through the CUDA driver: what was compiled at run time has no runtime library of its own."""
+"""Kernel launches through the CUDA driver, for code compiled at run time without a runtime library."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ import torch
 
 from loader.errors import RunError
 
-# Of cuda.h.
+# Constants of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _SHARED_LIMIT = 16, 75, 76, 97
 _DYNAMIC_SHARED = 8
 _WITHOUT_ASKING = 48 << 10
 _STATIC_SHARED = 1 << 10
-"""More than any kernel's own, which counts towards the limit too."""
+"""Upper bound of the kernels' static shared memory, which counts towards the limit."""
 
 
 class Driver:
-    """Launches kernels on torch's contexts and streams; a `train.kernels.cuda.launcher.Launcher`.
+    """Launcher (`train.kernels.cuda.launcher.Launcher`) on torch's contexts and streams.
 
-    A device's context, a kernel and how many of its blocks fit are asked for once. Nothing waits for the device, so
-    after a first call the launches can be captured into a CUDA graph.
+    Contexts, kernels and occupancies are queried once. Nothing synchronizes with the device, so that launches
+    after the first call can be captured into a CUDA graph.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class Driver:
         binary: Callable[[str, int], bytes],
         stream: Callable[[torch.device], int],
     ) -> None:
-        """Begins with the driver.
+        """Initialize the driver.
 
         Args:
-            cuda: libcuda.
-            binary: what to load for a kernel and an architecture; equal bytes are loaded once.
-            stream: the handle of a device's current stream.
+            cuda: the libcuda library.
+            binary: returns the image of a kernel for an architecture; equal bytes are loaded once.
+            stream: returns the handle of a device's current stream.
         """
         self._cuda, self._binary, self._stream = cuda, binary, stream
         self._call("cuInit", 0)
-        # Forward and backward run in threads of their own.
+        # Forward and backward run in different threads.
         self._lock = RLock()
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self._modules: dict[tuple[bytes, int], ctypes.c_void_p] = {}
@@ -49,18 +49,18 @@ class Driver:
         self._attribute = cache(self._ask)
 
     def shared_limit(self, device: torch.device) -> int:
-        """Shared memory one block may ask for, in bytes, beside what the kernels have anyway."""
+        """Return the dynamic shared memory available to a block, in bytes."""
         return self._attribute(_SHARED_LIMIT, _index(device)) - _STATIC_SHARED
 
     def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """Blocks of this shape that fit the device at once."""
+        """Return the number of blocks of this shape that are resident on the device at once."""
         key = kernel, _index(device), threads, shared_bytes
         found = self._resident.get(key)
         if found is None:
             function, count = self._function(kernel, device), ctypes.c_int()
             with self._current(device):
                 if shared_bytes > _WITHOUT_ASKING:
-                    # The limit, not these bytes: asking for less at another width would take them back.
+                    # Set the limit, since a smaller value for another width would lower it again.
                     self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, self.shared_limit(device))
                 query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
                 self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
@@ -79,10 +79,10 @@ class Driver:
         block: tuple[int, int],
         shared_bytes: int = 0,
     ) -> None:
-        """Launches the kernel on the device's current stream; `resident` was asked before with these bytes.
+        """Launch the kernel on the device's current stream, after `resident` with the same bytes.
 
         Raises:
-            RunError: the driver refuses.
+            RunError: the driver reports an error.
         """
         function = self._function(kernel, device)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
@@ -91,7 +91,7 @@ class Driver:
             self._call("cuLaunchKernel", function, *grid, 1, *block, 1, shared_bytes, stream, pointers, None)
 
     def architecture(self, device: torch.device) -> int:
-        """Such as 90."""
+        """Return the compute capability, such as 90."""
         return 10 * self._attribute(_MAJOR, _index(device)) + self._attribute(_MINOR, _index(device))
 
     def _function(self, kernel: str, device: torch.device) -> ctypes.c_void_p:
@@ -111,7 +111,7 @@ class Driver:
 
     @contextmanager
     def _current(self, device: torch.device) -> Iterator[None]:
-        """Torch's context of the device; a thread may have none yet, or that of another device."""
+        """Enter torch's context of the device, since a thread may have none or another device's."""
         index = _index(device)
         if index not in self._contexts:
             with self._lock:

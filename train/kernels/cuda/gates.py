@@ -1,6 +1,7 @@
-"""What the compiler tells about the kernels of csrc/ without a GPU: spills, registers, memory traffic.
+"""Compile-time checks of csrc/ without a GPU: spills, registers, memory instructions.
 
-The gate is ptxas itself: a spill or any use of local memory is an error. The register table is csrc/registers.json.
+ptxas enforces the gate: a spill or any use of local memory is an error. The register table is
+csrc/registers.json.
 """
 
 import json
@@ -18,7 +19,7 @@ from loader.errors import RunError
 
 ARCHITECTURES = (80, 90, 100)
 SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu", "reduce.cu")
-# -Werror in this place is ptxas's own; nvcc 13 has no spelling of its own for it.
+# This -Werror is an option of ptxas, without an nvcc equivalent in release 13.
 SPILL_GATE = ("-Xptxas", "-v,-warn-spills,-warn-lmem-usage,-Werror")
 
 _RESOURCES = re.compile(
@@ -34,7 +35,7 @@ _INSTRUCTION = re.compile(
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes of a multiprocessor: registers a thread, bytes of stack a thread."""
+    """Registers and bytes of stack per thread of one kernel."""
 
     registers: int
     stack: int
@@ -50,13 +51,13 @@ class Cubin:
 
 
 def nvcc() -> Path | None:
-    """The CUDA compiler, where there is one."""
+    """Return the CUDA compiler, if there is one."""
     found = shutil.which("nvcc")
     return Path(found) if found else None
 
 
 def cuobjdump() -> Path | None:
-    """The disassembler: of the toolkit, or of Triton's wheel."""
+    """Return the disassembler of the toolkit or of Triton's wheel."""
     found = shutil.which("cuobjdump")
     if found:
         return Path(found)
@@ -68,7 +69,7 @@ def cuobjdump() -> Path | None:
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """Kernels by name from the log of `ptxas -v`."""
+    """Parse the log of `ptxas -v` into kernels by name."""
     return {
         match["name"]: Resources(int(match["registers"]), int(match["stack"]))
         for match in _RESOURCES.finditer(log)
@@ -76,10 +77,10 @@ def parse_resources(log: str) -> dict[str, Resources]:
 
 
 def compile_cubin(source: Path, architecture: int, into: Path) -> Cubin:
-    """Compiles `source` for sm_`architecture`.
+    """Compile `source` for sm_`architecture`.
 
     Raises:
-        RunError: There is no compiler, or it refused: a kernel spills, uses local memory or does not compile.
+        RunError: there is no compiler, or a kernel spills, uses local memory or does not compile.
     """
     compiler = nvcc()
     if compiler is None:
@@ -102,14 +103,14 @@ def compile_cubin(source: Path, architecture: int, into: Path) -> Cubin:
 def compile_all(
     sources: Sequence[Path], into: Path, architectures: Sequence[int] = ARCHITECTURES, workers: int = 2
 ) -> list[Cubin]:
-    """Every source for every architecture, `workers` compilers at a time."""
+    """Compile every source for every architecture, `workers` at a time."""
     jobs = [(source, architecture) for source in sources for architecture in architectures]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda job: compile_cubin(job[0], job[1], into), jobs))
 
 
 def register_table(cubins: Sequence[Cubin]) -> dict[str, dict[str, list[int]]]:
-    """Kernel -> architecture -> [registers, stack bytes], in order of name: the content of csrc/registers.json."""
+    """Return kernel -> architecture -> [registers, stack bytes] by name, the content of csrc/registers.json."""
     table: dict[str, dict[str, list[int]]] = {}
     for cubin in cubins:
         for name, used in cubin.kernels.items():
@@ -118,10 +119,10 @@ def register_table(cubins: Sequence[Cubin]) -> dict[str, dict[str, list[int]]]:
 
 
 def memory_instructions(cubin: Cubin) -> Iterator[tuple[str, list[str]]]:
-    """For each kernel its opcodes that move data in global (LDG, STG, LDGSTS) or local (LDL, STL) memory.
+    """Yield each kernel's opcodes on global (LDG, STG, LDGSTS) or local (LDL, STL) memory.
 
     Raises:
-        RunError: There is no disassembler.
+        RunError: there is no disassembler.
     """
     tool = cuobjdump()
     if tool is None:
@@ -139,21 +140,21 @@ def memory_instructions(cubin: Cubin) -> Iterator[tuple[str, list[str]]]:
 
 
 def local(opcodes: Sequence[str]) -> list[str]:
-    """Those that touch local memory."""
+    """Return the opcodes on local memory."""
     return [code for code in opcodes if code.startswith(("LDL", "STL"))]
 
 
 def wide(opcodes: Sequence[str]) -> bool:
-    """Whether rows come in and go out in 16 bytes: both directions have such instructions."""
+    """Return True if rows are loaded and stored in 16 bytes: both directions have such instructions."""
     has = {code.split(".")[0] for code in opcodes if ".128" in code}
     return "STG" in has and "LDGSTS" in has
 
 
 def narrow(opcodes: Sequence[str]) -> list[str]:
-    """Those that move less than 16 bytes of a row.
+    """Return the opcodes that move less than 16 bytes of a row.
 
-    A row's statistics, the group offsets (plain 4-byte words, eight at most in a kernel) and the angles of a float32
-    rotation (8 bytes, read-only: of all heads and samples) are no part of this.
+    Excludes a row's statistics, group offsets (plain 4-byte words, at most eight per kernel) and angles of a
+    float32 rotation (8 bytes, read-only, shared by heads and samples).
     """
     narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
     narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]
@@ -162,7 +163,7 @@ def narrow(opcodes: Sequence[str]) -> list[str]:
 
 
 def nvcc_release() -> str | None:
-    """Release of the compiler, as "13.0"."""
+    """Return the compiler's release, such as "13.0"."""
     compiler = nvcc()
     if compiler is None:
         return None
@@ -172,7 +173,7 @@ def nvcc_release() -> str | None:
 
 
 def main() -> None:
-    """Compiles the kernels of this checkout and writes csrc/registers.json."""
+    """Compile the kernels of this checkout and write csrc/registers.json."""
     csrc = Path(__file__).parents[3] / "csrc"
     with TemporaryDirectory() as into:
         table = register_table(compile_all([csrc / name for name in SOURCES], Path(into)))

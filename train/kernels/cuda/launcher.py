@@ -1,4 +1,4 @@
-"""Who runs the kernels of csrc/, and what the host sides of their operators share."""
+"""Interface of kernel launchers, and helpers shared by the operators' host code."""
 
 from ctypes import Structure
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ NAMES: dict[torch.dtype, Dtype] = {torch.float32: "f32", torch.bfloat16: "bf16",
 
 
 class Launcher(Protocol):
-    """Who runs the kernels."""
+    """Launcher of kernels in csrc/."""
 
     def shared_limit(self, device: torch.device) -> int:
-        """Shared memory one block may ask for, in bytes."""
+        """Return the shared memory available to a block, in bytes."""
 
     def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """Blocks of this shape that fit the device at once."""
+        """Return the number of blocks of this shape that are resident on the device at once."""
 
     def run(
         self,
@@ -30,18 +30,18 @@ class Launcher(Protocol):
         block: tuple[int, int],
         shared_bytes: int = 0,
     ) -> None:
-        """Launches the kernel on the device's current stream; `args` is copied."""
+        """Launch the kernel on the device's current stream; `args` is copied."""
 
 
 @dataclass(frozen=True)
 class Limited:
-    """The same launcher, with so many bytes of shared memory for a block at most."""
+    """Launcher with a lower limit on shared memory per block."""
 
     launcher: Launcher
     shared_bytes: int
 
     def shared_limit(self, device: torch.device) -> int:
-        """The smaller of both limits."""
+        """Return the smaller of both limits."""
         return min(self.shared_bytes, self.launcher.shared_limit(device))
 
     def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
@@ -56,15 +56,14 @@ class Limited:
         block: tuple[int, int],
         shared_bytes: int = 0,
     ) -> None:
-        """By the launcher."""
         self.launcher.run(kernel, device, args, grid, block, shared_bytes)
 
 
 def on_one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:
-    """Refuses pointers that a kernel could not follow.
+    """Check that all tensors are on x's device.
 
     Raises:
-        UsageError: tensors of another device than x's.
+        UsageError: a tensor is on another device.
     """
     for tensor in others:
         if tensor is not None and tensor.device != x.device:
@@ -72,5 +71,5 @@ def on_one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:
 
 
 def pointer(tensor: torch.Tensor | None) -> int | None:
-    """Where it begins; None for nothing."""
+    """Return the address of a tensor's data; None without a tensor."""
     return None if tensor is None else tensor.data_ptr()

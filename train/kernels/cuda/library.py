@@ -1,7 +1,7 @@
-"""The kernels of csrc/ as a shared library of torch's stable ABI: where it is, whether it serves here, its operators.
+"""Shared library of csrc/ for torch's stable ABI: location, compatibility, operators.
 
-Its name says what it was built of and for: the digest of the sources and the architectures, the newest also as PTX. One
-file serves every PyTorch from 2.11 on, since it uses the stable ABI alone and carries its CUDA runtime.
+The file name holds the digest of the sources and the architectures, the newest also as PTX. One file serves
+every PyTorch from 2.11 on, since it uses the stable ABI alone and links its CUDA runtime statically.
 """
 
 import ctypes
@@ -21,23 +21,23 @@ from train.kernels.kernel_set import Kernels
 
 BUILD = "python -m train.kernels build"
 OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
-"""Of csrc/binding.cpp and csrc/binding_qk.cpp; named as in `Kernels`."""
+"""Operators of csrc/binding.cpp and csrc/binding_qk.cpp, named as in `Kernels`."""
 _NAME = re.compile(r"^reelweave-(?P<digest>[0-9a-f]+)-sm(?P<built>\d+(-\d+)*)\.so$")
 
 
 def name(built: Sequence[int]) -> str:
-    """Of a library for these architectures, oldest first."""
+    """Return the file name for these architectures, oldest first."""
     return f"reelweave-{digest()}-sm{'-'.join(map(str, built))}.so"
 
 
 def runs_on(built: Sequence[int], architecture: int) -> bool:
-    """Whether a GPU can run it: machine code serves later GPUs of its generation, PTX of the newest all later ones."""
+    """Return True if a GPU is supported: by machine code of its generation, or by PTX of the newest architecture."""
     same = any(one // 10 == architecture // 10 and one <= architecture for one in built)
     return same or architecture >= max(built)
 
 
 def find(folder: Path, gpus: Sequence[int]) -> Path | str:
-    """The library for these GPUs, or a sentence that says why there is none."""
+    """Return the library for these GPUs, or a sentence with the reason why there is none."""
     found = [(path, match) for path in sorted(folder.glob("*.so")) if (match := _NAME.match(path.name))]
     current = [(path, match) for path, match in found if match["digest"] == digest()]
     for path, match in current:
@@ -53,7 +53,7 @@ def find(folder: Path, gpus: Sequence[int]) -> Path | str:
 
 
 def lacks() -> str | None:
-    """What keeps the library from working here, in words."""
+    """Return the reason why the library cannot be used here; None if it can."""
     if lack := sources.lacks():
         return lack
     found = find(cache_folder(), architectures())
@@ -61,14 +61,14 @@ def lacks() -> str | None:
 
 
 def load() -> Kernels:
-    """The operators of the library for the GPUs here."""
+    """Load the operators of the library for the GPUs here."""
     found = find(cache_folder(), architectures())
     assert isinstance(found, Path)
     return loaded(found)
 
 
 def loaded(path: Path) -> Kernels:
-    """The operators of that library; a process can load one.
+    """Load the operators of a library file; one per process.
 
     Raises:
         RunError: it does not load, or its CUDA runtime is too new for the driver.
@@ -85,11 +85,11 @@ def loaded(path: Path) -> Kernels:
 
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
-    """The operators of the namespace of torch.ops that csrc/binding.cpp and csrc/binding_qk.cpp fill."""
+    """Return the operators in the torch.ops namespace of csrc/binding.cpp and csrc/binding_qk.cpp."""
     called = {one: _called(getattr(operators, one).default, getattr(EAGER, one)) for one in OPERATORS}
     return Kernels(serves=serves, **called)
 
 
 def _called(operator: Any, reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Without the numerics, which are fp32 wherever `serves` says so; an empty answer: no kernel takes this shape."""
+    """Wrap an operator: drop numerics, always fp32 here, and fall back to the reference on an empty result."""
     return lambda *arguments: operator(*arguments[:-1]) or reference(*arguments)

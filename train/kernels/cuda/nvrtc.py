@@ -1,7 +1,7 @@
-"""The kernels of csrc/ through NVRTC, the compiler that torch's CUDA wheels carry; what it made is kept on disk.
+"""Compilation of csrc/ by NVRTC, which torch's CUDA wheels include, with a cache on disk.
 
-A unit is what is compiled at once: of a family only the kernels of the types asked for, since a whole family takes ten
-times as long.
+A unit is compiled as a whole and contains only a family's kernels of the requested dtypes, since a whole family
+takes ten times as long.
 """
 
 import ctypes
@@ -23,17 +23,17 @@ _PAIR = re.compile(
     r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_e|$)"
 )
 _FILES = {"reduce_qk_": "qk_norm.cu", "reduce_": "reduce.cu", "qk_norm_": "qk_norm.cu"}
-"""Of the kernels that are compiled with all of their file, by how their names begin."""
+"""Files of kernels that are compiled as a whole, by the kernels' name prefix."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Kernels compiled at once.
+    """Kernels compiled together.
 
     Attributes:
-        name: names the file.
-        source: CUDA C++ that includes from csrc/.
+        name: base name of the cached file.
+        source: CUDA C++ that includes files of csrc/.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Unit:
 
 
 def unit_of(kernel: str) -> Unit:
-    """The unit that has this kernel: its types of its family, or else its whole file of csrc/."""
+    """Return the unit of a kernel: its family at its dtypes, or else its whole file of csrc/."""
     found = _PAIR.match(kernel)
     if found and found["family"] in _GATED:
         family, x, m = found["family"], found["x"], found["m"]
@@ -52,12 +52,12 @@ def unit_of(kernel: str) -> Unit:
 
 
 def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
-    """The unit for sm_`architecture`: a cubin, or PTX where NVRTC is older than the GPU. Compiled once, then kept.
+    """Return the unit for sm_`architecture`, cached: a cubin, or PTX if NVRTC is older than the GPU.
 
     Args:
-        unit: what to compile.
-        architecture: such as 90.
-        folder: where it is kept; None: `cache_folder`.
+        unit: unit to compile.
+        architecture: compute capability, such as 90.
+        folder: cache folder; None: `cache_folder`.
 
     Raises:
         RunError: it does not compile.
@@ -76,7 +76,7 @@ def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
 
 
 def compile_unit(unit: Unit, target: str) -> bytes:
-    """What NVRTC makes of the unit for ``sm_90`` (a cubin) or ``compute_90`` (PTX).
+    """Compile the unit for ``sm_90`` (a cubin) or ``compute_90`` (PTX).
 
     Raises:
         RunError: it does not compile.
@@ -99,7 +99,7 @@ def compile_unit(unit: Unit, target: str) -> bytes:
 
 @cache
 def target(architecture: int) -> str:
-    """What to compile for: the architecture itself, or the newest that NVRTC knows, as PTX for the GPU's driver."""
+    """Return the target: the architecture itself, or PTX of the newest that NVRTC supports."""
     count = ctypes.c_int()
     _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     known = (ctypes.c_int * count.value)()
@@ -110,7 +110,7 @@ def target(architecture: int) -> str:
 
 
 def lacks() -> str | None:
-    """What keeps NVRTC from working here, in words."""
+    """Return the reason why NVRTC cannot be used here; None if it can."""
     if _place() is None:
         return "no NVRTC: PyTorch's CUDA wheels carry it"
     if headers() is None:
@@ -120,7 +120,7 @@ def lacks() -> str | None:
 
 @cache
 def headers() -> Path | None:
-    """The folder of CUDA's headers: of torch's wheels, or of a toolkit."""
+    """Return the folder of CUDA headers in torch's wheels or a toolkit."""
     return _first("include", "cuda_bf16.h")
 
 

@@ -1,4 +1,4 @@
-"""The operators by way of NVRTC and the CUDA driver; imported only where there is a GPU."""
+"""Operators through NVRTC and the CUDA driver; import it only with a GPU."""
 
 import ctypes
 
@@ -20,4 +20,4 @@ def _stream(device: torch.device) -> int:
 _DRIVER = Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream)
 KERNELS = host.kernels(_DRIVER, serves)
 D_TILE = host.d_tile(_DRIVER, serves)
-"""For the benchmark."""
+"""D-tile reduction alone, for the benchmark."""

@@ -1,4 +1,4 @@
-"""The sources of the kernels, the GPUs they are for, and the folder that keeps what is compiled of them."""
+"""Kernel sources, target GPUs, and the cache folder of compiled code."""
 
 import hashlib
 import os
@@ -11,14 +11,14 @@ from tempfile import NamedTemporaryFile
 import torch
 
 CSRC = Path(__file__).parent / "csrc"
-"""In a checkout a link to csrc/ beside the packages; in a wheel a folder."""
+"""Link to csrc/ in a checkout; a folder in a wheel."""
 OLDEST = 80
-"""sm_80 has the asynchronous copies that the kernels use."""
+"""Oldest architecture, the first with the kernels' asynchronous copies."""
 
 
 @cache
 def digest(*more: str) -> str:
-    """A name for the sources, and for whatever else decides what is compiled of them."""
+    """Return a digest of the sources and of further inputs of the compilation."""
     found = hashlib.sha256()
     for path in sorted(CSRC.iterdir()):
         if path.suffix in (".cu", ".cuh", ".h", ".cpp"):
@@ -28,7 +28,7 @@ def digest(*more: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Of this user and machine: `$XDG_CACHE_HOME`/reelweave/kernels, by default under ~/.cache.
+    """Return the cache folder: `$XDG_CACHE_HOME`/reelweave/kernels, by default under ~/.cache.
 
     Not beside the package, which may be read-only and shared by machines with other GPUs.
     """
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A file to write, which takes its name when it is whole: another process sees all of it or nothing."""
+    """Yield a temporary file that is renamed atomically once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
         written_to = Path(aside.name)
@@ -51,7 +51,7 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def architectures() -> list[int]:
-    """Of the GPUs here, such as [80, 90]."""
+    """Return the architectures of the GPUs here, such as [80, 90]."""
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return []
     capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
@@ -59,7 +59,7 @@ def architectures() -> list[int]:
 
 
 def lacks() -> str | None:
-    """What keeps the kernels of csrc/ from the GPUs here, in words; None: nothing."""
+    """Return the reason why the kernels of csrc/ cannot run on the GPUs here; None if they can."""
     found = architectures()
     if not found:
         return "no NVIDIA GPU that this PyTorch can use"
@@ -69,6 +69,6 @@ def lacks() -> str | None:
 
 
 def serves(x_BLD: torch.Tensor, numerics: str) -> bool:
-    """Which tokens go to the kernels of csrc/: those of a GPU, in ``fp32`` numerics, that are there at all."""
+    """Return True for nonempty GPU tokens in ``fp32`` numerics, which the kernels of csrc/ support."""
     known = x_BLD.dtype in (torch.bfloat16, torch.float16, torch.float32)
     return x_BLD.is_cuda and known and numerics == "fp32" and x_BLD.numel() > 0

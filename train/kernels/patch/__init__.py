@@ -1,1 +1,1 @@
-"""Transformers of diffusers with our operators in place of their norms, modulations and gates (docs/patch.md)."""
+"""Patching of diffusers transformers with fused norms, modulations and gates (docs/patch.md)."""

@@ -1,4 +1,4 @@
-"""CogVideoX of diffusers."""
+"""Fused blocks for CogVideoX of diffusers."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from train.kernels.patch.swap import Swap, adaptive
 
 
 class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
-    """Two norms for the video and the same two for the text, each with vectors of its own."""
+    """Block with two norms each for video and text, with separate modulations."""
 
     def forward(
         self,
@@ -44,7 +44,7 @@ class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
 
 
 class AdaLayerNorm(TheirAdaLayerNorm):  # type: ignore[misc]
-    """The norm before the output; CogVideoX gives it ``temb`` and no more."""
+    """Norm before the output; CogVideoX passes only ``temb``."""
 
     def forward(
         self, x: torch.Tensor, timestep: torch.Tensor | None = None, temb: torch.Tensor | None = None

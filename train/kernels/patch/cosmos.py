@@ -1,4 +1,4 @@
-"""Cosmos of diffusers."""
+"""Fused blocks for Cosmos of diffusers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from train.kernels.patch.swap import Swap, adaptive
 
 
 class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[misc]
-    """Three norms, two of them after a gated residual; vectors by a low-rank layer, of a sample or of each token."""
+    """Block with three norms, two after a gated residual; low-rank modulation per sample or per token."""
 
     def forward(
         self,
@@ -45,7 +45,7 @@ class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[mis
 
 
 class CosmosAdaLayerNorm(theirs.CosmosAdaLayerNorm):  # type: ignore[misc]
-    """The norm before the output."""
+    """Norm before the output."""
 
     def forward(
         self, hidden_states: torch.Tensor, embedded_timestep: torch.Tensor, temb: torch.Tensor | None = None
@@ -58,7 +58,7 @@ class CosmosAdaLayerNorm(theirs.CosmosAdaLayerNorm):  # type: ignore[misc]
 def _vectors(
     norm: Any, embedded_timestep: torch.Tensor, temb: torch.Tensor | None
 ) -> tuple[torch.Tensor, ...]:
-    """Shift, scale and, of a block, gate: [B, D] each, or [B, L, D]."""
+    """Return shift, scale and, for a block, gate: [B, D] each, or [B, L, D]."""
     low_rank = norm.linear_2(norm.linear_1(norm.activation(embedded_timestep)))
     vectors = low_rank if temb is None else low_rank + temb
     return tuple(vectors.split(norm.norm.normalized_shape[0], dim=-1))

@@ -1,4 +1,4 @@
-"""HunyuanVideo of diffusers, and FramePack, which is made of its blocks."""
+"""Fused blocks for HunyuanVideo of diffusers, and FramePack, which consists of its blocks."""
 
 from typing import Any, NamedTuple
 
@@ -15,14 +15,14 @@ Streams = tuple[torch.Tensor, torch.Tensor]
 
 
 class Conditions(NamedTuple):
-    """What a stream's tokens are conditioned by: their sample, except a first frame that has conditions of its own.
+    """Conditions of a stream's tokens: per sample, with separate ones for a given first frame.
 
-    The two kinds of tokens are groups of one pack, each of B samples making two.
+    Both kinds of tokens are groups of one pack, two for each of B samples.
 
     Attributes:
-        per_sample: of each sample, [B, D].
-        per_first: of the first frame of each, [B, D]; None: there is no such frame.
-        tokens: of the first frame.
+        per_sample: condition of each sample, [B, D].
+        per_first: condition of each first frame, [B, D]; None: there is no such frame.
+        tokens: number of tokens of the first frame.
     """
 
     per_sample: torch.Tensor
@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
     tokens: int = 0
 
     def vectors(self, norm: Any, x_BLD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """By the layer of an adaptive norm: rows [B, D], or [2 B, D] with the first frame's before its sample's."""
+        """Return modulation rows [B, D], or [2 B, D] with the first frame's before its sample's."""
         made = norm.linear(norm.silu(self.per_sample))
         if self.per_first is not None:
             pairs = torch.stack([norm.linear(norm.silu(self.per_first)), made], dim=1)
@@ -40,7 +40,7 @@ class Conditions(NamedTuple):
     def modulate(
         self, norm: nn.LayerNorm, x_BLD: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
     ) -> torch.Tensor:
-        """As of `sites`, with rows of `vectors`."""
+        """Modulate as in `sites`, with rows of `vectors`."""
         return sites.modulate(norm, self._joined(x_BLD), scale, shift, self._ends(x_BLD)).view(x_BLD.shape)
 
     def gate_modulate(
@@ -52,13 +52,13 @@ class Conditions(NamedTuple):
         scale: torch.Tensor,
         shift: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of `sites`, with rows of `vectors`."""
+        """Gate and modulate as in `sites`, with rows of `vectors`."""
         residual, y, ends = self._joined(residual_BLD), self._joined(y_BLD), self._ends(y_BLD)
         h, out = sites.gate_modulate(norm, residual, y, gate, scale, shift, ends)
         return h.view(y_BLD.shape), out.view(y_BLD.shape)
 
     def gated(self, residual_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """``residual + gate * y``, with rows of `vectors`."""
+        """Return ``residual + gate * y``, with rows of `vectors`."""
         if self.per_first is None:
             return residual_BLD + sites.over_tokens(gate) * y_BLD
         n, (first, others) = self.tokens, gate.view(-1, 2, 1, gate.shape[-1]).unbind(1)
@@ -71,7 +71,7 @@ class Conditions(NamedTuple):
         if self.per_first is None:
             return None
         B, L, _ = x_BLD.shape
-        # Computed on the device: a list would have to be copied there, and waited for.
+        # Computed on the device, since copying a list would synchronize.
         ends = torch.arange(2 * B + 1, device=x_BLD.device, dtype=torch.int32)
         return ends // 2 * L + ends % 2 * self.tokens
 
@@ -84,7 +84,7 @@ def _dual(
     mask: torch.Tensor | None,
     rotation: Rotation | None,
 ) -> Streams:
-    """A block with weights of its own for video and text."""
+    """Run a block with separate weights for video and text."""
     x_BLD, text_BMD = streams
     shift, scale, gate, next_shift, next_scale, last_gate = video.vectors(block.norm1, x_BLD)
     h_BLD = video.modulate(block.norm1.norm, x_BLD, scale, shift)
@@ -107,7 +107,7 @@ def _dual(
 def _single(
     block: Any, streams: Streams, both: Conditions, mask: torch.Tensor | None, rotation: Rotation | None
 ) -> Streams:
-    """A block with the same weights for video and text, attention and MLP side by side."""
+    """Run a block with shared weights for video and text, attention and MLP in parallel."""
     lengths = [stream.shape[1] for stream in streams]
     x_BND = torch.cat(streams, dim=1)
     shift, scale, gate = both.vectors(block.norm, x_BND)
@@ -126,7 +126,7 @@ def _single(
 
 
 class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type: ignore[misc]
-    """Two norms for the video and two for the text."""
+    """Block with two norms for video and two for text."""
 
     def forward(
         self,
@@ -145,7 +145,7 @@ class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type
 class HunyuanVideoTokenReplaceTransformerBlock(
     theirs.HunyuanVideoTokenReplaceTransformerBlock  # type: ignore[misc]
 ):
-    """The same, with a first frame that is given."""
+    """Two-stream block with a given first frame."""
 
     def forward(
         self,
@@ -163,7 +163,7 @@ class HunyuanVideoTokenReplaceTransformerBlock(
 
 
 class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlock):  # type: ignore[misc]
-    """One norm for video and text in one row."""
+    """Block with one norm for video and text in one sequence."""
 
     def forward(
         self,
@@ -182,7 +182,7 @@ class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlo
 class HunyuanVideoTokenReplaceSingleTransformerBlock(
     theirs.HunyuanVideoTokenReplaceSingleTransformerBlock  # type: ignore[misc]
 ):
-    """The same, with a first frame that is given."""
+    """Single-stream block with a given first frame."""
 
     def forward(
         self,
@@ -199,7 +199,7 @@ class HunyuanVideoTokenReplaceSingleTransformerBlock(
 
 
 class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc]
-    """The norm before the output."""
+    """Norm before the output."""
 
     def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
         scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)

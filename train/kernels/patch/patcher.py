@@ -1,4 +1,4 @@
-"""Puts the operators into a transformer of diffusers, in place, and takes them out again."""
+"""In-place patching and unpatching of diffusers transformers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ FAMILIES = {
     "diffusers.models.transformers.transformer_hunyuan_video": "train.kernels.patch.hunyuan",
     "diffusers.models.transformers.transformer_cosmos": "train.kernels.patch.cosmos",
 }
-"""Where diffusers has a family, and where its swaps are."""
+"""Modules of each family in diffusers, and of its swaps here."""
 
 
 FUSED = "uses_fused_operators"
-"""The class attribute of a block that is written with the operators."""
+"""Class attribute that marks blocks written with fused operators."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `patch` did; its text says so in sentences.
+    """Result of `patch`; ``str`` describes it in sentences.
 
     Attributes:
-        swapped: how many modules of each class.
-        already: how many were ours before; of our own DiT, whose blocks always are, too.
-        norms: how many norms within them are now fused with what surrounds them.
-        left: modules left alone, by path, and why.
+        swapped: number of patched modules of each class.
+        already: number of modules that were fused before, including built-in DiT blocks.
+        norms: number of norms inside them that are now fused.
+        left: unpatched modules by path, with the reason.
     """
 
     swapped: Counter[str]
@@ -41,7 +41,7 @@ class Report:
     left: dict[str, str]
 
     def __str__(self) -> str:
-        """In sentences."""
+        """Describe the result in sentences."""
         lines = [f"{n} {name} now use the fused operators" for name, n in self.swapped.items()]
         lines += [f"{self.norms} norms in all"] if self.swapped else []
         lines += [f"{n} {name} used them before" for name, n in self.already.items()]
@@ -53,16 +53,16 @@ class Report:
 
 
 def patch(model: nn.Module) -> Report:
-    """Makes a model's blocks and last norm use the fused operators; in place, weights and names untouched.
+    """Make a model's blocks and last norm use fused operators; in place, with unchanged weights and names.
 
-    A module whose code is not the code known is left alone, and so is a block whose norms have hooks: norms inside a
-    block are read, not called any more.
+    A module with unknown code is left alone, and so is a block whose norms have hooks: norms inside a block are
+    read, but no longer called.
 
     Args:
-        model: of diffusers' Wan, CogVideoX, HunyuanVideo or Cosmos, or what holds one. Before it is sharded.
+        model: diffusers Wan, CogVideoX, HunyuanVideo or Cosmos, or a module that contains one, before sharding.
 
     Raises:
-        UsageError: nothing in it is of these families, or diffusers is not installed or of another time.
+        UsageError: it contains none of these families, or diffusers is missing or incompatible.
     """
     swapped, already, norms, left = Counter[str](), Counter[str](), 0, dict[str, str]()
     for family in _families(model):
@@ -87,10 +87,10 @@ def patch(model: nn.Module) -> Report:
 
 
 def unpatch(model: nn.Module) -> int:
-    """Undoes `patch`, in place.
+    """Undo `patch`, in place.
 
     Returns:
-        How many modules.
+        Number of modules.
 
     Raises:
         UsageError: a module was sharded since; nothing is changed.
@@ -113,10 +113,10 @@ def unpatch(model: nn.Module) -> int:
 
 
 def _families(model: nn.Module) -> Iterator[ModuleType]:
-    """The families that modules of this model belong to, by where their classes or the bases of these come from.
+    """Yield the families of a model's modules, by the modules of their classes and bases.
 
     Raises:
-        UsageError: a diffusers without the classes of such a family.
+        UsageError: diffusers lacks classes of such a family.
     """
     sources = {base.__module__ for module in model.modules() for base in type(module).__mro__}
     for theirs, ours in FAMILIES.items():

@@ -1,7 +1,7 @@
-"""The operators as diffusers' blocks want them: a norm with or without weights, vectors of each sample or token.
+"""Operators in the form of diffusers' blocks: norms with or without weights, rows per sample or token.
 
-They take the norm and the modulation in float32 and round once (``numerics="fp32"``, what kernels serve). Wan does the
-same; the chains of the other families round more often.
+Norm and modulation run in float32 and are rounded once (``numerics="fp32"``, which kernels support), as in Wan;
+unfused operations of the other families round more often.
 """
 
 import torch
@@ -18,7 +18,7 @@ def modulate(
     shift: torch.Tensor,
     cu_seqlens: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``norm(x) * (1 + scale) + shift``, [B, L, D]; vectors are [B, D] or [1, D], or [B, L, D] of each token."""
+    """Return ``norm(x) * (1 + scale) + shift``, [B, L, D]; rows are [B, D] or [1, D], or [B, L, D] per token."""
     scale, shift = (_fitting(rows, x_BLD, cu_seqlens) for rows in (scale, shift))
     return layer_norm_modulate(
         x_BLD, scale, shift, norm.eps, weight_D=norm.weight, bias_D=norm.bias, cu_seqlens=cu_seqlens
@@ -34,9 +34,9 @@ def gate_modulate(
     shift: torch.Tensor,
     cu_seqlens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``h = residual + gate * y`` and `modulate` of h; [B, L, D] each, of the residual's type."""
+    """Return ``h = residual + gate * y`` and `modulate` of h; [B, L, D] each, in the residual's dtype."""
     gate, scale, shift = (_fitting(rows, residual_BLD, cu_seqlens) for rows in (gate, scale, shift))
-    # Under autocast a branch can be narrower than a residual stream of float32.
+    # Under autocast a branch may be narrower than a float32 residual stream.
     y_BLD = y_BLD.to(residual_BLD.dtype)
     return gate_residual_norm_modulate(
         residual_BLD,
@@ -53,11 +53,11 @@ def gate_modulate(
 
 
 def over_tokens(rows: torch.Tensor) -> torch.Tensor:
-    """Vectors as tokens [B, L, D] meet them in plain arithmetic."""
+    """Return rows that broadcast over tokens [B, L, D]."""
     return rows[:, None] if rows.dim() == 2 else rows
 
 
 def _fitting(rows: torch.Tensor, x_BLD: torch.Tensor, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
-    """Vectors in a type that the operators take with x, one of several samples spread to all, as broadcasting does."""
+    """Cast rows to a dtype that operators support with x, and expand a single sample's rows to all."""
     rows = rows.to(torch.promote_types(rows.dtype, x_BLD.dtype))
     return rows if cu_seqlens is not None else rows.expand(x_BLD.shape[0], *rows.shape[1:])

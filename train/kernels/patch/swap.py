@@ -1,11 +1,11 @@
-"""What takes the place of a module of diffusers, and when it may.
+"""Class swap: replacement of a diffusers module's class, and its conditions.
 
-A swap gives the module another class: a subclass of its own, with another ``forward`` and the same name. Nothing is
-put into the module or around it. So parameters and their names, hooks on it, ``train()``, checkpointing, deep copies,
-pickles and isinstance are as before; what knows classes by name (``_no_split_modules``, wrapping policies of FSDP)
-finds it, `torch.compile` compiles blocks of one class once, and `fully_shard`, which adds a class of its own, can come
-after. A ``forward`` bound to each module could not be pickled and would make every block a reference cycle; a wrapper
-would rename parameters.
+A swap assigns the module a subclass of its own class, with another ``forward`` and the same name, and adds
+nothing to the module. Parameters and their names, hooks on it, ``train()``, checkpointing, deep copies, pickles
+and isinstance thus stay as before. Lookups of classes by name (``_no_split_modules``, FSDP wrapping policies)
+still work, `torch.compile` compiles blocks of one class once, and `fully_shard`, which adds a class of its own,
+can follow. A ``forward`` bound to each module could not be pickled and would make every block a reference
+cycle; a wrapper would rename parameters.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ from typing import Any
 from torch import nn
 
 KNOWN = "diffusers 0.38 to 0.42"
-"""Whose code the digests are of."""
+"""Supported versions, whose code the digests identify."""
 
 
 @dataclass(frozen=True)
 class Swap:
-    """One class of diffusers and ours for it.
+    """A diffusers class with its fused subclass.
 
     Attributes:
-        original: theirs.
-        fused: ours, derived from it.
-        bypassed: modules inside, by their path, that ours does not call but reads; and the class each must have.
-        digest: `digest` of their code.
+        original: class of diffusers.
+        fused: subclass with fused operators.
+        bypassed: required classes of inner modules, by path, that the subclass reads instead of calling.
+        digest: expected `digest` of their code.
     """
 
     original: type[nn.Module]
@@ -38,7 +38,7 @@ class Swap:
 
     @property
     def found(self) -> str:
-        """`digest` of the code that is installed: of the class and of what is bypassed."""
+        """`digest` of the installed code: the class and its bypassed modules."""
         inside = {kind for kinds in self.bypassed.values() for kind in kinds}
         of_diffusers = sorted(
             (kind for kind in inside if kind.__module__.startswith("diffusers.")),
@@ -47,7 +47,7 @@ class Swap:
         return digest([self.original, *of_diffusers])
 
     def obstacle(self, module: nn.Module) -> str | None:
-        """Why this module, of the original class or one derived from it, must stay as it is; None: it need not."""
+        """Return the reason why a module of this class or a subclass must stay unpatched; None without one."""
         if type(module) is not self.original:
             return f"it is a {type(module).__name__} (patch before it is sharded or changed otherwise)"
         if "forward" in vars(module):
@@ -64,22 +64,22 @@ class Swap:
         return None
 
     def norms(self, module: nn.Module) -> int:
-        """How many norms ours fuses with what surrounds them."""
+        """Return the number of norms that the subclass fuses."""
         return sum(isinstance(module.get_submodule(path), nn.LayerNorm) for path in self.bypassed)
 
 
 def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module], ...]]:
-    """An adaptive norm of diffusers and the layer norm inside it, as `Swap.bypassed` wants them."""
+    """Return an adaptive norm of diffusers and its inner layer norm, for `Swap.bypassed`."""
     return {path: (kind,), f"{path}.norm": (nn.LayerNorm,)}
 
 
 def digest(classes: list[type[nn.Module]]) -> str:
-    """Of the source of their ``forward``, in this order; empty where one has none."""
+    """Hash the source of the classes' ``forward``, in order; empty if one has no source."""
     whole = hashlib.sha256()
     for kind in classes:
         forward: Any = kind.forward
         try:
-            # Of the code that runs: given the function, inspect looks through wrappers, at what they wrap.
+            # Pass the code object, since inspect would unwrap a decorated function.
             whole.update(inspect.getsource(forward.__code__).encode())
         except (AttributeError, OSError, TypeError):
             return ""

@@ -1,4 +1,4 @@
-"""Wan (2.1, 2.2, VACE's main blocks) of diffusers."""
+"""Fused blocks for Wan of diffusers (2.1, 2.2, VACE's main blocks)."""
 
 import torch
 from diffusers.models.normalization import FP32LayerNorm
@@ -10,7 +10,7 @@ from train.kernels.patch.swap import Swap
 
 
 class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
-    """Three norms, two of them after a gated or plain residual; vectors are float32, of a sample or of each token."""
+    """Block with three norms, two after a gated or plain residual; float32 modulation per sample or token."""
 
     def forward(
         self,
@@ -19,13 +19,13 @@ class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
         temb: torch.Tensor,
         rotary_emb: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """As theirs; temb is [B, 6, D], or [B, L, 6, D] for Wan 2.2 with a timestep for each token."""
+        """Run the block; temb is [B, 6, D], or [B, L, 6, D] for Wan 2.2 with a timestep per token."""
         x_BLD = hidden_states
         vectors = self.scale_shift_table + temb.float()
         shift, scale, gate, last_shift, last_scale, last_gate = vectors.unbind(-2)
         y_BLD = self.attn1(modulate(self.norm1, x_BLD, scale, shift), None, None, rotary_emb)
         if isinstance(self.norm2, FP32LayerNorm):
-            # A norm with weights of its own and no modulation: one by 1 + 0 and 0, which take no memory.
+            # An affine norm without modulation: scale and shift are expanded zeros without memory.
             none = gate.new_zeros(()).expand_as(gate)
             x_BLD, h_BLD = gate_modulate(self.norm2, x_BLD, y_BLD, gate, none, none)
         else:
@@ -36,7 +36,7 @@ class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
 
 
 def _gated(x_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    # y is not made float32 first, as theirs is: the product is the same, and y is kept for the backward as it is.
+    # Unlike the original, y is not cast to float32 first: equal product, and y is saved for backward as it is.
     return (x_BLD.float() + y_BLD * over_tokens(gate)).type_as(x_BLD)
 
 

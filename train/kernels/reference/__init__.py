@@ -1,1 +1,1 @@
-"""The operators in plain PyTorch: what every kernel must equal, and what serves any tensor."""
+"""Reference operators in plain PyTorch, which define correctness and support any tensor."""

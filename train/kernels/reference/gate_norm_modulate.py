@@ -1,4 +1,4 @@
-"""Gated residual, norm and modulation in plain PyTorch: `train.kernels.gate_norm_modulate` by reference."""
+"""Reference of `train.kernels.gate_norm_modulate`: gated residual, norm and modulation in plain PyTorch."""
 
 from typing import cast
 
@@ -22,10 +22,10 @@ def forward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`train.kernels.gate_norm_modulate.gate_residual_norm_modulate` in plain PyTorch.
+    """Compute `train.kernels.gate_norm_modulate.gate_residual_norm_modulate` in plain PyTorch.
 
     Returns:
-        h, out, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's type.
+        h, out, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's dtype.
     """
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     wide = _wide(y_BLD, gate, numerics)
@@ -53,7 +53,7 @@ def backward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """Gradients of residual, y, gate, scale, shift, weight and bias (the latter two empty where there is none).
+    """Return gradients of residual, y, gate, scale, shift, weight and bias (the latter two empty without them).
 
     ``dh`` is the gradient of h from its other uses; None: 0.
     """
@@ -74,5 +74,5 @@ def backward(
 
 
 def _wide(y_BLD: torch.Tensor, gate: torch.Tensor, numerics: str) -> torch.dtype:
-    """The type that the gated sum is taken in."""
+    """Return the dtype of the gated sum."""
     return accumulator(y_BLD.dtype) if numerics == "fp32" else torch.promote_types(y_BLD.dtype, gate.dtype)

@@ -1,4 +1,4 @@
-"""The modulation inside the references, with its gradients."""
+"""Modulation and its gradients, for the references."""
 
 import torch
 
@@ -13,7 +13,7 @@ def modulated(
     x_BLD: torch.Tensor,
     cu_seqlens: torch.Tensor | None,
 ) -> torch.Tensor:
-    """``n * (1 + scale) + shift`` in the wider of the types of n and scale; [B, F, T, D]."""
+    """Return ``n * (1 + scale) + shift`` in the wider of the dtypes of n and scale; [B, F, T, D]."""
     wide, tokens = torch.promote_types(n_BFTD.dtype, scale.dtype), x_BLD.shape[1]
     scale, shift = scale.to(wide), shift.to(wide)
     return n_BFTD * (1 + spread(scale, tokens, cu_seqlens)) + spread(shift, tokens, cu_seqlens)
@@ -27,7 +27,7 @@ def modulated_backward(
     cu_seqlens: torch.Tensor | None,
     norm: Norm,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x (as of `Norm.backward`), scale, shift, weight and bias; tokens as of `cut`."""
+    """Return gradients of x (as in `Norm.backward`), scale, shift, weight and bias; tokens as in `cut`."""
     wide = torch.promote_types(normed.n.dtype, scale.dtype)
     as_autograd, tokens = norm.numerics == "eager", x.shape[1] * x.shape[2]
     dy = dy.to(wide)

@@ -1,7 +1,7 @@
-"""The norm inside the references: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019), with gradients.
+"""Layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019) with gradients, for the references.
 
-``fp32`` does everything in the accumulator's type. ``eager`` rounds where PyTorch's own chain of operations does: the
-normed tokens, and the gradient that arrives at them, have the type of the activations.
+``fp32`` computes in the accumulator's dtype. ``eager`` rounds where PyTorch's unfused operations do: the normed
+tokens, and the gradient with respect to them, have the dtype of activations.
 """
 
 from typing import Literal, NamedTuple
@@ -14,11 +14,11 @@ Numerics = Literal["eager", "fp32"]
 
 
 class Normed(NamedTuple):
-    """Normed tokens and what their gradients need.
+    """Normed tokens with the statistics that their gradients need.
 
     Attributes:
-        n: normed, weight and bias applied; of x's shape.
-        mean: of each token, shape [..., 1]; unused by the RMS norm.
+        n: normed tokens with weight and bias applied, in x's shape.
+        mean: mean of each token, shape [..., 1]; unused by the RMS norm.
         rstd: 1 / sqrt(variance + eps), or 1 / root mean square; shape [..., 1].
     """
 
@@ -28,14 +28,14 @@ class Normed(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm over the last dimension.
+    """Norm over the last dimension.
 
     Attributes:
         weight: [D]; None: 1.
         bias: [D]; None: 0.
         eps: added to the variance.
-        rms: no mean is taken off.
-        numerics: where numbers are rounded.
+        rms: do not subtract the mean.
+        numerics: rounding mode.
     """
 
     weight: torch.Tensor | None
@@ -45,17 +45,17 @@ class Norm(NamedTuple):
     numerics: Numerics
 
     def forward(self, x: torch.Tensor) -> Normed:
-        """The normed tokens: of x's type in ``eager``, of the accumulator's in ``fp32``."""
+        """Return the normed tokens, in x's dtype for ``eager``, in the accumulator's for ``fp32``."""
         if self._by_aten:
             return Normed(*torch.native_layer_norm(x, x.shape[-1:], *self._aten_affine(x), self.eps))
         wide = x.to(accumulator(x.dtype))
         mean = wide.new_zeros(1) if self.rms else wide.mean(dim=-1, keepdim=True)
-        # Two passes: the mean of squares less the square of the mean cancels where |mean| >> deviation.
+        # Two passes, since E[x^2] - E[x]^2 cancels for |mean| >> deviation.
         rstd = torch.rsqrt((wide - mean).square().mean(dim=-1, keepdim=True) + self.eps)
         return self._applied(x, mean, rstd)
 
     def again(self, x: torch.Tensor, mean_BL: torch.Tensor, rstd_BL: torch.Tensor) -> Normed:
-        """What `forward` gave, from `saved` statistics."""
+        """Recompute the result of `forward` from `saved` statistics."""
         if self._by_aten:
             return self.forward(x)
         shape = (*x.shape[:-1], 1)
@@ -63,7 +63,7 @@ class Norm(NamedTuple):
         return self._applied(x, mean, rstd_BL.reshape(shape))
 
     def saved(self, normed: Normed, x_BLD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean (empty for the RMS norm) and rstd of each token, [B, L], in the accumulator's type."""
+        """Return mean (empty for the RMS norm) and rstd of each token, [B, L], in the accumulator's dtype."""
         tokens, dtype = x_BLD.shape[:-1], accumulator(x_BLD.dtype)
         rstd_BL = normed.rstd.to(dtype).reshape(tokens)
         return (rstd_BL.new_empty(0) if self.rms else normed.mean.to(dtype).reshape(tokens)), rstd_BL
@@ -71,15 +71,15 @@ class Norm(NamedTuple):
     def backward(
         self, dn: torch.Tensor, x: torch.Tensor, normed: Normed
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of x, weight and bias (the latter empty where there is none).
+        """Return gradients of x, weight and bias (the latter empty without them).
 
         Args:
             dn: gradient of the normed tokens.
-            x: what was normed.
-            normed: of x.
+            x: input of the norm.
+            normed: result of `forward`.
 
         Returns:
-            The first of x's type in ``eager``, of the accumulator's in ``fp32``.
+            The first in x's dtype for ``eager``, in the accumulator's for ``fp32``.
         """
         if self._by_aten:
             weight, bias = self._aten_affine(x)
@@ -106,7 +106,7 @@ class Norm(NamedTuple):
         return self.numerics == "eager" and not self.rms
 
     def _aten_affine(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias in x's type: ATen takes no others on a GPU."""
+        """Return weight and bias in x's dtype, which ATen requires on a GPU."""
         return (
             None if self.weight is None else self.weight.to(x.dtype),
             None if self.bias is None else self.bias.to(x.dtype),
@@ -123,16 +123,16 @@ class Norm(NamedTuple):
 
 
 def _as(parameter: torch.Tensor | None, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The gradient in the type of its parameter; empty where that is not there."""
+    """Return the gradient in the dtype of its parameter; empty without a parameter."""
     return x.new_empty(0) if parameter is None else gradient.to(parameter.dtype)
 
 
 def empty_statistics(x_BLD: torch.Tensor, rms: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `Norm.saved` gives, without values."""
+    """Return uninitialized tensors shaped like `Norm.saved`."""
     tokens, dtype = x_BLD.shape[:-1], accumulator(x_BLD.dtype)
     return x_BLD.new_empty(0 if rms else tokens, dtype=dtype), x_BLD.new_empty(tokens, dtype=dtype)
 
 
 def empty_like(parameter_D: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of a weight that may not be there, without values."""
+    """Return an uninitialized gradient of an optional weight."""
     return x.new_empty(0) if parameter_D is None else parameter_D.new_empty(parameter_D.shape)

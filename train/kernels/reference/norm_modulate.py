@@ -1,4 +1,4 @@
-"""LayerNorm or RMSNorm and modulation in plain PyTorch: `train.kernels.norm_modulate` by reference."""
+"""Reference of `train.kernels.norm_modulate`: LayerNorm or RMSNorm and modulation in plain PyTorch."""
 
 from typing import cast
 
@@ -20,10 +20,10 @@ def forward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`train.kernels.norm_modulate.layer_norm_modulate` in plain PyTorch.
+    """Compute `train.kernels.norm_modulate.layer_norm_modulate` in plain PyTorch.
 
     Returns:
-        y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's type.
+        y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's dtype.
     """
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     x = cut(x_BLD, scale, cu_seqlens)
@@ -45,7 +45,7 @@ def backward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, scale, shift, weight and bias (the latter two empty where there is none)."""
+    """Return gradients of x, scale, shift, weight and bias (the latter two empty without them)."""
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     x = cut(x_BLD, scale, cu_seqlens)
     dx, *others = modulated_backward(

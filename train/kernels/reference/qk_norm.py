@@ -1,4 +1,4 @@
-"""RMS norm and rotation of queries and keys in plain PyTorch: `train.kernels.qk_norm` by reference."""
+"""Reference of `train.kernels.qk_norm`: RMS norm and rotation of queries and keys in plain PyTorch."""
 
 import torch
 
@@ -18,11 +18,11 @@ def forward(
     interleaved: bool,
     _numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`train.kernels.qk_norm.qk_norm` in plain PyTorch.
+    """Compute `train.kernels.qk_norm.qk_norm` in plain PyTorch.
 
     Returns:
-        q, k, and their 1 / root mean square in the accumulator's type, [B, L, H] and [B, M, G]; across heads
-        [B, L, 1] and [B, M, 1].
+        q, k, and their 1 / root mean square in the accumulator's dtype, [B, L, H] and [B, M, G]; across
+        heads [B, L, 1] and [B, M, 1].
     """
     outs, statistics = [], []
     for x_BLHd, weight in ((q_BLHd, weight_q), (k_BMGd, weight_k)):
@@ -54,7 +54,7 @@ def backward(
     interleaved: bool,
     _numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and their weights (empty where there is none), in the order of autograd's own sums."""
+    """Return gradients of q, k and their weights (empty without them), summed in autograd's order."""
     gradients, of_weights = [], []
     pairs = ((dq_BLHd, q_BLHd, rstd_q, weight_q), (dk_BMGd, k_BMGd, rstd_k, weight_k))
     for dy_BLHd, x_BLHd, rstd_BLH, weight in pairs:
@@ -76,13 +76,13 @@ def backward(
 
 
 def _rows(x_BLHd: torch.Tensor, across_heads: bool) -> torch.Tensor:
-    """What is normed over its last dimension, in the accumulator's type: [B, H, L, d], or across heads [B, L, H d]."""
+    """Return rows normed over the last dimension, in the accumulator's dtype: [B, H, L, d] or [B, L, H d]."""
     x_BLHd = x_BLHd.to(accumulator(x_BLHd.dtype))
     return x_BLHd.flatten(2) if across_heads else x_BLHd.transpose(1, 2)
 
 
 def _by_head(rows: torch.Tensor, x_BLHd: torch.Tensor) -> torch.Tensor:
-    """The inverse, [B, H, L, d]."""
+    """Return rows by head, [B, H, L, d]; inverts `_rows`."""
     return rows if rows.dim() == 4 else rows.view(x_BLHd.shape).transpose(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of a head's channels turned by their token's angles (RoFormer, Su et al. 2021, eq. 15)."""
+"""Rotary positions: pairs of a head's channels rotated by their token's angles (RoFormer, Su et al. 2021, eq. 15)."""
 
 import torch
 
@@ -6,12 +6,12 @@ from loader.errors import UsageError
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
-    """The last dimension of ``x``, d channels, with every pair turned; minus the sines turn it back.
+    """Rotate every pair in the last dimension of ``x``; negated sines invert it.
 
     Args:
         x: [..., d], d even.
-        cos: of the angles, broadcast to [..., d / 2].
-        sin: likewise.
+        cos: cosines of the angles, broadcast to [..., d / 2].
+        sin: sines of the angles, like ``cos``.
         interleaved: pairs are channels (2i, 2i + 1), as in Wan; otherwise (i, i + d / 2).
     """
     a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
@@ -22,11 +22,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: b
 def check_rotation(
     rotation: tuple[torch.Tensor, torch.Tensor], q_BLHd: torch.Tensor, k_BMGd: torch.Tensor
 ) -> None:
-    """Refuses angles that do not fit queries and keys.
+    """Check angles against queries and keys.
 
     Raises:
-        UsageError: other shapes than [L, d / 2] and [B, L, d / 2], another type than float32, or angles that ask for
-            a gradient; or keys at other positions than the queries.
+        UsageError: shapes differ from [L, d / 2] and [B, L, d / 2], the dtype is not float32, angles
+            require a gradient, or keys have other positions than queries.
     """
     B, L, _, d = q_BLHd.shape
     if k_BMGd.shape[1] != L:
