@@ -3,9 +3,9 @@ from .batch import Microbatch as Microbatch
 from .batch import Pack as Pack
 from .batch import Step as Step
 from .blend import open_source as open_source
-from .buckets.buckets import Bucket as Bucket
-from .buckets.buckets import BucketConfig as BucketConfig
-from .buckets.buckets import assign as assign
+from .buckets.assignment import Bucket as Bucket
+from .buckets.assignment import BucketConfig as BucketConfig
+from .buckets.assignment import assign as assign
 from .buckets.cost import LinearQuadraticCost as LinearQuadraticCost
 from .buckets.cost import PowerCost as PowerCost
 from .buckets.stats import dataset_stats as dataset_stats
@@ -17,11 +17,11 @@ from .dataset import open_dataset as open_dataset
 from .dataset import verify as verify
 from .errors import RunError as RunError
 from .errors import UsageError as UsageError
-from .plan.plan import plan_epoch as plan_epoch
-from .plan.policy import Division as Division
+from .plan.epoch_plan import plan_epoch as plan_epoch
+from .plan.policy import StepLayout as StepLayout
 from .read.share import Share as Share
 from .read.stream_config import StreamConfig as StreamConfig
 from .storage import StorageConfig as StorageConfig
 from .storage import open_storage as open_storage
 from .stream.step_loader import StepLoader as StepLoader
-from .stream.stream import VideoStream as VideoStream
+from .stream.video_stream import VideoStream as VideoStream

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import torch
 
 from loader.base.arrays import Places
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -34,7 +34,7 @@ class BadSample:
 
 
 @dataclass(frozen=True, eq=False)
-class Media:
+class EncodedClips:
     """The encoded clips of B samples; ``media[number]`` is one of them, a view of the bytes.
 
     Attributes:
@@ -91,7 +91,7 @@ class Batch:
     slots: int
     after: Position
     bad: tuple[BadSample, ...] = ()
-    media: Media | None = None
+    media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
 
     @property
@@ -209,7 +209,7 @@ class Step:
         return replace(self, batches=tuple(batch.pin_memory() for batch in self.batches))
 
 
-class Coming(NamedTuple):
+class UpcomingMicrobatch(NamedTuple):
     """A microbatch or a pack that some rank is about to read, as the plan has it.
 
     Attributes:

@@ -18,7 +18,7 @@ from curate.cut.mp4 import Mp4
 from curate.frames import hdr
 from curate.frames.frame_times import Timeline, source_frames
 from curate.frames.picture import Geometry
-from loader.dataset.tars.orientation import Turn, turn_of
+from loader.dataset.tars.orientation import Orientation, orientation_of
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _FULL_RANGE = 2
@@ -81,7 +81,7 @@ def form_of(stream: VideoStream, first: VideoFrame) -> Form:
         pixel_format=first.format.name,
         width=first.width,
         height=first.height,
-        turned=turn_of(first) != Turn(),
+        turned=orientation_of(first) != Orientation(),
         square=(stream.sample_aspect_ratio or 1) == 1,
         progressive=context.field_order <= _PROGRESSIVE and not first.interlaced_frame,
         full_range=first.color_range == _FULL_RANGE,

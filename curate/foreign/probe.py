@@ -12,7 +12,7 @@ from av.video.stream import VideoStream
 
 from curate.frames.source import SourceError, open_video
 from loader.dataset.tars.media import FORMATS
-from loader.dataset.tars.orientation import turn_of
+from loader.dataset.tars.orientation import orientation_of
 
 PROBE_VERSION = 2
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
@@ -120,7 +120,7 @@ def _shown_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, 
     height, width = frame.height, frame.width
     if pixel_aspect:
         width = max(1, round(width * pixel_aspect))
-    if turn_of(frame).transposed:
+    if orientation_of(frame).transposed:
         height, width = width, height
     if max(height, width) > _MAX_SIDE:
         raise SourceError(f"is shown with {width}x{height} pixels; at most {_MAX_SIDE} a side are read")

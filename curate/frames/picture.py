@@ -10,17 +10,17 @@ from av.video.frame import VideoFrame
 
 from curate.frames import hdr, tone_map
 from curate.frames.tone_map import tone_mapper
-from loader.dataset.tars.orientation import Turn, turn_of
+from loader.dataset.tars.orientation import Orientation, orientation_of
 
 _TURNS = {
-    Turn(): (),
-    Turn(mirrored=True): ("hflip",),
-    Turn(flipped=True): ("vflip",),
-    Turn(mirrored=True, flipped=True): ("hflip", "vflip"),
-    Turn(transposed=True): ("transpose=cclock_flip",),
-    Turn(transposed=True, mirrored=True): ("transpose=clock",),
-    Turn(transposed=True, flipped=True): ("transpose=cclock",),
-    Turn(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
+    Orientation(): (),
+    Orientation(mirrored=True): ("hflip",),
+    Orientation(flipped=True): ("vflip",),
+    Orientation(mirrored=True, flipped=True): ("hflip", "vflip"),
+    Orientation(transposed=True): ("transpose=cclock_flip",),
+    Orientation(transposed=True, mirrored=True): ("transpose=clock",),
+    Orientation(transposed=True, flipped=True): ("transpose=cclock",),
+    Orientation(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
 }
 _FULL_RANGE = 2
 _DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
@@ -44,7 +44,7 @@ def geometry(frame: VideoFrame, pixel_aspect: Fraction | None) -> Geometry:
     width, height = frame.width, frame.height
     if pixel_aspect:
         width = round(width * pixel_aspect)
-    if turn_of(frame).transposed:
+    if orientation_of(frame).transposed:
         width, height = height, width
     return Geometry(max(2, width - width % 2), max(2, height - height % 2))
 
@@ -59,13 +59,13 @@ class Finisher:
     def __init__(self, target: Geometry) -> None:
         self._target = target
         self._deepened, self._shaped = _Chain(), _Chain()
-        self._turn, self._rotation = Turn(), 0
+        self._turn, self._rotation = Orientation(), 0
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
         """Return the finished picture of a decoded frame; time stamps are left to the caller."""
         # A frame whose side data was read is freed only by the garbage collector.
         if frame.key_frame or frame.rotation != self._rotation:
-            self._turn, self._rotation = turn_of(frame), frame.rotation
+            self._turn, self._rotation = orientation_of(frame), frame.rotation
         turn = self._turn
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             deep = self._deepened(frame, _to_mapped_format(frame))
@@ -77,7 +77,7 @@ class Finisher:
         # Tags are set last: scaling a tagged frame converts its matrix and drops the tags.
         return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
 
-    def _to_shape(self, frame: VideoFrame, turn: Turn) -> tuple[str, ...]:
+    def _to_shape(self, frame: VideoFrame, turn: Orientation) -> tuple[str, ...]:
         """Return the filters that convert a frame's range, format, orientation and size."""
         steps = []
         if frame.color_range == _FULL_RANGE:

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def ahead(items: Iterator[T], most: int) -> Iterator[T]:
+def prefetched(items: Iterator[T], most: int) -> Iterator[T]:
     """The same items, made in a thread of their own, at most ``most`` of them before they are asked for."""
     end = object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="plan")

@@ -1,8 +1,8 @@
 """Several datasets as one: a blend file, what it names, and what an epoch draws."""
 
 from loader.blend.blend import Blend, open_blend, open_source
-from loader.blend.curriculum import Curriculum, Stage
+from loader.blend.curriculum import Curriculum, CurriculumStage
 from loader.blend.reading import is_blend_file
 from loader.blend.tree import Leaf
 
-__all__ = ["Blend", "Curriculum", "Leaf", "Stage", "is_blend_file", "open_blend", "open_source"]
+__all__ = ["Blend", "Curriculum", "CurriculumStage", "Leaf", "is_blend_file", "open_blend", "open_source"]

@@ -16,10 +16,10 @@ from loader.blend.drawing import Mask, draw
 from loader.blend.latents import common
 from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
-from loader.blend.source import Source
-from loader.blend.tree import Group, Held, Leaf, epoch_draws, reweighted
+from loader.blend.source import SampleSource
+from loader.blend.tree import Group, Leaf, LeafSize, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
-from loader.dataset.clip import Clip
+from loader.dataset.clip import TrainingSample
 from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex, joined
@@ -28,7 +28,7 @@ from loader.storage import StorageConfig
 
 
 class Blend:
-    """Datasets mixed by weights or repetitions; a `loader.blend.source.Source`. Can be pickled, as a `Dataset` can.
+    """Datasets mixed by weights or repetitions; a `loader.blend.source.SampleSource`. Picklable, as a `Dataset` is.
 
     What an epoch holds: `tree.epoch_draws` says how much of each leaf, `drawing.draw` which samples.
 
@@ -107,13 +107,13 @@ class Blend:
         dataset, own = self._of(row_number, self._starts)
         return dataset.key(own)
 
-    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+    def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """What is trained on, from all bytes of a sample; as `Dataset.clip`."""
         dataset, own = self._of(row_number, self._starts)
         return dataset.clip(own, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds, leaf after leaf; see `loader.blend.source.Source`.
+        """What an epoch holds, leaf after leaf; see `loader.blend.source.SampleSource`.
 
         Raises:
             UsageError: a node has a weight and no sample that can be drawn, weights count tokens and there are no
@@ -129,7 +129,7 @@ class Blend:
         if lengths_N is None and _counts_tokens(self.tree):
             raise UsageError("weight_by: tokens needs the lengths of the samples")
         held = [
-            Held(int(drawable_n.sum()), 0 if lengths_N is None else int(lengths_N[rows_n].sum()))
+            LeafSize(int(drawable_n.sum()), 0 if lengths_N is None else int(lengths_N[rows_n].sum()))
             for rows_n, drawable_n in zip(self._rows, self._drawable(lengths_N), strict=True)
         ]
         share = epoch_draws(self.tree, held)
@@ -202,7 +202,7 @@ def open_blend(
     return Blend(resolved.datasets, resolved.leaves, resolved.tree)
 
 
-def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> Source:
+def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> SampleSource:
     """A dataset, or the train split of a blend file where the path ends in .yaml."""
     return open_blend(uri, config=config) if is_blend_file(os.fspath(uri)) else open_dataset(uri, config)
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from loader.blend.subset import Span, span_of
+from loader.blend.subset import SampleRange, span_of
 from loader.settings import Settings
 
 MAX_EPOCH_SAMPLES = 2**31
@@ -25,7 +25,7 @@ class Subset(Settings):
         return self
 
     @property
-    def span(self) -> Span:
+    def span(self) -> SampleRange:
         """Parsed range."""
         return span_of(*self.range)
 

@@ -6,11 +6,11 @@ from typing import Annotated, Self
 from pydantic import Field, PositiveInt, RootModel, model_validator
 
 from loader.blend.config import Factor
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.settings import Settings
 
 
-class Stage(Settings):
+class CurriculumStage(Settings):
     """Overrides of the configuration during a range of steps; unset keys keep their values."""
 
     until_step: PositiveInt | None = Field(
@@ -38,10 +38,10 @@ class Stage(Settings):
         return BucketConfig.model_validate({**config.model_dump(), **given})
 
 
-class Curriculum(RootModel[tuple[Stage, ...]], frozen=True):
+class Curriculum(RootModel[tuple[CurriculumStage, ...]], frozen=True):
     """Stages of a run, in order; the last stage has no end."""
 
-    root: tuple[Stage, ...] = Field(min_length=1)
+    root: tuple[CurriculumStage, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -56,6 +56,6 @@ class Curriculum(RootModel[tuple[Stage, ...]], frozen=True):
         """Return the number of the stage of an optimizer step; steps count from 0 over the whole run."""
         return sum(stage.until_step is not None and stage.until_step <= step for stage in self.root)
 
-    def stage_at(self, step: int) -> Stage:
+    def stage_at(self, step: int) -> CurriculumStage:
         """Return the stage of an optimizer step."""
         return self.root[self.place_at(step)]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
 from loader.blend.reading import beside, is_blend_file, located, read_blend_file, speaks_for
-from loader.blend.subset import Span, within
-from loader.blend.tree import Group, Leaf, Part, check_weights, exact
+from loader.blend.subset import SampleRange, within
+from loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
 from loader.dataset import Dataset
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
@@ -25,7 +25,7 @@ MAX_NESTED = 16
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedBlend:
     """What a blend file says, in one piece."""
 
     datasets: tuple[Dataset, ...]
@@ -33,7 +33,7 @@ class Resolved:
     tree: int | Group
 
 
-def resolve(uri: str, split: str, config: StorageConfig) -> Resolved:
+def resolve(uri: str, split: str, config: StorageConfig) -> ResolvedBlend:
     """Opens everything that a split of a blend file names.
 
     Raises:
@@ -42,8 +42,8 @@ def resolve(uri: str, split: str, config: StorageConfig) -> Resolved:
     """
     resolver = _Resolver(config)
     file = located(uri)
-    tree = resolver.split(file, split, _Place(named=redacted(uri)))
-    return Resolved(tuple(resolver.datasets.values()), tuple(resolver.leaves), tree)
+    tree = resolver.split(file, split, _NodeContext(named=redacted(uri)))
+    return ResolvedBlend(tuple(resolver.datasets.values()), tuple(resolver.leaves), tree)
 
 
 def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
@@ -62,7 +62,7 @@ def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _NodeContext:
     """Where in the tree a node stands, and what the nodes around it hand down.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Place:
 
     named: str
     name: str = ""
-    span: Span | None = None
+    span: SampleRange | None = None
     subflavors: dict[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, str], ...] = ()
     depth: int = 0
@@ -92,7 +92,7 @@ class _Resolver:
         self._files: dict[str, BlendFile] = {}
         self._split_sizes: dict[tuple[str, str], int] = {}
 
-    def split(self, file: str, split: str, place: _Place) -> int | Group:
+    def split(self, file: str, split: str, place: _NodeContext) -> int | Group:
         """The tree below a split of a file."""
         if (file, split) in place.files:
             raise UsageError(f"{place.named} leads back to {redacted(file)}, in which it stands")
@@ -114,7 +114,7 @@ class _Resolver:
         )
         return self._node(splits[split], file, split, inner)
 
-    def _node(self, node: Node, file: str, split: str, place: _Place) -> int | Group:
+    def _node(self, node: Node, file: str, split: str, place: _NodeContext) -> int | Group:
         if place.depth > MAX_NESTED:
             raise UsageError(f"{place.named} is nested in more than {MAX_NESTED} blends and files")
         uri = _uri(file, node.path, f"{place.named}.path") if node.path else None
@@ -138,7 +138,9 @@ class _Resolver:
         part = node.split_part or split
         return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
 
-    def _group(self, node: Node, file: str, split: str, place: _Place, span: Span | None) -> Group:
+    def _group(
+        self, node: Node, file: str, split: str, place: _NodeContext, span: SampleRange | None
+    ) -> Group:
         key = "blend" if node.blend else "blend_epochized"
         nodes: Sequence[WeightedNode | RepeatedNode] = node.blend or node.blend_epochized or ()
         parts = []
@@ -147,7 +149,7 @@ class _Resolver:
             named = f"{place.named}.{key}.{number}"
             inner = replace(place, named=named, name=name, span=span, depth=place.depth + 1)
             factor = child.weight if isinstance(child, WeightedNode) else child.repetitions
-            parts.append(Part(name, exact(factor), self._node(child, file, split, inner)))
+            parts.append(BlendNode(name, exact(factor), self._node(child, file, split, inner)))
         by = (node.weight_by or "samples") if node.blend else "repetitions"
         try:
             check_weights(parts, by)
@@ -155,7 +157,7 @@ class _Resolver:
             raise UsageError(f"{place.named}.{key}: {error}") from error
         return Group(tuple(parts), by, node.epoch_samples)
 
-    def _leaf(self, uri: str, split: str, place: _Place) -> int:
+    def _leaf(self, uri: str, split: str, place: _NodeContext) -> int:
         if len(self.leaves) == MAX_LEAVES:
             raise UsageError(f"{place.named}: a blend may have {MAX_LEAVES} datasets")
         try:
@@ -169,7 +171,7 @@ class _Resolver:
             raise type(error)(f"{place.named}: {error}") from error
         samples = self._split_sizes[storage.root, split]
         try:
-            start, stop = (place.span or Span()).of(samples)
+            start, stop = (place.span or SampleRange()).of(samples)
         except ValueError as error:
             raise UsageError(
                 f"{place.named}: the subset {error} in split {split} of {redacted(uri)}"

@@ -5,13 +5,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.clip import Clip
+from loader.dataset.clip import TrainingSample
 from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples to train on: `loader.dataset.Dataset` or `loader.blend.Blend`."""
 
     @property
@@ -39,7 +39,7 @@ class Source(Protocol):
     def key(self, row_number: int) -> str:
         """Of the sample in a row."""
 
-    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+    def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """What is trained on, from all bytes of the sample in a row.
 
         Raises:

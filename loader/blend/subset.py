@@ -7,7 +7,7 @@ _PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d{1,12})?)%")
 
 
 @dataclass(frozen=True)
-class Span:
+class SampleRange:
     """First the samples ``first`` to ``last`` (not included; None is all), then shares of what is left."""
 
     first: int = 0
@@ -34,7 +34,7 @@ class Span:
         return start, stop
 
 
-def span_of(start: object, end: object) -> Span:
+def span_of(start: object, end: object) -> SampleRange:
     """The range that a file writes as ``[start, end]``.
 
     Raises:
@@ -43,26 +43,26 @@ def span_of(start: object, end: object) -> Span:
     if type(start) is int and (type(end) is int or end == "end"):
         if start < 0 or (isinstance(end, int) and end < start):
             raise ValueError(f"[{start}, {end}] is no range of samples")
-        return Span(first=start, last=end if isinstance(end, int) else None)
+        return SampleRange(first=start, last=end if isinstance(end, int) else None)
     low, high = (_PERCENT.fullmatch(str(text)) for text in (start, end))
     if not low or not high:
         raise ValueError(f"[{start}, {end}] is no range; write [0%, 80%], [100, 200] or [100, end]")
-    span = Span(low=float(low[1]) / 100, high=float(high[1]) / 100)
+    span = SampleRange(low=float(low[1]) / 100, high=float(high[1]) / 100)
     if not span.low <= span.high <= 1:
         raise ValueError(f"[{start}, {end}] does not lie between 0% and 100%")
     return span
 
 
-def within(inner: Span | None, outer: Span | None) -> Span:
+def within(inner: SampleRange | None, outer: SampleRange | None) -> SampleRange:
     """What is left of ``inner`` when a node around it keeps only ``outer`` of everything below it.
 
     Raises:
         ValueError: ``outer`` counts samples, which only a dataset itself can.
     """
     if outer is None:
-        return inner or Span()
+        return inner or SampleRange()
     if outer.absolute:
         raise ValueError("only a dataset can be cut by numbers of samples; use percentages above it")
-    inner = inner or Span()
+    inner = inner or SampleRange()
     share = inner.high - inner.low
-    return Span(inner.first, inner.last, inner.low + outer.low * share, inner.low + outer.high * share)
+    return SampleRange(inner.first, inner.last, inner.low + outer.low * share, inner.low + outer.high * share)

@@ -32,7 +32,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Part:
+class BlendNode:
     """One of the nodes that a blend mixes: its full name, its weight or repetitions, and a leaf's place or a blend."""
 
     name: str
@@ -50,19 +50,19 @@ class Group:
         samples: of an epoch, where the file says so.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[BlendNode, ...]
     by: Literal["repetitions", "samples", "tokens"]
     samples: int | None = None
 
 
-class Held(NamedTuple):
+class LeafSize(NamedTuple):
     """What a leaf holds: samples that can be drawn, and their tokens."""
 
     samples: int
     tokens: int
 
 
-def epoch_draws(node: int | Group, held: Sequence[Held]) -> dict[int, Fraction]:
+def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fraction]:
     """Draws of each leaf in an epoch, exact, by its place; none of leaves that are not drawn from.
 
     A leaf alone is drawn once. Repetitions multiply what their node gives. Weights keep the proportions within their
@@ -136,7 +136,7 @@ def exact(factor: float) -> Fraction:
     return Fraction(repr(float(factor)))
 
 
-def _weighted(node: int | Group) -> list[Part]:
+def _weighted(node: int | Group) -> list[BlendNode]:
     if isinstance(node, int):
         return []
     own = [] if node.by == "repetitions" else list(node.parts)
@@ -155,7 +155,7 @@ def _reweighted(node: int | Group, weights: Mapping[str, Fraction]) -> int | Gro
     return replace(node, parts=parts)
 
 
-def check_weights(parts: Sequence[Part], by: str) -> None:
+def check_weights(parts: Sequence[BlendNode], by: str) -> None:
     """Refuses a blend in which nothing has a share.
 
     Raises:
@@ -168,7 +168,7 @@ def check_weights(parts: Sequence[Part], by: str) -> None:
         )
 
 
-def _tokens(draws: Mapping[int, Fraction], held: Sequence[Held]) -> Fraction:
+def _tokens(draws: Mapping[int, Fraction], held: Sequence[LeafSize]) -> Fraction:
     return sum(
         (count * held[leaf].tokens / held[leaf].samples for leaf, count in draws.items() if count), Fraction()
     )

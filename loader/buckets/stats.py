@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.base.columns import parts
-from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.assignment import Assignment, BucketConfig, assign
 from loader.buckets.cost import seconds
 from loader.buckets.tokens import sequence_length
 from loader.dataset.plan_index import PlanIndex

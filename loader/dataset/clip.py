@@ -8,7 +8,7 @@ from loader.dataset.tars.tar_samples import read_sample
 from loader.errors import RunError
 
 
-class Clip(NamedTuple):
+class TrainingSample(NamedTuple):
     """A sample for training.
 
     Attributes:
@@ -28,7 +28,7 @@ class Clip(NamedTuple):
     context: memoryview | None = None
 
 
-def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
+def training_sample(region: bytes | memoryview, foreign: bool) -> TrainingSample:
     """The clip in the bytes of a sample, headers and all.
 
     Args:
@@ -43,7 +43,7 @@ def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
     if foreign:
         if suffix is None:
             raise RunError("it has no member with pictures")
-        return Clip(key, caption_of(members)[0], members[suffix], upright=False)
+        return TrainingSample(key, caption_of(members)[0], members[suffix], upright=False)
     latent = members.get(LATENT)
     if suffix is None and latent is None:
         raise RunError("it has no member with pictures, and no latents")
@@ -51,4 +51,4 @@ def clip_of(region: bytes | memoryview, foreign: bool) -> Clip:
     if "txt" not in members:
         raise RunError("it has no caption, member txt")
     caption = bytes(members["txt"]).decode(errors="replace")
-    return Clip(key, caption, media, upright=True, latent=latent, context=members.get(CONTEXT))
+    return TrainingSample(key, caption, media, upright=True, latent=latent, context=members.get(CONTEXT))

@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class RevisionHistory:
     """Columns [N] of ``history.arrow``.
 
     Attributes:
@@ -48,16 +48,16 @@ class History:
     went: NDArray[np.int32]
 
     @staticmethod
-    def of(plan_index: PlanIndex, revision: int) -> "History":
+    def of(plan_index: PlanIndex, revision: int) -> "RevisionHistory":
         """The history of a dataset of which nothing earlier is known."""
         count = len(plan_index)
-        return History(
+        return RevisionHistory(
             _shape(plan_index), np.full(count, revision, np.int32), np.full(count, _ALIVE, np.int32)
         )
 
     def grown(
         self, before: pa.ChunkedArray, after: pa.ChunkedArray, now: PlanIndex, revision: int
-    ) -> "History":
+    ) -> "RevisionHistory":
         """The history with one more revision.
 
         A sample is the same while its key and its shape are. Another shape may be another bucket, so it then counts as
@@ -82,7 +82,7 @@ class History:
         fresh = np.flatnonzero(~same_n)
         base = np.concatenate([np.arange(len(went)), anchor_n[fresh]])
         order = np.lexsort((np.arange(len(base)), base))
-        joined = History(
+        joined = RevisionHistory(
             {
                 name: np.concatenate([self.shape[name], values[fresh]])[order]
                 for name, values in _shape(now).items()
@@ -92,9 +92,9 @@ class History:
         )
         return joined._since(revision - REMEMBERED)
 
-    def _since(self, oldest: int) -> "History":
+    def _since(self, oldest: int) -> "RevisionHistory":
         kept = self.went > oldest
-        return History(
+        return RevisionHistory(
             {name: values[kept] for name, values in self.shape.items()}, self.came[kept], self.went[kept]
         )
 
@@ -129,7 +129,7 @@ class History:
         return bytes(sink.getvalue())
 
     @staticmethod
-    def from_arrow(data: bytes, where: str) -> "History":
+    def from_arrow(data: bytes, where: str) -> "RevisionHistory":
         """The history in the bytes of a file.
 
         Raises:
@@ -145,7 +145,7 @@ class History:
         if not possible.all():
             row = int(np.flatnonzero(~possible)[0])
             raise RunError(f"{where}: row {row} cannot be that of a sample; restore the file from a copy")
-        return History({name: columns[name] for name in SHAPE}, columns["came"], columns["went"])
+        return RevisionHistory({name: columns[name] for name in SHAPE}, columns["came"], columns["went"])
 
 
 def ancestors(previous: Manifest) -> list[Ancestor]:

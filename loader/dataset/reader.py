@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from loader.base.arrays import Places, numbers
 from loader.base.node_files import NodeFiles
-from loader.dataset.clip import Clip, clip_of
+from loader.dataset.clip import TrainingSample, training_sample
 from loader.dataset.draws import Draws
-from loader.dataset.history import History
+from loader.dataset.history import RevisionHistory
 from loader.dataset.latents import Latents
 from loader.dataset.listed import explained, read_listed
 from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
@@ -136,13 +136,13 @@ class Dataset:
             return read_table(file, entry.size, where, INDEX, samples, [name]).column(name)
 
     @cached_property
-    def history(self) -> History | None:
+    def history(self) -> RevisionHistory | None:
         """The samples of earlier revisions; None where none is remembered."""
         path = history_path(self.manifest.revision)
         entry = next((file for file in self.manifest.files if file.path == path), None)
         if entry is None:
             return None
-        found = History.from_arrow(self._file(entry), self.storage.uri(path))
+        found = RevisionHistory.from_arrow(self._file(entry), self.storage.uri(path))
         if (held := found.count(self.manifest.revision)) != self.manifest.totals.samples:
             raise RunError(
                 f"{self.storage.uri(path)} has {held} samples of revision {self.manifest.revision}, manifest.json"
@@ -260,7 +260,7 @@ class Dataset:
         """Of the sample in a row."""
         return str(self.index.column("key")[row_number].as_py())
 
-    def clip(self, row_number: int, region: bytes | memoryview) -> Clip:
+    def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """What is trained on, from all bytes of the sample in row ``row_number``.
 
         Raises:
@@ -273,7 +273,7 @@ class Dataset:
             intact = sha256(region) == self.index.column("sample_sha256")[row_number].as_py()
         if not intact:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        clip = clip_of(region, foreign=self.manifest.foreign is not None)
+        clip = training_sample(region, foreign=self.manifest.foreign is not None)
         prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
         return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
 
@@ -284,7 +284,7 @@ class Dataset:
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds: every sample once; see `loader.blend.source.Source`."""
+        """What an epoch holds: every sample once; see `loader.blend.source.SampleSource`."""
         del seed  # every epoch is one whole pass
         rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws.once(rows_D, epoch)
@@ -328,7 +328,7 @@ def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | 
     """Where the tars of a dataset lie.
 
     Raises:
-        RunError: a dataset from elsewhere names a place that it may not (`loader.storage.reach`).
+        RunError: a dataset from elsewhere names a place that it may not (`loader.storage.permissions`).
     """
     if manifest.foreign is None or manifest.foreign.uri is None:
         return storage

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from loader.dataset.history import History, ancestors
+from loader.dataset.history import RevisionHistory, ancestors
 from loader.dataset.latents import Latents
 from loader.dataset.manifest import (
     MANIFEST,
@@ -154,7 +154,7 @@ def _remembering(
     keys = from_parquet(contents[table_path("index", manifest.revision)], ["key"]).column("key")
     path = plan_path(manifest.revision)
     plan_index = from_arrow(contents[path], storage.uri(path), manifest.totals.samples)
-    history = dataset.history or History.of(dataset.plan_index, previous.revision)
+    history = dataset.history or RevisionHistory.of(dataset.plan_index, previous.revision)
     data = history.grown(dataset.read_column("key"), keys, plan_index, manifest.revision).to_arrow()
     path = history_path(manifest.revision)
     entry = FileEntry(path=path, size=len(data), sha256=sha256(data))

@@ -7,27 +7,27 @@ import numpy as np
 
 from loader.base.arrays import Places
 from loader.blend import Blend
-from loader.blend.source import Source
-from loader.buckets.buckets import Assignment
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import Assignment
 from loader.dataset.draws import Draws
 from loader.paper.packed_steps import PackedStep, packed_step
 from loader.paper.simulate import PlannedStep
+from loader.plan.epoch_plan import EpochPlan, plan_epoch
 from loader.plan.microbatches import Microbatches
 from loader.plan.packing import PackSizes
-from loader.plan.plan import EpochPlan, plan_epoch
-from loader.plan.policy import Division
+from loader.plan.policy import StepLayout
 
 EpochDraws = Callable[[int], Draws]
 
 
-def draws_of(source: Source, assignment: Assignment, seed: int) -> EpochDraws:
+def draws_of(source: SampleSource, assignment: Assignment, seed: int) -> EpochDraws:
     """What a stream of the source draws in an epoch."""
     lengths_N = assignment.drawn_lengths() if isinstance(source, Blend) else None
     return lambda epoch: source.draws(epoch, seed, lengths_N)
 
 
 def dataset_steps(
-    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
+    assignment: Assignment, draws: EpochDraws, seed: int, layout: StepLayout, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
 
@@ -35,7 +35,7 @@ def dataset_steps(
         assignment: each row's bucket.
         draws: what each epoch holds.
         seed: of the stream, 0 to 2^64 - 1.
-        division: of a step over the ranks.
+        layout: of a step over the ranks.
         steps: how many.
 
     Raises:
@@ -43,7 +43,7 @@ def dataset_steps(
     """
     epoch, first = 0, 0
     while first < steps:
-        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
+        plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
         for number in range(min(len(plan), steps - first)):
             began = time.perf_counter()
             members, placement = plan.placed(number)
@@ -54,18 +54,18 @@ def dataset_steps(
 
 
 def dataset_packs(
-    assignment: Assignment, draws: EpochDraws, seed: int, division: Division, steps: int
+    assignment: Assignment, draws: EpochDraws, seed: int, layout: StepLayout, steps: int
 ) -> Iterator[tuple[PackedStep, float]]:
     """As `dataset_steps`, in packs; all of an epoch are made at once, and each step has its part of the seconds."""
-    sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
+    sizes = PackSizes(layout.ranks, layout.microbatches, assignment.budgets.memory_tokens)
     epoch, first = 0, 0
     while first < steps:
         began = time.perf_counter()
-        plan = plan_epoch(assignment, seed, epoch, division, draws=draws(epoch))
+        plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
         spent_s = (time.perf_counter() - began) / len(plan)
         for number in range(min(len(plan), steps - first)):
             members, placement = plan.placed(number)
-            pack = np.repeat(placement.slot * division.ranks + placement.rank, plan.runs(members).size)
+            pack = np.repeat(placement.slot * layout.ranks + placement.rank, plan.runs(members).size)
             rows = plan.draws.rows[plan.drawn(members)]
             own, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
             bucket = assignment.bucket_of[rows].astype(np.int64)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.base.arrays import Places
-from loader.buckets.buckets import Budgets
+from loader.buckets.assignment import Budgets
 from loader.buckets.cost import Cost
 from loader.errors import UsageError
 from loader.paper.plan_metrics import idle, plan_metrics, step_metrics
-from loader.paper.simulate import COST_ERRORS, PlannedStep, Simulated
+from loader.paper.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
 from loader.plan.balance import least_load
 from loader.plan.microbatches import Microbatches, together
 from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
@@ -44,8 +44,8 @@ class PackedStep:
 
 
 @dataclass(frozen=True)
-class PacksSimulated(Simulated):
-    """What came out; the errors of `Simulated` are those of whole packs.
+class SimulatedPacks(SimulatedPlan):
+    """What came out; the errors of `SimulatedPlan` are those of whole packs.
 
     Attributes:
         idle_slot: mean idle share where ranks wait for each other after every pack.
@@ -110,7 +110,7 @@ def packed_steps(
 
 def simulate_packs(
     steps: Iterator[tuple[PackedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
-) -> PacksSimulated:
+) -> SimulatedPacks:
     """Measures packed steps.
 
     Args:
@@ -133,7 +133,7 @@ def simulate_packs(
         normal = np.random.Generator(np.random.Philox(step.planned.number)).standard_normal(pack.max() + 1)
         for error, found in off.items():
             found.append(idle(costs * np.maximum(0.0, 1 + error * normal[pack]), placement))
-    return PacksSimulated(
+    return SimulatedPacks(
         metrics=plan_metrics(metrics),
         plan_ms_per_step=float(np.mean(spent_s)) * 1000,
         idle_with_error={error: float(np.mean(found)) for error, found in off.items()},

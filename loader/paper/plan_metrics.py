@@ -14,7 +14,7 @@ from loader.plan.policy import Placement
 
 
 @dataclass(frozen=True)
-class StepMetrics:
+class PlannedStepMetrics:
     """One step.
 
     Loads are sums over a rank's microbatches where ranks wait for each other once a step. Where they wait in every
@@ -50,8 +50,8 @@ class PlanMetrics:
     """Means over steps, and the spread of what steps are made of.
 
     Attributes:
-        compute_cv, compute_cv_s2, token_cv, idle, idle_floor, padding: means, see `StepMetrics`.
-        dearest: the largest, see `StepMetrics`.
+        compute_cv, compute_cv_s2, token_cv, idle, idle_floor, padding: means, see `PlannedStepMetrics`.
+        dearest: the largest, see `PlannedStepMetrics`.
         image_share_std: standard deviation over the steps.
         samples_std: the same of the samples of a step, relative to their mean.
     """
@@ -67,7 +67,7 @@ class PlanMetrics:
     samples_std: float
 
 
-def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement) -> StepMetrics:
+def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement) -> PlannedStepMetrics:
     """Metrics of one step.
 
     Args:
@@ -78,7 +78,7 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
     trained = microbatches.batch * microbatches.length
     loads = _loads(costs, placement)
     samples = int(microbatches.batch.sum())
-    return StepMetrics(
+    return PlannedStepMetrics(
         compute_cv=_spread(loads),
         compute_cv_s2=_spread(_loads(trained * microbatches.length.astype(np.float64), placement)),
         token_cv=_spread(_loads(trained, placement)),
@@ -92,12 +92,12 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
 
 
 def idle(costs: Floats, placement: Placement) -> float:
-    """The share of the cluster's time spent waiting, see `StepMetrics`."""
+    """The share of the cluster's time spent waiting, see `PlannedStepMetrics`."""
     loads = _loads(costs, placement)
     return 1 - float(loads.mean(axis=1).sum() / loads.max(axis=1).sum())
 
 
-def plan_metrics(steps: Sequence[StepMetrics]) -> PlanMetrics:
+def plan_metrics(steps: Sequence[PlannedStepMetrics]) -> PlanMetrics:
     """Means over steps; at least one."""
     samples = np.array([step.samples for step in steps])
 

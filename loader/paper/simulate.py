@@ -11,7 +11,7 @@ from loader.base.arrays import Floats
 from loader.buckets.cost import Cost, seconds
 from loader.paper.plan_metrics import PlanMetrics, idle, plan_metrics, step_metrics
 from loader.plan.microbatches import Microbatches, together
-from loader.plan.policy import Division, Placement, place
+from loader.plan.policy import Placement, StepLayout, place
 
 COST_ERRORS = (0.02, 0.05, 0.10)
 """Standard deviations of the relative error of a cost, for which the idle time is stated."""
@@ -48,7 +48,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedPlan:
     """What came out.
 
     Attributes:
@@ -63,21 +63,21 @@ class Simulated:
 
 
 def planned_steps(
-    draw: Callable[[int], Microbatches], division: Division, cost: Cost, steps: int
+    draw: Callable[[int], Microbatches], layout: StepLayout, cost: Cost, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
     """The steps and the seconds that placing each took.
 
     Args:
         draw: the microbatches of a step, ranks x m of them.
-        division: of each step.
+        layout: of each step.
         cost: model.
         steps: how many. The stream goes on behind them, and windows are planned whole.
     """
-    for first in range(0, steps, division.window):
-        drawn = together([draw(number) for number in range(first, first + division.window)])
+    for first in range(0, steps, layout.window):
+        drawn = together([draw(number) for number in range(first, first + layout.window)])
         costs = seconds(cost, drawn.batch, drawn.length)
         began = time.perf_counter()
-        placed = place(division, costs, drawn.batch, drawn.images > 0)
+        placed = place(layout, costs, drawn.batch, drawn.images > 0)
         spent_s = (time.perf_counter() - began) / len(placed)
         for number, (own, placement) in enumerate(placed[: steps - first], first):
             yield PlannedStep(number, drawn.where(own), costs[own], placement), spent_s
@@ -85,7 +85,7 @@ def planned_steps(
 
 def simulate(
     steps: Iterator[tuple[PlannedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
-) -> Simulated:
+) -> SimulatedPlan:
     """Measures planned steps.
 
     Args:
@@ -101,7 +101,7 @@ def simulate(
         normal = np.random.Generator(np.random.Philox(step.number)).standard_normal(len(step.costs))
         for error, found in off.items():
             found.append(idle(step.costs * np.maximum(0.0, 1 + error * normal), step.placement))
-    return Simulated(
+    return SimulatedPlan(
         metrics=plan_metrics(metrics),
         plan_ms_per_step=float(np.mean(spent_s)) * 1000,
         idle_with_error={error: float(np.mean(found)) for error, found in off.items()},

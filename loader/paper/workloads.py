@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.base.philox import uniform
-from loader.buckets.buckets import BatchSize, Bucket, Budgets, batch_size
+from loader.buckets.assignment import BatchSize, Bucket, Budgets, batch_size
 from loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
 from loader.plan.microbatches import Microbatches
 

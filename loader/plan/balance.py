@@ -24,7 +24,7 @@ _OFFERED_ONE, _OFFERED_TWO = 64, 36  # microbatches of a rank in a round of one 
 _GOLDEN = 0.618034  # rounds of any number spread evenly over what a rank may offer
 
 
-class Room(NamedTuple):
+class RankCapacity(NamedTuple):
     """How much fits on a rank: the ``sizes`` of what it runs, int64 [M], add up to ``limit`` at most, and not to 0."""
 
     sizes: Places
@@ -78,7 +78,7 @@ def exchanged(
     costs: Floats,
     placed: Places,
     targets: Floats,
-    room: Room | None = None,
+    room: RankCapacity | None = None,
     rounds: int = _ROUNDS,
     enough: float = _GOOD_ENOUGH,
 ) -> Places:
@@ -127,7 +127,7 @@ def _meet(
     bundles: Places,
     heavy: Places,
     light: Places,
-    room: Room | None,
+    room: RankCapacity | None,
 ) -> None:
     """Each pair of ranks exchanges the bundles that bring the two nearest, in place; none, where none does.
 

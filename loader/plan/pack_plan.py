@@ -5,41 +5,43 @@ from collections.abc import Iterator
 import numpy as np
 
 from loader.base.arrays import Floats, Numbers, Places
-from loader.buckets.buckets import Assignment
+from loader.buckets.assignment import Assignment
+from loader.plan.microbatch_table import MicrobatchTable
 from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
-from loader.plan.pieces import Pieces
-from loader.plan.policy import Division
+from loader.plan.policy import StepLayout
 
 
-def packs(assignment: Assignment, rows_N: Numbers, division: Division) -> tuple[Places, Pieces, int]:
+def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[Places, MicrobatchTable, int]:
     """All packs of an epoch, in the order of their steps; arguments as of `pack_epoch`.
 
     Returns:
         The samples, int64 [N], places in ``rows_N``; the packs as runs of them, whose bucket is -1; and how many
         samples waited for one step because they fitted into no pack.
     """
-    steps = list(pack_epoch(assignment, rows_N, division))
+    steps = list(pack_epoch(assignment, rows_N, layout))
     none = np.zeros(0, np.int64)
     size_M = np.concatenate([none, *(sizes for _, sizes, _ in steps)])
-    pieces = Pieces(np.cumsum(size_M) - size_M, size_M, np.full_like(size_M, -1), np.ones_like(size_M))
-    return np.concatenate([none, *(own for own, _, _ in steps)]), pieces, sum(late for _, _, late in steps)
+    table = MicrobatchTable(
+        np.cumsum(size_M) - size_M, size_M, np.full_like(size_M, -1), np.ones_like(size_M)
+    )
+    return np.concatenate([none, *(own for own, _, _ in steps)]), table, sum(late for _, _, late in steps)
 
 
 def pack_epoch(
-    assignment: Assignment, rows_N: Numbers, division: Division
+    assignment: Assignment, rows_N: Numbers, layout: StepLayout
 ) -> Iterator[tuple[Places, Places, int]]:
     """The packs of each step.
 
     Args:
         assignment: buckets and budgets.
         rows_N: [N], index rows in the order of the stream; all have a bucket.
-        division: of each step; ``microbatches`` are packs of a rank.
+        layout: of each step; ``microbatches`` are packs of a rank.
 
     Yields:
         Samples of a step, places in ``rows_N`` by pack, and int64 [P], how many are in each: slot * ranks + rank counts
         the packs. Only in an epoch's last step P may be below ranks x packs. And how many samples fit into none.
     """
-    sizes = PackSizes(division.ranks, division.microbatches, assignment.budgets.memory_tokens)
+    sizes = PackSizes(layout.ranks, layout.microbatches, assignment.budgets.memory_tokens)
     length_N = assignment.own_lengths(rows_N)
     cost_N, reach_N = assignment.cost.sample_s(length_N), np.cumsum(sizes.sizes(length_N))
     counted, limit = assignment.budgets.counted_cost, assignment.budgets.cost_limit
@@ -54,7 +56,7 @@ def pack_epoch(
         if len(waiting) <= sizes.per_step:
             yield waiting, np.ones(len(waiting), np.int64), 0
             return
-        if division.policy == "equal_token":
+        if layout.policy == "equal_token":
             pack_n = _in_order(length_N[waiting], cost_N[waiting], sizes)
         else:
             count = min(taken(length_N[waiting], counted_N[waiting], sizes, limit), len(waiting))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loader.errors import UsageError
-from loader.plan.balance import Room, exchanged
+from loader.plan.balance import RankCapacity, exchanged
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -112,7 +112,7 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
     pack_N[seeds] = np.arange(step.per_step)
     _fill(pack_N, rest, sizes_N, costs_N, targets_P - costs_N[seeds], step.tokens - sizes_N[seeds])
     placed = pack_N != CARRIED
-    room = Room(sizes_N[placed], step.tokens)
+    room = RankCapacity(sizes_N[placed], step.tokens)
     rounds = min(max(1, _LOOKED_AT // len(lengths_N)), _MOST_ROUNDS)
     pack_N[placed] = exchanged(costs_N[placed], pack_N[placed], targets_P, room, rounds, _GOOD_ENOUGH)
     return _even_ranks(pack_N, costs_N, step)

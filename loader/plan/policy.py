@@ -6,7 +6,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from loader.base.arrays import Flags, Floats, Places
-from loader.buckets.buckets import Budgets
+from loader.buckets.assignment import Budgets
 from loader.plan.balance import balanced
 from loader.plan.slots import slotted
 
@@ -27,7 +27,7 @@ BudgetsT = TypeVar("BudgetsT", bound=Budgets)
 
 
 @dataclass(frozen=True)
-class Division:
+class StepLayout:
     """Layout of an optimizer step over the ranks.
 
     Attributes:
@@ -61,7 +61,7 @@ class Division:
         """Number of consecutive microbatches from one bucket."""
         return self.ranks if self.policy == "same_bucket" else 1
 
-    def same_steps(self, other: "Division") -> bool:
+    def same_steps(self, other: "StepLayout") -> bool:
         """Return whether every step holds the same samples under both, on whichever ranks."""
         return self._steps() == other._steps()
 
@@ -97,33 +97,33 @@ def budgets_of(policy: Policy, budgets: BudgetsT) -> BudgetsT:
 
 
 def place(
-    division: Division, costs: Floats, samples: Places, images: Flags
+    layout: StepLayout, costs: Floats, samples: Places, images: Flags
 ) -> list[tuple[Places, Placement]]:
     """Divide the microbatches of a window into steps, and assign them to ranks and slots.
 
     Args:
-        division: layout of each step.
-        costs: float64 [M], in stream order; M is a whole number of steps, at most ``division.window``.
+        layout: layout of each step.
+        costs: float64 [M], in stream order; M is a whole number of steps, at most ``layout.window``.
         samples: int64 [M], B of each microbatch.
         images: bool [M], True for microbatches of images.
 
     Returns:
         For each step the numbers of its microbatches, int64 [ranks x m], and their placement.
     """
-    ranks, steps = division.ranks, len(costs) // division.per_step
-    if division.regime == "slot" and division.policy == "balanced":
-        step, rank, slot = slotted(costs, samples, images, ranks, steps, division.lookahead)
+    ranks, steps = layout.ranks, len(costs) // layout.per_step
+    if layout.regime == "slot" and layout.policy == "balanced":
+        step, rank, slot = slotted(costs, samples, images, ranks, steps, layout.lookahead)
         members = [np.flatnonzero(step == number) for number in range(steps)]
         return [(own, Placement(rank[own], slot[own], ranks, "slot")) for own in members]
-    numbers = np.arange(len(costs)).reshape(steps, division.per_step)
-    return [(own, _placed(division, costs[own])) for own in numbers]
+    numbers = np.arange(len(costs)).reshape(steps, layout.per_step)
+    return [(own, _placed(layout, costs[own])) for own in numbers]
 
 
-def _placed(division: Division, costs: Floats) -> Placement:
-    ranks, number = division.ranks, np.arange(len(costs))
+def _placed(layout: StepLayout, costs: Floats) -> Placement:
+    ranks, number = layout.ranks, np.arange(len(costs))
     # One microbatch per rank leaves nothing to balance; packs are balanced when they are made.
-    if division.policy != "balanced" or len(costs) == ranks or division.regime == "pack":
-        return Placement(number % ranks, number // ranks, ranks, division.regime)
+    if layout.policy != "balanced" or len(costs) == ranks or layout.regime == "pack":
+        return Placement(number % ranks, number // ranks, ranks, layout.regime)
     rank = balanced(costs, ranks)
     order = np.lexsort((number, -costs, rank))
     first = np.searchsorted(rank[order], np.arange(ranks))

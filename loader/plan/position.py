@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 from loader.buckets.cost import Cost
 from loader.dataset.reader import NAME_CHARS
 from loader.errors import UsageError
-from loader.plan.policy import Division, Policy, Regime
+from loader.plan.policy import Policy, Regime, StepLayout
 from loader.plan.shuffle import SORTED, Shuffle
 
 STATE_VERSION = 5  # of the state and of the plans it counts steps of
@@ -40,7 +40,7 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
     shuffle: Shuffle = Field(default=SORTED, exclude_if=lambda shuffle: shuffle == SORTED)
 
 
-class Part(NamedTuple):
+class EpochSegment(NamedTuple):
     """Steps of one epoch that were made in one way.
 
     Attributes:
@@ -56,17 +56,17 @@ class Part(NamedTuple):
     steps: int
 
     @property
-    def division(self) -> Division:
+    def layout(self) -> StepLayout:
         """Of each of the steps."""
         setting = self.setting
-        return Division(self.ranks, self.microbatches, setting.policy, setting.regime, setting.lookahead)
+        return StepLayout(self.ranks, self.microbatches, setting.policy, setting.regime, setting.lookahead)
 
-    def continues(self, other: "Part") -> bool:
+    def continues(self, other: "EpochSegment") -> bool:
         """Whether its steps hold the samples that those of the other part would have held."""
         own, before = self.setting, other.setting
         alike = ("cost", "stage", "shuffle", "revision")
         same_order = all(getattr(own, name) == getattr(before, name) for name in alike)
-        return same_order and self.division.same_steps(other.division)
+        return same_order and self.layout.same_steps(other.layout)
 
 
 class Era(NamedTuple):
@@ -89,11 +89,11 @@ class Position:
 
     step: int
     epoch: int
-    parts: tuple[Part, ...]
+    parts: tuple[EpochSegment, ...]
     eras: tuple[Era, ...] = (Era(0, 0),)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> EpochSegment:
         """The part that goes on."""
         return self.parts[-1]
 
@@ -134,7 +134,7 @@ class Position:
 
     def going_on(self, setting: Setting, ranks: int, microbatches: int) -> Self:
         """The same place with steps made otherwise; the part before it is closed where they hold other samples."""
-        part = Part(setting, ranks, microbatches, 0)
+        part = EpochSegment(setting, ranks, microbatches, 0)
         if part.continues(self.part):
             return replace(self, parts=(*self.parts[:-1], part._replace(steps=self.part.steps)))
         return replace(self, parts=(*self.parts[: None if self.part.steps else -1], part))
@@ -162,7 +162,7 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
     @property
     def position(self) -> Position:
         """The position it holds."""
-        parts = (Part(self.settings[number], *rest) for number, *rest in self.parts)
+        parts = (EpochSegment(self.settings[number], *rest) for number, *rest in self.parts)
         return Position(self.step, self.epoch, tuple(parts), tuple(Era(*era) for era in self.eras))
 
 

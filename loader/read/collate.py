@@ -11,29 +11,29 @@ from torch.utils.data import get_worker_info
 
 from loader.base.arrays import Places
 from loader.base.shared_memory import has_memfd, map_shared, open_shared
-from loader.buckets.buckets import Bucket
-from loader.dataset.clip import Clip
+from loader.buckets.assignment import Bucket
+from loader.dataset.clip import TrainingSample
 from loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
 from loader.errors import RunError
 from loader.read.decode import DecoderName, decode
 
 
-class Filled(NamedTuple):
+class CollatedSize(NamedTuple):
     """Bytes of one sample.
 
     Attributes:
-        size: in `Contents.joined`.
-        text: in `Contents.contexts`.
+        size: in `Collator.joined`.
+        text: in `Collator.contexts`.
     """
 
     size: int
     text: int = 0
 
 
-class Contents(Protocol):
+class Collator(Protocol):
     """Of some samples of a microbatch."""
 
-    def fill(self, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
+    def fill(self, place: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
         """Takes in one sample; from any thread, and again where another has to stand in for it.
 
         Args:
@@ -53,7 +53,7 @@ class Contents(Protocol):
         """What is stored of their captions, likewise; empty where nothing is."""
 
 
-class Decoded:
+class DecodedCollator:
     """Pixels, or latents where the bucket has them stored.
 
     Args:
@@ -70,7 +70,7 @@ class Decoded:
         pin_memory: bool,
         latents: Latents | None = None,
     ) -> None:
-        kinds = [kind_of(bucket, latents) for bucket in buckets]
+        kinds = [dtype_and_shape(bucket, latents) for bucket in buckets]
         ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for dtype, shape in kinds)]).tolist()
         self._values, self._decoder, self._latents = _empty(ends[-1], pin_memory), decoder, latents
         values, self._pin_memory = self._values.numpy(), pin_memory
@@ -80,7 +80,7 @@ class Decoded:
         ]
         self._contexts = [np.empty((0, 0), np.uint8)] * len(buckets)
 
-    def fill(self, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
+    def fill(self, place: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
         video, latents = self._videos[place], self._latents
         if latents is not None and latents.text is not None:
             member = _there(clip.context, CONTEXT)
@@ -93,7 +93,7 @@ class Decoded:
         else:
             C, T, H, W = video.shape
             video[:] = view_of(_there(clip.latent, LATENT), str(video.dtype), (C, T, H, W), passed)
-        return Filled(video.nbytes, self._contexts[place].nbytes)
+        return CollatedSize(video.nbytes, self._contexts[place].nbytes)
 
     def joined(self) -> torch.Tensor:
         return self._values
@@ -106,7 +106,7 @@ class Decoded:
         return joined
 
 
-class Encoded:
+class EncodedCollator:
     """Clips as they are encoded.
 
     Args:
@@ -121,12 +121,12 @@ class Encoded:
     def fill(
         self,
         place: int,
-        clip: Clip,
+        clip: TrainingSample,
         frames_T: Places,  # noqa: ARG002
         passed: int,  # noqa: ARG002
-    ) -> Filled:
+    ) -> CollatedSize:
         self._clips[place] = _media(clip)
-        return Filled(len(clip.media))
+        return CollatedSize(len(clip.media))
 
     def contexts(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
@@ -145,7 +145,9 @@ class Encoded:
         return joined
 
 
-def kind_of(bucket: Bucket, latents: Latents | None) -> tuple[np.dtype[Any], tuple[int, int, int, int]]:
+def dtype_and_shape(
+    bucket: Bucket, latents: Latents | None
+) -> tuple[np.dtype[Any], tuple[int, int, int, int]]:
     """Type and shape of a sample of a bucket: its latents where they are stored, else pixels.
 
     Args:
@@ -158,7 +160,7 @@ def kind_of(bucket: Bucket, latents: Latents | None) -> tuple[np.dtype[Any], tup
     return np.dtype(latents.dtype), shape
 
 
-def _media(clip: Clip) -> memoryview:
+def _media(clip: TrainingSample) -> memoryview:
     if not len(clip.media):
         raise RunError("its latents were stored without its clip")
     return clip.media

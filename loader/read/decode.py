@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loader.base.arrays import Places
 from loader.dataset.tars.media import FORMATS
-from loader.dataset.tars.orientation import turn_of
+from loader.dataset.tars.orientation import orientation_of
 from loader.errors import RunError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
 
 def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", video_CTHW: Pixels) -> None:
     """Fills in a frame, as often as there is room for."""
-    turn = turn_of(frame)
+    turn = orientation_of(frame)
     shown = (frame.height, max(1, round(frame.width * aspect)))
     covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
     height, width = covering[::-1] if turn.transposed else covering

@@ -9,7 +9,7 @@ MAX_RANGE_BYTES = 16 * 2**20
 _WASTE = 0.05
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes in a shard, which goes by its number."""
 
     shard: int
@@ -18,19 +18,21 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeRequest:
     """One request.
 
     Attributes:
-        place: what is read.
+        span: what is read.
         wanted: numbers of the places it holds.
     """
 
-    place: Place
+    span: ByteRange
     wanted: tuple[int, ...]
 
 
-def ranges(places: Sequence[Place], waste: float = _WASTE, most: int = MAX_RANGE_BYTES) -> list[Range]:
+def coalesced(
+    places: Sequence[ByteRange], waste: float = _WASTE, most: int = MAX_RANGE_BYTES
+) -> list[RangeRequest]:
     """Requests that hold all places: neighbours are read together, with the gap between them where it is small.
 
     Args:
@@ -38,7 +40,7 @@ def ranges(places: Sequence[Place], waste: float = _WASTE, most: int = MAX_RANGE
         waste: bytes of gaps over bytes wanted, at most, in every request.
         most: bytes of a request that holds more than one place.
     """
-    found: list[Range] = []
+    found: list[RangeRequest] = []
     open_place, wanted, used = None, [], 0
     for number in sorted(range(len(places)), key=lambda each: places[each]):
         place = places[number]
@@ -54,9 +56,9 @@ def ranges(places: Sequence[Place], waste: float = _WASTE, most: int = MAX_RANGE
                 wanted.append(number)
                 continue
         if open_place is not None:
-            found.append(Range(open_place, tuple(wanted)))
+            found.append(RangeRequest(open_place, tuple(wanted)))
         open_place, wanted, used = place, [number], place.size
-    return found if open_place is None else [*found, Range(open_place, tuple(wanted))]
+    return found if open_place is None else [*found, RangeRequest(open_place, tuple(wanted))]
 
 
 class Fetched(NamedTuple):
@@ -70,7 +72,7 @@ class Fetched(NamedTuple):
     """
 
     request: Future[bytes]
-    asked: Place
+    asked: ByteRange
     start: int
     size: int
 
@@ -102,14 +104,14 @@ class Fetcher:
         self._most = MAX_RANGE_BYTES if together else 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 
-    def fetch(self, places: Sequence[Place]) -> list[Fetched]:
+    def fetch(self, places: Sequence[ByteRange]) -> list[Fetched]:
         """Begins to read; in the order of the places."""
         found: dict[int, Fetched] = {}
-        for request in ranges(places, most=self._most):
-            future = self._pool.submit(self._read, *request.place)
+        for request in coalesced(places, most=self._most):
+            future = self._pool.submit(self._read, *request.span)
             for number in request.wanted:
-                start = places[number].offset - request.place.offset
-                found[number] = Fetched(future, request.place, start, places[number].size)
+                start = places[number].offset - request.span.offset
+                found[number] = Fetched(future, request.span, start, places[number].size)
         return [found[number] for number in range(len(places))]
 
     def close(self) -> None:

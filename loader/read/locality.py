@@ -7,8 +7,8 @@ import numpy as np
 
 from loader.base.arrays import Numbers, number_type, numbers
 from loader.dataset.plan_index import PlanIndex
-from loader.plan.plan import EpochPlan
-from loader.read.fetch import Place, ranges
+from loader.plan.epoch_plan import EpochPlan
+from loader.read.fetch import ByteRange, coalesced
 
 _MICROBATCHES = 20_000
 
@@ -50,15 +50,15 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
         near_N: as of `near_rows`.
     """
     requests = samples = read = wanted = beside = 0
-    steps = max(1, min(len(plan), _MICROBATCHES // plan.division.per_step))
+    steps = max(1, min(len(plan), _MICROBATCHES // plan.layout.per_step))
     for step in islice(plan, steps):
         own = []
         for micro in step.microbatches:
             columns = (column[micro.rows].tolist() for column in (index.shard, index.offset, index.size))
-            places = [Place(*place) for place in zip(*columns, strict=True)]
-            asked = ranges(places)
+            places = [ByteRange(*place) for place in zip(*columns, strict=True)]
+            asked = coalesced(places)
             requests += len(asked)
-            read += sum(one.place.size for one in asked)
+            read += sum(one.span.size for one in asked)
             wanted += sum(place.size for place in places)
             own.append(micro.rows)
         near = np.sort(near_N[np.concatenate(own)].astype(np.int64))

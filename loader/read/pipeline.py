@@ -13,17 +13,17 @@ import numpy as np
 import torch
 
 from loader.base.arrays import Places
-from loader.base.prefetch import ahead
-from loader.batch import BadSample, Media, Microbatch, Pack
-from loader.buckets.buckets import Bucket
-from loader.dataset.clip import Clip
+from loader.base.prefetch import prefetched
+from loader.batch import BadSample, EncodedClips, Microbatch, Pack
+from loader.buckets.assignment import Bucket
+from loader.dataset.clip import TrainingSample
 from loader.errors import RunError
-from loader.plan.plan import EpochPlan, PlannedMicrobatch
+from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
 from loader.plan.position import Position
-from loader.read.collate import Contents, Decoded, Encoded, Filled, kind_of
+from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator, dtype_and_shape
 from loader.read.fetch import Fetched, Fetcher
-from loader.read.samples import BadSampleError, Samples
-from loader.read.share import Loaded, Part, Share, divide
+from loader.read.sample_reader import BadSampleError, SampleReader
+from loader.read.share import DecodedSlice, LoadedSample, Share, divide
 from loader.read.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class RankMicrobatch:
     """A microbatch of this rank: where it stands, and what its step holds.
 
     Attributes:
@@ -59,10 +59,10 @@ class Planned:
     after: Position
 
 
-class _Read(NamedTuple):
+class _InFlight(NamedTuple):
     """A microbatch whose bytes are on their way: by number in it, those of this rank's samples."""
 
-    planned: Planned
+    planned: RankMicrobatch
     owners: list[int]
     fetched: dict[int, Fetched]
     size: int
@@ -71,13 +71,13 @@ class _Read(NamedTuple):
 class _Decoding(NamedTuple):
     """A microbatch that is complete when its loads are."""
 
-    planned: Planned
+    planned: RankMicrobatch
     owners: list[int]
-    contents: Contents
-    loads: list[Future[list[Loaded]]]
+    contents: Collator
+    loads: list[Future[list[LoadedSample]]]
 
 
-class Pipeline:
+class ReadPipeline:
     """Threads that read and decode; a context manager.
 
     Args:
@@ -88,7 +88,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, samples: Samples, config: StreamConfig, pin_memory: bool, share: Share | None = None
+        self, samples: SampleReader, config: StreamConfig, pin_memory: bool, share: Share | None = None
     ) -> None:
         self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
         self._latents = samples.latents if config.latents and config.decode else None
@@ -107,18 +107,18 @@ class Pipeline:
         self._decoders.shutdown(wait=True, cancel_futures=True)
         self._fetcher.close()
 
-    def run(self, planned: Iterator[Planned]) -> Iterator[Microbatch | Pack]:
+    def run(self, planned: Iterator[RankMicrobatch]) -> Iterator[Microbatch | Pack]:
         """The batches, in order."""
         parts = self._parts(planned)
         return map(
             self._batch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
         )
 
-    def _parts(self, planned: Iterator[Planned]) -> Iterator[Part[Planned]]:
-        reading: deque[_Read] = deque()
+    def _parts(self, planned: Iterator[RankMicrobatch]) -> Iterator[DecodedSlice[RankMicrobatch]]:
+        reading: deque[_InFlight] = deque()
         decoding: deque[_Decoding] = deque()
         may_read_on = True
-        for one in ahead(planned, _PLANNED_AHEAD):
+        for one in prefetched(planned, _PLANNED_AHEAD):
             reading.append(self._read(one))
             while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
@@ -143,62 +143,64 @@ class Pipeline:
     def _read_ahead(self) -> int:
         return self._config.read_ahead_mib << 20
 
-    def _read(self, planned: Planned) -> _Read:
-        places = [self._samples.place(row) for row in planned.micro.rows.tolist()]
+    def _read(self, planned: RankMicrobatch) -> _InFlight:
+        places = [self._samples.byte_range(row) for row in planned.micro.rows.tolist()]
         owners, self._totals = divide([place.size for place in places], self._totals)
         own = [number for number, owner in enumerate(owners) if owner == self._rank]
         fetched = self._fetcher.fetch([places[number] for number in own])
-        return _Read(
+        return _InFlight(
             planned,
             owners,
             dict(zip(own, fetched, strict=True)),
             sum(places[number].size for number in own),
         )
 
-    def _decode(self, read: _Read) -> _Decoding:
+    def _decode(self, read: _InFlight) -> _Decoding:
         planned, numbers = read.planned, list(read.fetched)
-        contents: Contents
+        contents: Collator
         if self._config.decode:
             own = [planned.buckets[number] for number in numbers]
-            contents = Decoded(own, self._config.decoder, self._pin_memory, self._latents)
+            contents = DecodedCollator(own, self._config.decoder, self._pin_memory, self._latents)
             jobs = [[number] for number in numbers]
         else:
             # Without decoding a sample is less work than a job of its own.
-            contents, jobs = Encoded(len(numbers), self._pin_memory), [numbers] if numbers else []
+            contents, jobs = EncodedCollator(len(numbers), self._pin_memory), [numbers] if numbers else []
         place_of = {number: place for place, number in enumerate(numbers)}
 
-        def load(job: list[int]) -> list[Loaded]:
+        def load(job: list[int]) -> list[LoadedSample]:
             return [self._load(planned, n, read.fetched[n], contents, place_of[n]) for n in job]
 
         loads = [self._decoders.submit(load, job) for job in jobs]
         return _Decoding(planned, read.owners, contents, loads)
 
     def _load(
-        self, planned: Planned, number: int, fetched: Fetched, contents: Contents, place: int
-    ) -> Loaded:
+        self, planned: RankMicrobatch, number: int, fetched: Fetched, contents: Collator, place: int
+    ) -> LoadedSample:
         """Takes in one sample, or the first good one of those that may stand in for it."""
         micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
         for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
             if bad:
-                [fetched] = self._fetcher.fetch([self._samples.place(row)])
+                [fetched] = self._fetcher.fetch([self._samples.byte_range(row)])
             try:
                 clip = self._samples.clip(row, fetched)
                 frames_T = self._frames(row, clip, passed, bucket)
                 filled = _taken(contents, place, clip, frames_T, passed)
             except BadSampleError as error:
                 self._samples.forget(fetched)
-                bad.append(BadSample(*self._samples.name(row), self._samples.place(row).offset, str(error)))
+                bad.append(
+                    BadSample(*self._samples.name(row), self._samples.byte_range(row).offset, str(error))
+                )
                 continue
             frames = [] if self._config.decode else frames_T.tolist()
-            return Loaded(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
+            return LoadedSample(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
         raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
 
-    def _frames(self, row: int, clip: Clip, passed: int, bucket: Bucket) -> Places:
+    def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
         words = f"{self._config.seed}/{passed}/{clip.key}"
         return self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
 
-    def _batch(self, part: Part[Planned]) -> Microbatch | Pack:
+    def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
         planned, micro, loaded = part.planned, part.planned.micro, part.loaded
         bad = tuple(chain.from_iterable(one.bad for one in loaded))
         self._count(len(loaded), bad)
@@ -217,10 +219,10 @@ class Pipeline:
             "bad": bad,
         }
         sizes, buckets = [one.size for one in loaded], planned.buckets
-        kinds = [kind_of(bucket, self._latents) for bucket in buckets]
+        kinds = [dtype_and_shape(bucket, self._latents) for bucket in buckets]
         if not self._config.decode:
             frames = tuple(np.array(one.frames) for one in loaded)
-            common["media"] = Media(part.content, (0, *accumulate(sizes)), frames)
+            common["media"] = EncodedClips(part.content, (0, *accumulate(sizes)), frames)
             kinds, sizes = [(kind, _NO_FRAMES) for kind, _ in kinds], [0] * len(buckets)
         if self._latents is not None and self._latents.text is not None:
             rows = (-1, self._latents.text.width)
@@ -251,10 +253,10 @@ class Pipeline:
             )
 
 
-def _part(decoding: _Decoding) -> Part[Planned]:
+def _part(decoding: _Decoding) -> DecodedSlice[RankMicrobatch]:
     planned, owners, contents, loads = decoding
     loaded = [one for load in loads for one in load.result()]
-    return Part(planned, owners, contents.joined(), contents.contexts(), loaded)
+    return DecodedSlice(planned, owners, contents.joined(), contents.contexts(), loaded)
 
 
 def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -265,7 +267,9 @@ def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.
     return bytes_N.view(kind).view(shape)
 
 
-def _taken(contents: Contents, place: int, clip: Clip, frames_T: Places, passed: int) -> Filled:
+def _taken(
+    contents: Collator, place: int, clip: TrainingSample, frames_T: Places, passed: int
+) -> CollatedSize:
     try:
         return contents.fill(place, clip, frames_T, passed)
     except RunError as error:

@@ -22,7 +22,7 @@ from loader.errors import RunError, UsageError, first_line
 T = TypeVar("T")
 
 
-class Loaded(NamedTuple):
+class LoadedSample(NamedTuple):
     """A sample whose content is in place.
 
     Attributes:
@@ -44,7 +44,7 @@ class Loaded(NamedTuple):
     text: int = 0
 
 
-class Part(NamedTuple, Generic[T]):
+class DecodedSlice(NamedTuple, Generic[T]):
     """What one rank has decoded of a microbatch; all of it behind `Share.exchange`.
 
     Attributes:
@@ -59,7 +59,7 @@ class Part(NamedTuple, Generic[T]):
     owners: list[int]
     content: torch.Tensor
     contexts: torch.Tensor
-    loaded: list[Loaded]
+    loaded: list[LoadedSample]
 
 
 def divide(sizes: Sequence[int], totals: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -140,7 +140,7 @@ class Share:
                         f" rank 0 and {other[name]} on its rank {rank}"
                     )
 
-    def exchange(self, parts: Iterator[Part[T]], pin_memory: bool) -> Iterator[Part[T]]:
+    def exchange(self, parts: Iterator[DecodedSlice[T]], pin_memory: bool) -> Iterator[DecodedSlice[T]]:
         """Microbatches made whole.
 
         Args:
@@ -160,7 +160,9 @@ class Share:
                 loaded=loaded,
             )
 
-    def _next(self, parts: Iterator[Part[T]]) -> tuple[Part[T], list[list[Loaded]]] | None:
+    def _next(
+        self, parts: Iterator[DecodedSlice[T]]
+    ) -> tuple[DecodedSlice[T], list[list[LoadedSample]]] | None:
         """The next part, and what each rank has loaded of the microbatch."""
         part, failure = None, None
         try:
@@ -227,7 +229,7 @@ NO_WORKERS = (
     " num_workers=0: the stream reads and decodes in threads of its own"
 )
 
-_LOADED = TypeAdapter(list[Loaded])
+_LOADED = TypeAdapter(list[LoadedSample])
 
 
 @contextmanager

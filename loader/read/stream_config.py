@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from loader.blend.curriculum import Curriculum
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.plan.policy import Policy, Regime
 from loader.plan.shuffle import SORTED, Shuffle
 from loader.read.cache import CacheConfig

@@ -11,7 +11,7 @@ from botocore import awsrequest
 from botocore.config import Config
 
 from loader.storage.config import StorageConfig
-from loader.storage.patience import Limits, PatientConnection
+from loader.storage.timeouts import RequestLimits, TimedConnection
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -23,10 +23,10 @@ _MAX_ANSWER_BYTES = 64 << 20
 _LISTING = re.compile(r"[?&](?:list-type|uploads|versions)\b")
 
 
-class _Connection(PatientConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]
+class _Connection(TimedConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
         is_object = method == "GET" and not _LISTING.search(url)
-        self.most_bytes = PatientConnection.most_bytes if is_object else _MAX_ANSWER_BYTES
+        self.most_bytes = TimedConnection.most_bytes if is_object else _MAX_ANSWER_BYTES
         super().putrequest(method, url, *args, **kwargs)
 
 
@@ -58,11 +58,11 @@ def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - 
         ),
     )
     client.meta.events.register("before-call.s3.DeleteObjects", _sign_with_md5)
-    _watch(client, Limits.of(config))
+    _watch(client, RequestLimits.of(config))
     return client
 
 
-def _watch(client: Any, limits: Limits) -> None:
+def _watch(client: Any, limits: RequestLimits) -> None:
     """Let the client's connections keep a clock; botocore's timeouts begin anew with every byte, and it has no hook."""
     connection = type("Connection", (_Connection,), {"limits": limits})
     tls_connection = type("TlsConnection", (_TlsConnection,), {"limits": limits})

@@ -10,7 +10,7 @@ from loader.storage.base import Storage
 from loader.storage.config import StorageConfig
 from loader.storage.local import LocalStorage
 from loader.storage.names import check_path, redacted
-from loader.storage.reach import refusal
+from loader.storage.permissions import refusal
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -34,7 +34,7 @@ def open_storage(
         listed_in: URI of the list, manifest or blend in which ``uri`` stands; "" where a person gave it.
 
     Raises:
-        UsageError: the URI is of another kind, or leads where what names it may not lead (`loader.storage.reach`).
+        UsageError: the scheme is unknown, or `loader.storage.permissions` refuses the URI.
     """
     storage = _storage(os.fspath(uri), config, listed_in)
     _check_reach(storage.root, listed_in, config)

@@ -7,7 +7,7 @@ import numpy as np
 from loader.errors import NoLengthError
 from loader.plan.position import Position
 from loader.read.stream_config import StreamConfig
-from loader.stream.stages import Stages
+from loader.stream.curriculum_plans import CurriculumPlans
 
 
 class EpochProgress(NamedTuple):
@@ -24,7 +24,7 @@ class EpochProgress(NamedTuple):
     steps_left: int
 
 
-def progress_of(stages: Stages, position: Position) -> EpochProgress:
+def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
     """Count what is done of an epoch at a position, and what is left."""
     plan, steps = stages.plan(position), position.part.steps
     drawn = int((plan.assignment.bucket_of[plan.draws.rows] >= 0).sum())
@@ -35,7 +35,7 @@ def progress_of(stages: Stages, position: Position) -> EpochProgress:
     return EpochProgress(drawn - left, left, len(plan) - steps)
 
 
-def microbatches_left(stages: Stages, config: StreamConfig, position: Position) -> int:
+def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
     """Count the microbatches of each rank from a position to the end of a stream.
 
     Raises:
@@ -59,7 +59,7 @@ def microbatches_left(stages: Stages, config: StreamConfig, position: Position) 
     return steps * config.microbatches
 
 
-def steps_of_epoch(stages: Stages, config: StreamConfig, position: Position) -> int:
+def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
     """Count the steps of the epoch that goes on behind a position, those that are done included; 0 behind the last.
 
     Raises:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from loader.errors import UsageError
 
 
-class ReadingState(BaseModel, frozen=True, extra="forbid", strict=True):
+class IteratorState(BaseModel, frozen=True, extra="forbid", strict=True):
     """Where the reading of one process stands.
 
     Attributes:
@@ -29,7 +29,7 @@ class ReadingState(BaseModel, frozen=True, extra="forbid", strict=True):
     next: NonNegativeInt
 
 
-class Stand(NamedTuple):
+class LoaderPosition(NamedTuple):
     """Where a loader stood.
 
     Attributes:
@@ -45,14 +45,14 @@ class Stand(NamedTuple):
     more: int
 
 
-def read_reading_state(state: dict[str, Any]) -> ReadingState:
+def read_iterator_state(state: dict[str, Any]) -> IteratorState:
     """Check what one process saved.
 
     Raises:
         UsageError: it is no such state.
     """
     try:
-        return ReadingState.model_validate(state)
+        return IteratorState.model_validate(state)
     except ValidationError as error:
         raise UsageError(f"not the state of a stream's reading: {_problem(error)}") from error
 
@@ -62,7 +62,7 @@ class _Lenient(BaseModel):
 
 
 class _Fetcher(_Lenient):
-    dataset_iter_state: ReadingState
+    dataset_iter_state: IteratorState
 
 
 class _Worker(_Lenient):
@@ -87,7 +87,7 @@ def is_loader_state(state: dict[str, Any]) -> bool:
     return "_snapshot" in state or "fetcher_state" in state
 
 
-def read_loader_state(state: dict[str, Any]) -> Stand:
+def read_loader_state(state: dict[str, Any]) -> LoaderPosition:
     """Find where a StatefulDataLoader stood.
 
     Raises:
@@ -109,7 +109,7 @@ def read_loader_state(state: dict[str, Any]) -> Stand:
             f"not the state of a StatefulDataLoader around a stream: {_problem(error)}; save loader.state_dict() or"
             " stream.state_after(batch)"
         ) from error
-    return Stand(last.stream, last.rank, last.next - count + 1, loader.more)
+    return LoaderPosition(last.stream, last.rank, last.next - count + 1, loader.more)
 
 
 def _problem(error: Exception) -> str:

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from loader.base.arrays import Numbers
 from loader.base.node_files import Arrays, NodeFiles
-from loader.buckets.buckets import Assignment
+from loader.buckets.assignment import Assignment
 from loader.dataset.draws import Draws
-from loader.plan.pieces import Pieces
-from loader.plan.plan import EpochPlan
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import EpochPlan
+from loader.plan.microbatch_table import MicrobatchTable
+from loader.plan.policy import StepLayout
 from loader.plan.shuffle import Permuted
 
 
 def shared_plan(
-    node: NodeFiles, name: str, assignment: Assignment, division: Division, make: Callable[[], EpochPlan]
+    node: NodeFiles, name: str, assignment: Assignment, layout: StepLayout, make: Callable[[], EpochPlan]
 ) -> EpochPlan:
     """Return a plan that ``make`` makes in one process of this machine.
 
@@ -25,7 +25,7 @@ def shared_plan(
         node: where it is kept.
         name: fixes the plan.
         assignment: of the plan.
-        division: of the plan.
+        layout: of the plan.
         make: makes it.
     """
     found = node.arrays(name, lambda: _columns(make()))
@@ -36,11 +36,11 @@ def shared_plan(
             found["rows"], *(_spread(found[name], len(found["rows"])) for name in ("passes", "leaf"))
         ),
         order=_order(found, "order"),
-        pieces=Pieces(*(found[f"pieces.{name}"] for name in Pieces._fields)),
+        table=MicrobatchTable(*(found[f"pieces.{name}"] for name in MicrobatchTable._fields)),
         turns=_order(found, "turns"),
         fillers=fillers,
         carried=carried,
-        division=division,
+        layout=layout,
         shared=(node, name),
     )
 
@@ -51,7 +51,7 @@ def _columns(plan: EpochPlan) -> Arrays:
         "passes": _narrow(plan.draws.passes),
         "leaf": _narrow(plan.draws.leaf),
         "facts": np.array([plan.fillers, plan.carried], np.int64),
-        **{f"pieces.{name}": values for name, values in plan.pieces._asdict().items()},
+        **{f"pieces.{name}": values for name, values in plan.table._asdict().items()},
         **_order_columns("order", plan.order),
         **_order_columns("turns", plan.turns),
     }

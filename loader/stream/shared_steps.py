@@ -13,16 +13,16 @@ from torch.utils.data import get_worker_info
 
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
-from loader.plan.plan import EpochPlan, StepPlan
+from loader.plan.epoch_plan import EpochPlan, StepPlan
 from loader.plan.position import read_state
 from loader.read.cache import DiskCache
-from loader.read.pipeline import Pipeline
-from loader.read.samples import Samples
-from loader.stream.claims import Claims
-from loader.stream.planned import planned
-from loader.stream.stages import Stages
-from loader.stream.stream import VideoStream
-from loader.stream.tail import Tail, TailConfig, tail_of, victims
+from loader.read.pipeline import ReadPipeline
+from loader.read.sample_reader import SampleReader
+from loader.stream.curriculum_plans import CurriculumPlans
+from loader.stream.piece_queues import PieceQueues
+from loader.stream.rank_microbatches import rank_microbatches
+from loader.stream.video_stream import VideoStream
+from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_step, victims
 
 
 class SharedSteps:
@@ -49,7 +49,11 @@ class SharedSteps:
     """
 
     def __init__(
-        self, stream: VideoStream, store: Store, tail: TailConfig | None = None, name: str = "reelweave/tail"
+        self,
+        stream: VideoStream,
+        store: Store,
+        tail: WorkStealingConfig | None = None,
+        name: str = "reelweave/tail",
     ) -> None:
         config = stream.config
         if config.regime != "step" or config.policy != "balanced":
@@ -60,7 +64,7 @@ class SharedSteps:
         if stream.share is not None:
             raise UsageError("a stream that a model-parallel group reads together cannot share its steps")
         self._stream, self._store, self._name = stream, store, name
-        self._tail = tail or TailConfig()
+        self._tail = tail or WorkStealingConfig()
         self._passes = 0
 
     def __iter__(self) -> Iterator["SharedStep"]:
@@ -71,17 +75,21 @@ class SharedSteps:
         homes = [stream.rank, *victims(stream.rank, stream.world_size, self._tail.readers).tolist()]
         name = f"{self._name}/{self._passes}"
         self._passes += 1
-        claims = Claims(self._store, name, stream.rank, homes, f"{sorted(state.items())} {self._tail}")
-        plans = _Plans(stream.rank, stream.world_size, homes, self._tail)
+        queues = PieceQueues(self._store, name, stream.rank, homes, f"{sorted(state.items())} {self._tail}")
+        plans = _StepPlanner(stream.rank, stream.world_size, homes, self._tail)
         pin = config.pin_memory and torch.cuda.is_available()
         cache = None if config.cache is None else DiskCache(config.cache.folder, config.cache.max_bytes)
-        own = planned(
-            Stages(stream.source, config), config, stream.rank, read_state(state).position, plans.step
+        own = rank_microbatches(
+            CurriculumPlans(stream.source, config),
+            config,
+            stream.rank,
+            read_state(state).position,
+            plans.step,
         )
-        with Pipeline(Samples(stream.source, cache), config, pin) as pipeline:
+        with ReadPipeline(SampleReader(stream.source, cache), config, pin) as pipeline:
             batches = pipeline.run(own)
             for first in batches:
-                step = SharedStep(first, batches, claims, plans.made.popleft(), stream)
+                step = SharedStep(first, batches, queues, plans.made.popleft(), stream)
                 yield step
                 step.close()
 
@@ -98,15 +106,15 @@ class SharedStep:
         self,
         first: Microbatch | Pack,
         batches: Iterator[Microbatch | Pack],
-        claims: Claims,
-        part: "_Part",
+        queues: PieceQueues,
+        part: "_RankWork",
         stream: VideoStream,
     ) -> None:
         self.number, self.samples = first.step, first.step_samples
-        self._first, self._batches, self._claims, self._part, self._stream = (
+        self._first, self._batches, self._queues, self._part, self._stream = (
             first,
             batches,
-            claims,
+            queues,
             part,
             stream,
         )
@@ -144,13 +152,13 @@ class SharedStep:
     def _taken(self) -> "_Piece | None":
         """The next piece that is this rank's to run: of its own, then of the home that is furthest from done."""
         own, *others = self._part.ranges
-        if (number := self._claims.take(*own)) is not None:
+        if (number := self._queues.take(*own)) is not None:
             return _Piece(own.home, number)
         while others:
-            left, most = max((self._claims.left(*one), -place) for place, one in enumerate(others))
+            left, most = max((self._queues.left(*one), -place) for place, one in enumerate(others))
             if not left:
                 break
-            if (number := self._claims.take(*others[-most])) is not None:
+            if (number := self._queues.take(*others[-most])) is not None:
                 return _Piece(others[-most].home, number)
         return None
 
@@ -161,8 +169,8 @@ class SharedStep:
         return replace(batch, slot=self._ran - 1, slots=0, after=before)
 
 
-class _Range(NamedTuple):
-    """Numbers of a home's pieces of one step, in the counting of `Claims`."""
+class _PieceRange(NamedTuple):
+    """Numbers of a home's pieces of one step, in the counting of `PieceQueues`."""
 
     home: int
     begin: int
@@ -176,7 +184,7 @@ class _Piece(NamedTuple):
     number: int
 
 
-class _Part(NamedTuple):
+class _RankWork(NamedTuple):
     """What a rank reads of a step.
 
     Attributes:
@@ -187,28 +195,28 @@ class _Part(NamedTuple):
 
     fixed: int
     pieces: tuple[_Piece, ...]
-    ranges: tuple[_Range, ...]
+    ranges: tuple[_PieceRange, ...]
 
 
-class _Plans:
+class _StepPlanner:
     """A rank's parts of the steps of a pass, planned one after the other."""
 
-    def __init__(self, rank: int, ranks: int, homes: Sequence[int], config: TailConfig) -> None:
+    def __init__(self, rank: int, ranks: int, homes: Sequence[int], config: WorkStealingConfig) -> None:
         self._rank, self._ranks, self._homes, self._config = rank, ranks, homes, config
         self._begin_R = np.zeros(ranks, np.int64)
-        self.made: deque[_Part] = deque()
+        self.made: deque[_RankWork] = deque()
 
     def step(self, plan: EpochPlan, number: int) -> StepPlan:
         """Plan a step: what this rank runs in any case, its own pieces, then those of others from their ends on."""
         members = plan.members(number)
         costs, sizes = plan.costs(members), plan.runs(members).size
         fixed_s = plan.assignment.cost.fixed_s
-        tail = tail_of(costs, sizes, plan.counts(members), fixed_s, self._ranks, self._config)
+        tail = split_step(costs, sizes, plan.counts(members), fixed_s, self._ranks, self._config)
         fixed = tail.fixed[tail.fixed_rank == self._rank]
         fixed = fixed[np.argsort(-costs[fixed], kind="stable")]
         pieces, ranges = self._pieces(tail)
         places = np.array([place for _, place in pieces], np.int64)
-        self.made.append(_Part(len(fixed), tuple(piece for piece, _ in pieces), ranges))
+        self.made.append(_RankWork(len(fixed), tuple(piece for piece, _ in pieces), ranges))
         return plan.cut(
             number,
             np.concatenate([fixed, tail.micro[places]]),
@@ -217,7 +225,7 @@ class _Plans:
             self._rank,
         )
 
-    def _pieces(self, tail: Tail) -> tuple[list[tuple[_Piece, int]], tuple[_Range, ...]]:
+    def _pieces(self, tail: StepSplit) -> tuple[list[tuple[_Piece, int]], tuple[_PieceRange, ...]]:
         """The pieces that this rank reads, each with its place in the tail, and the ranges of the homes."""
         count_R = np.bincount(tail.home, minlength=self._ranks)
         first_R, begin_R = np.cumsum(count_R) - count_R, self._begin_R
@@ -230,7 +238,9 @@ class _Plans:
                 strict=True,
             )
         ]
-        ranges = tuple(_Range(home, int(begin_R[home]), int(self._begin_R[home])) for home in self._homes)
+        ranges = tuple(
+            _PieceRange(home, int(begin_R[home]), int(self._begin_R[home])) for home in self._homes
+        )
         own, *others = of_home
         last_first = zip_longest(*(reversed(pieces) for pieces in others))
         return own + [piece for turn in last_first for piece in turn if piece is not None], ranges

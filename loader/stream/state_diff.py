@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
-from loader.plan.position import Part, Position, StreamState
+from loader.plan.position import EpochSegment, Position, StreamState
 
 Relation = Literal["same", "ahead", "behind", "changed_since", "changed_before", "forked", "incompatible"]
 """Of the first state to the second. same: the same steps follow. ahead, behind: on one plan, at different steps.
@@ -133,7 +133,7 @@ def _done(position: Position) -> int:
     return sum(part.steps for part in position.parts)
 
 
-def _same_part(one: Part, other: Part) -> bool:
+def _same_part(one: EpochSegment, other: EpochSegment) -> bool:
     return one.continues(other) and one.steps == other.steps
 
 
@@ -150,7 +150,9 @@ def _differences(first: StreamState, second: StreamState) -> Iterator[Difference
         yield from _part_differences(f"parts.{number}", own, others)
 
 
-def _part_differences(field: str, one: Part | None, other: Part | None) -> Iterator[Difference]:
+def _part_differences(
+    field: str, one: EpochSegment | None, other: EpochSegment | None
+) -> Iterator[Difference]:
     if one is None or other is None:
         first, second = (part and part_values(part) for part in (one, other))
         yield Difference(field, first, second, f"a change that only {'A' if one else 'B'} made")
@@ -164,7 +166,7 @@ def _part_differences(field: str, one: Part | None, other: Part | None) -> Itera
             yield Difference(f"{field}.{name}", value, values[name], meaning)
 
 
-def part_values(part: Part) -> dict[str, Any]:
+def part_values(part: EpochSegment) -> dict[str, Any]:
     """A part as plain values, by the names a person sets; ``cost`` is None where it was not recalibrated."""
     return {
         "ranks": part.ranks,

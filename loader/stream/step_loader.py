@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from loader.batch import Microbatch, Pack, Step
 from loader.errors import UsageError
 from loader.read.share import NO_WORKERS
-from loader.stream.stream import Reading, VideoStream, refuse_sharding
+from loader.stream.video_stream import StreamIterator, VideoStream, refuse_sharding
 
 
 class StepLoader(IterableDataset[Step]):
@@ -56,8 +56,8 @@ class StepLoader(IterableDataset[Step]):
                 "a StepLoader is a loader: iterate over it, or put it into a DataLoader with num_workers=0; it has"
                 " worker processes of its own, StepLoader(stream, processes=n)"
             )
-        standing, done = self.stream._standing, None
-        if self._moves != standing.moves:
+        tracker, done = self.stream._tracker, None
+        if self._moves != tracker.moves:
             self.close()  # the stream was moved: what is read ahead is of another place
         while (step := self._held or self._next()) is not None:
             self._held = None
@@ -92,11 +92,11 @@ class StepLoader(IterableDataset[Step]):
 
     def close(self) -> None:
         """End the threads or worker processes that read ahead; the next pass starts others."""
-        if isinstance(self._batches, Reading):
+        if isinstance(self._batches, StreamIterator):
             self._batches.close()
         elif self._batches is not None:
-            standing = self.stream._standing
-            standing.move(standing.position, standing.taken)  # of what was read ahead nothing was used
+            tracker = self.stream._tracker
+            tracker.move(tracker.position, tracker.taken)  # of what was read ahead nothing was used
         self._batches, self._held = None, None
 
     def _next(self) -> Step | None:
@@ -115,4 +115,4 @@ class StepLoader(IterableDataset[Step]):
 
     def _stand_behind(self, step: Step) -> None:
         self.stream.advance(step.batches[-1])
-        self._moves = self.stream._standing.moves
+        self._moves = self.stream._tracker.moves

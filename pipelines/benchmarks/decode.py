@@ -25,13 +25,13 @@ from curate.cut.encode import X264, Encoder
 from curate.cut.mp4 import fast_start
 from curate.frames.picture import Geometry
 from loader.base.arrays import Places
-from loader.buckets.buckets import Bucket, BucketConfig
+from loader.buckets.assignment import Bucket, BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset, DatasetWriter, Sample
 from loader.read.decode import decode_with_pyav
 from loader.read.stream_config import StreamConfig
 from loader.storage import open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from pipelines.footage.canvas import Scene
 from pipelines.footage.land import clouds_from_above
 from pipelines.footage.playthings import ink

@@ -7,12 +7,12 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
 from loader.errors import RunError
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 
 _BATCH = 64
 _EPOCHS = 4

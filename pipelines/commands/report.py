@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field
 
 from loader.blend import is_blend_file, open_source
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
 from loader.errors import UsageError
 from loader.settings import Settings

@@ -68,7 +68,7 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     """Whether a stream of as many ranks can go on from the state, and what it would have left of the epoch."""
     from loader.dataset import Dataset
     from loader.storage import open_storage
-    from loader.stream.stream import VideoStream
+    from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
 
     own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []

@@ -16,9 +16,9 @@ from pipelines.terminal.console import print_json, stdout
 
 if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
-    from loader.blend.source import Source
+    from loader.blend.source import SampleSource
     from loader.read.stream_config import StreamConfig
-    from loader.stream.stream import VideoStream
+    from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
     from train.loop.held_out import HeldOut
     from train.loop.loop import TrainResult
@@ -58,7 +58,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.blend import open_source
     from loader.read.share import Share
     from loader.storage import open_storage
-    from loader.stream.stream import VideoStream
+    from loader.stream.video_stream import VideoStream
     from train.distributed.alone import alone
     from train.loop.processes import enter
     from train.loop.trainer import Trainer
@@ -82,7 +82,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return trainer.run_on(processes)
 
 
-def _stored(config: "TrainRunConfig", source: "Source") -> "Stored":
+def _stored(config: "TrainRunConfig", source: "SampleSource") -> "Stored":
     """Which encoders need not be loaded: those whose output all streams hold."""
     from loader.blend import Blend, open_source
     from loader.dataset import Dataset

@@ -28,7 +28,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.storage import open_storage
-    from loader.stream.stream import VideoStream
+    from loader.stream.video_stream import VideoStream
     from train.distributed.alone import alone
     from train.loop.processes import enter
     from train.vae.look import Look

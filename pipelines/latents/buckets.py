@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from loader.base.arrays import Places
-from loader.buckets.buckets import Assignment
+from loader.buckets.assignment import Assignment
 from loader.dataset import Dataset
 from loader.dataset.latents import LatentBucket, Latents, LatentText
 from loader.dataset.tables.parquet import to_rows

@@ -14,7 +14,7 @@ from curate.runners.pipeline import runner
 from curate.runners.progress import Progress, write_status
 from loader.base.difference import first_difference
 from loader.blend.reading import is_blend_file
-from loader.buckets.buckets import Assignment, assign, buckets_of, shapes_of
+from loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
 from loader.dataset import Dataset, ShardRecord, open_dataset, settle
 from loader.dataset.latents import empty_path
 from loader.dataset.manifest import MANIFEST

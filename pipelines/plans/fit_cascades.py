@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 def _fitted(options: argparse.Namespace) -> "FittedCosts":
     import numpy as np
 
-    from loader.buckets.buckets import Bucket
+    from loader.buckets.assignment import Bucket
     from pipelines.configuration.train_config import TrainRunConfig
     from train.cascade.costs.cost_model import Links
     from train.cascade.costs.fit import FittedCosts, fit_costs

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.blend.source import Source
-from loader.buckets.buckets import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
 from loader.buckets.cost import Cost
 from loader.paper.dataset_steps import dataset_packs, dataset_steps, draws_of
 from loader.paper.packed_steps import PackedStep, packed_steps
 from loader.paper.simulate import PlannedStep, planned_steps
 from loader.paper.workloads import WORKLOADS
+from loader.plan.epoch_plan import plan_epoch
 from loader.plan.microbatches import Microbatches
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division, Policy, budgets_of
+from loader.plan.policy import Policy, StepLayout, budgets_of
 from loader.plan.shuffle import Shuffle
 from loader.read.locality import Locality, locality, near_rows
 
@@ -29,7 +29,7 @@ class Mixture:
         name: as the person gave it.
         buckets: shapes.
         budgets: of a microbatch or a pack.
-        steps: the first so many steps under a division and a cost.
+        steps: the first so many steps under a layout and a cost.
         packs: the same in packs.
         locality: what steps read, by ``shuffle.run``; None for a named mixture, which lies nowhere.
     """
@@ -37,54 +37,54 @@ class Mixture:
     name: str
     buckets: tuple[Bucket, ...]
     budgets: Budgets
-    steps: Callable[[Division, Cost, int], Iterator[tuple[PlannedStep, float]]]
-    packs: Callable[[Division, Cost, int], Iterator[tuple[PackedStep, float]]]
-    locality: Callable[[Division, Cost], dict[int, Locality]] | None = None
+    steps: Callable[[StepLayout, Cost, int], Iterator[tuple[PlannedStep, float]]]
+    packs: Callable[[StepLayout, Cost, int], Iterator[tuple[PackedStep, float]]]
+    locality: Callable[[StepLayout, Cost], dict[int, Locality]] | None = None
 
 
 def workload(name: str, seed: int) -> Mixture:
     """A named mixture."""
     found = WORKLOADS[name]
 
-    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        sizes = found.batch_sizes(budgets_of(division.policy, found.budgets))
+    def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        sizes = found.batch_sizes(budgets_of(layout.policy, found.budgets))
 
         def draw(step: int) -> Microbatches:
-            return found.draw(sizes, seed, step, division.per_step, division.run)
+            return found.draw(sizes, seed, step, layout.per_step, layout.run)
 
-        return planned_steps(draw, division, cost, count)
+        return planned_steps(draw, layout, cost, count)
 
-    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        tokens = _STEPS_AT_ONCE * division.per_step * found.budgets.memory_tokens
+    def packs(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
+        tokens = _STEPS_AT_ONCE * layout.per_step * found.budgets.memory_tokens
         samples = partial(found.samples, seed, tokens)
         return packed_steps(
-            samples, division.policy, cost, found.budgets, division.ranks, division.microbatches, count
+            samples, layout.policy, cost, found.budgets, layout.ranks, layout.microbatches, count
         )
 
     return Mixture(name, found.buckets, found.budgets, steps, packs)
 
 
-def dataset(name: str, source: Source, config: BucketConfig, seed: int) -> Mixture:
+def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) -> Mixture:
     """The own mixture of a dataset or a blend, from the index."""
 
     def assigned(policy: Policy, cost: Cost) -> Assignment:
         return replace(assign(source.plan_index, budgets_of(policy, config)), cost=cost)
 
-    def steps(division: Division, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        assignment = assigned(division.policy, cost)
-        return dataset_steps(assignment, draws_of(source, assignment, seed), seed, division, count)
+    def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
+        assignment = assigned(layout.policy, cost)
+        return dataset_steps(assignment, draws_of(source, assignment, seed), seed, layout, count)
 
-    def packs(division: Division, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        assignment = assigned(division.policy, cost)
-        return dataset_packs(assignment, draws_of(source, assignment, seed), seed, division, count)
+    def packs(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
+        assignment = assigned(layout.policy, cost)
+        return dataset_packs(assignment, draws_of(source, assignment, seed), seed, layout, count)
 
-    def read(division: Division, cost: Cost) -> dict[int, Locality]:
-        assignment, index = assigned(division.policy, cost), source.plan_index
+    def read(layout: StepLayout, cost: Cost) -> dict[int, Locality]:
+        assignment, index = assigned(layout.policy, cost), source.plan_index
         near_N, draws = near_rows(index), draws_of(source, assignment, seed)(0)
         found = {}
         for run in _RUNS:
             shuffle = Shuffle(order="permuted", run=run)
-            plan = plan_epoch(assignment, seed, 0, division, draws=draws, shuffle=shuffle, near_N=near_N)
+            plan = plan_epoch(assignment, seed, 0, layout, draws=draws, shuffle=shuffle, near_N=near_N)
             found[run] = locality(index, plan, near_N)
         return found
 

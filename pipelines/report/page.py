@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset
 from loader.dataset.tars.media import FORMATS
 from pipelines.report.curation import duplicate_groups, run_facts, run_notes, score_charts

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from loader.buckets.cost import Cost, PowerCost
 from loader.buckets.cost_fit import fit_linear_quadratic, read_timings
 from loader.errors import UsageError
-from loader.paper.outlook import BALANCED_FROM, WORTH_A_WORD, heavy_tail
-from loader.paper.packed_steps import PACK_POLICIES, PacksSimulated, simulate_packs
-from loader.paper.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, Simulated, simulate
+from loader.paper.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
+from loader.paper.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
+from loader.paper.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, SimulatedPlan, simulate
 from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import POLICIES, Division, Policy
+from loader.plan.policy import POLICIES, Policy, StepLayout
 from loader.read.locality import Locality
 from loader.read.stream_config import StreamConfig
 from pipelines.report.mixture import Mixture
@@ -98,21 +98,21 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             f"--policy {options.policy} makes no packs; with --regime pack it is {' or '.join(policies)}"
         )
 
-    asked = Division(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
+    asked = StepLayout(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
 
-    def simulated(division: Division, keep: Callable[[PlannedStep], None] = lambda _: None) -> Simulated:
+    def simulated(layout: StepLayout, keep: Callable[[PlannedStep], None] = lambda _: None) -> SimulatedPlan:
         # As many samples whatever a step holds of them.
-        steps = max(1, options.steps * asked.per_step // division.per_step)
+        steps = max(1, options.steps * asked.per_step // layout.per_step)
         if options.regime == "pack":
-            return simulate_packs(mixture.packs(division, cost, steps), keep)
-        return simulate(mixture.steps(division, cost, steps), keep)
+            return simulate_packs(mixture.packs(layout, cost, steps), keep)
+        return simulate(mixture.steps(layout, cost, steps), keep)
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
             chosen = simulated(asked, keep)
     else:
         chosen = simulated(asked)
-    results: dict[Policy, Simulated] = {
+    results: dict[Policy, SimulatedPlan] = {
         policy: chosen if policy == options.policy else simulated(replace(asked, policy=policy))
         for policy in policies
     }
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
     return 0
 
 
-def _advice(chosen: Simulated, by_microbatches: dict[int, float]) -> list[str]:
+def _advice(chosen: SimulatedPlan, by_microbatches: dict[int, float]) -> list[str]:
     """What the figures mean for the settings of a stream."""
     said = []
     if by_microbatches:
@@ -166,8 +166,8 @@ def _advice(chosen: Simulated, by_microbatches: dict[int, float]) -> list[str]:
     return said
 
 
-def _keys(simulated: Simulated) -> dict[str, Any]:
-    packs = _PACKS if isinstance(simulated, PacksSimulated) else {}
+def _keys(simulated: SimulatedPlan) -> dict[str, Any]:
+    packs = _PACKS if isinstance(simulated, SimulatedPacks) else {}
     return {
         **asdict(simulated.metrics),
         **{name: getattr(simulated, name) for name in packs},
@@ -202,7 +202,7 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
 
 
 def _print(
-    results: dict[Policy, Simulated],
+    results: dict[Policy, SimulatedPlan],
     said: list[str],
     mixture: Mixture,
     options: argparse.Namespace,

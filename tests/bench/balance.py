@@ -8,10 +8,10 @@ Prints Markdown; plan times are for one core. A thirtieth of the steps are plann
 import argparse
 
 from loader.buckets.cost import PowerCost
-from loader.paper.simulate import Simulated, planned_steps, simulate
+from loader.paper.simulate import SimulatedPlan, planned_steps, simulate
 from loader.paper.workloads import WORKLOADS
 from loader.plan.microbatches import Microbatches
-from loader.plan.policy import POLICIES, Division, Policy, budgets_of
+from loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of
 
 CASES = ((16, 1), (128, 3), (1024, 30))
 """Ranks, and what share of the steps is enough for them."""
@@ -38,20 +38,20 @@ def main() -> None:
                         print(row(name, ranks, microbatches, policy, found), flush=True)
 
 
-def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> Simulated:
+def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> SimulatedPlan:
     """Simulates one case."""
     workload = WORKLOADS[name]
     sizes = workload.batch_sizes(budgets_of(policy, workload.budgets))
 
-    division = Division(ranks, microbatches, policy)
+    layout = StepLayout(ranks, microbatches, policy)
 
     def draw(step: int) -> Microbatches:
-        return workload.draw(sizes, 0, step, division.per_step, division.run)
+        return workload.draw(sizes, 0, step, layout.per_step, layout.run)
 
-    return simulate(planned_steps(draw, division, PowerCost(), steps))
+    return simulate(planned_steps(draw, layout, PowerCost(), steps))
 
 
-def row(name: str, ranks: int, microbatches: int, policy: Policy, found: Simulated) -> str:
+def row(name: str, ranks: int, microbatches: int, policy: Policy, found: SimulatedPlan) -> str:
     """One line of the table."""
     metrics = found.metrics
     off = " / ".join(f"{100 * idle:.1f}" for idle in found.idle_with_error.values())

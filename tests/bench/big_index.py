@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from loader.base.columns import parts
-from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.assignment import Assignment, BucketConfig, assign
 from loader.dataset import Manifest, open_dataset
 from loader.dataset.manifest import FileEntry, ShardEntry, Totals, count_states
 from loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
 from loader.dataset.schema import TABLES
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
 
 PER_SHARD = 1000
 SHAPES = np.array(
@@ -175,7 +175,7 @@ def planned(name: str, assignment: Assignment) -> dict[str, float]:
     samples = len(assignment.bucket_of)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
     before, began, began_cpu = status("VmRSS"), time.perf_counter(), time.process_time()
-    plan = plan_epoch(assignment, 0, 0, Division(128, 4))
+    plan = plan_epoch(assignment, 0, 0, StepLayout(128, 4))
     return {
         f"{name}_s": time.perf_counter() - began,
         f"{name}_cpu_s": time.process_time() - began_cpu,

@@ -303,7 +303,7 @@ def _reelweave(*words: str) -> Command:
 
 def _stream(folder: Path) -> None:
     from loader.dataset import open_dataset
-    from loader.stream.stream import VideoStream
+    from loader.stream.video_stream import VideoStream
     from tests.loader.stream_clips import config
 
     stream = VideoStream(open_dataset(folder), config(epochs=1))

@@ -157,7 +157,7 @@ def undisturbed(run: Run) -> None:
 def start_ranks(run: Run) -> list[BaseProcess]:
     # Forked from a process that has imported what takes long (pyarrow asks for pandas) and has no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["loader.stream.stream", "numpy.random", "pandas"])
+    context.set_forkserver_preload(["loader.stream.video_stream", "numpy.random", "pandas"])
     processes: list[BaseProcess] = [
         context.Process(target=train, args=(run, rank)) for rank in range(run.ranks)
     ]

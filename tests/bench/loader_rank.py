@@ -16,7 +16,7 @@ from loader.buckets.cost import Cost, LinearQuadraticCost
 from loader.dataset import open_dataset
 from loader.plan.policy import Regime
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS
 
 DEADLINE_S = 120.0

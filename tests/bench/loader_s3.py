@@ -19,13 +19,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
-from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.assignment import BucketConfig, assign
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
 from loader.read.fetch import Fetched, Fetcher
-from loader.read.samples import Samples
+from loader.read.sample_reader import SampleReader
 from loader.storage import StorageConfig, open_storage
 from pipelines.benchmarks.loader import SAMPLE_BYTES, write_samples
 from tests.s3server import Fault, FaultyProxy, make_bucket, s3_server
@@ -58,14 +58,14 @@ def as_streamed(threads: int) -> Read:
     """As the stream reads: whole samples, neighbours of a microbatch together, some microbatches ahead."""
 
     def read(dataset: Dataset, rows: Sequence[int]) -> Iterator[bytes]:
-        samples = Samples(dataset)
+        samples = SampleReader(dataset)
         fetcher = Fetcher(samples.read, threads)
         pending: deque[list[tuple[int, Fetched]]] = deque()
         try:
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
                 pending.append(
-                    list(zip(batch, fetcher.fetch([samples.place(row) for row in batch]), strict=True))
+                    list(zip(batch, fetcher.fetch([samples.byte_range(row) for row in batch]), strict=True))
                 )
                 if len(pending) > 1 + 2 * threads // BATCH:
                     yield from (bytes(samples.clip(*one).media) for one in pending.popleft())
@@ -136,7 +136,7 @@ def planned_rows(dataset: Dataset) -> list[int]:
         max_text_tokens=0,
         memory_tokens=64,
     )
-    plan = plan_epoch(assign(dataset.plan_index, config), 0, 0, Division(RANKS))
+    plan = plan_epoch(assign(dataset.plan_index, config), 0, 0, StepLayout(RANKS))
     return [
         int(row)
         for step in range(len(plan))

@@ -24,10 +24,10 @@ import numpy as np
 
 from loader.base.arrays import Places
 from loader.dataset import open_dataset
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
-from loader.plan.position import Part, Position, Setting
-from loader.read.fetch import Place, ranges
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
+from loader.plan.position import EpochSegment, Position, Setting
+from loader.read.fetch import ByteRange, coalesced
 from loader.storage import StorageConfig, open_storage
 from tests.bench.big_index import CONFIG, LARGE_BATCHES, make
 
@@ -124,7 +124,7 @@ def has_shuffle() -> bool:
 def planned(task: dict[str, Any]) -> None:
     """Plans as a stream does, and takes the steps of one rank."""
     from loader.read.stream_config import StreamConfig
-    from loader.stream.stages import Stages
+    from loader.stream.curriculum_plans import CurriculumPlans
 
     dataset = open_dataset(Path(task["folder"]) / "dataset")
     before = proportional()
@@ -137,9 +137,9 @@ def planned(task: dict[str, Any]) -> None:
     type(dataset).fingerprint = property(lambda self: "bench")  # type: ignore[method-assign,assignment]
     config = StreamConfig(buckets=CONFIG, microbatches=MICROBATCHES, **changes, **node)
     began = time.process_time()
-    stages = Stages(dataset, config)
+    stages = CurriculumPlans(dataset, config)
     setting = Setting(**own, **({"shuffle": config.shuffle} if has_shuffle() else {}))  # type: ignore[arg-type]
-    position = Position(0, 0, (Part(setting, task["ranks"], MICROBATCHES, 0),))
+    position = Position(0, 0, (EpochSegment(setting, task["ranks"], MICROBATCHES, 0),))
     made = stages.plan(position)
     start_cpu_s = time.process_time() - began
     began, samples = time.process_time(), 0
@@ -161,7 +161,7 @@ def planned(task: dict[str, Any]) -> None:
 
 def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Requests, bytes and randomness of an epoch by length of run, for samples of which six in a row are alike."""
-    from loader.buckets.buckets import assign
+    from loader.buckets.assignment import assign
     from loader.plan.shuffle import Shuffle
 
     dataset = open_dataset(folder / "dataset")
@@ -186,7 +186,7 @@ def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
                 assignment,
                 0,
                 0,
-                Division(64, MICROBATCHES),
+                StepLayout(64, MICROBATCHES),
                 shuffle=Shuffle(order="permuted", run=run),
                 near_N=near if run > 1 else None,
             )
@@ -195,12 +195,12 @@ def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
             for step in made:
                 for micro in step.microbatches:
                     places = [
-                        Place(int(at[row]) // 1000, int(offset[row]), int(size[row]))
+                        ByteRange(int(at[row]) // 1000, int(offset[row]), int(size[row]))
                         for row in micro.rows.tolist()
                     ]
-                    asked = ranges(places)
+                    asked = coalesced(places)
                     requests, samples = requests + len(asked), samples + len(places)
-                    read += sum(one.place.size for one in asked)
+                    read += sum(one.span.size for one in asked)
                     wanted += sum(place.size for place in places)
                     if len(micro.rows) >= 8:
                         own = value[micro.rows]
@@ -243,7 +243,7 @@ def requests(_: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
                 for start in range(0, len(order), 8)
                 for one in fetcher.fetch(
                     [
-                        Place(row // per_shard, row % per_shard * size, size)
+                        ByteRange(row // per_shard, row % per_shard * size, size)
                         for row in order[start : start + 8]
                     ]
                 )

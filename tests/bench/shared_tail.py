@@ -22,8 +22,8 @@ from loader.base.arrays import Floats, Places
 from loader.buckets.cost import PowerCost, seconds
 from loader.paper.workloads import WORKLOADS
 from loader.plan.balance import balanced
-from loader.stream.claims import Claims
-from loader.stream.tail import Tail, TailConfig, tail_of, victims
+from loader.stream.piece_queues import PieceQueues
+from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_step, victims
 
 ERRORS = (0.02, 0.05, 0.10)
 STEP_S = 4.0  # of a live step
@@ -41,19 +41,21 @@ class Step:
         more: samples that are read more than once, relative to all.
     """
 
-    tail: Tail
+    tail: StepSplit
     fixed_R: Floats
     piece_P: Floats
     planned_R: Floats
     more: float
 
 
-def step_of(name: str, ranks: int, microbatches: int, number: int, error: float, config: TailConfig) -> Step:
+def step_of(
+    name: str, ranks: int, microbatches: int, number: int, error: float, config: WorkStealingConfig
+) -> Step:
     """Draw a step of a named mixture."""
     workload = WORKLOADS[name]
     drawn = workload.draw(workload.batch_sizes(workload.budgets), 0, number, ranks * microbatches)
     costs = seconds(PowerCost(), drawn.batch, drawn.length)
-    tail = tail_of(costs, drawn.batch, np.ones(len(costs), np.bool_), 0.0, ranks, config)
+    tail = split_step(costs, drawn.batch, np.ones(len(costs), np.bool_), 0.0, ranks, config)
     generator = np.random.default_rng(number)
 
     def off(planned: Floats) -> Floats:
@@ -103,7 +105,7 @@ def live_ends_of(step: Step, readers: int, store: dist.Store, name: str) -> Floa
 
     def work(rank: int) -> None:
         others: Places = victims(rank, ranks, readers)
-        claims = Claims(store.clone(), name, rank, [rank, *others.tolist()], name)
+        claims = PieceQueues(store.clone(), name, rank, [rank, *others.tolist()], name)
         together.wait()
         began = time.monotonic()
         due = began + step.fixed_R[rank] * scale
@@ -155,7 +157,12 @@ def main() -> None:
     columns = "mixture", "ranks", "m", "share", "piece", "readers", "idle by plan, costs 2 / 5 / 10 % off"
     row(*columns, "shared", "samples read more")
     print("|---" * 9 + "|")
-    configs = [TailConfig(), TailConfig(readers=2), TailConfig(readers=8), TailConfig(share=0.08)]
+    configs = [
+        WorkStealingConfig(),
+        WorkStealingConfig(readers=2),
+        WorkStealingConfig(readers=8),
+        WorkStealingConfig(share=0.08),
+    ]
     for name, microbatches, config in product(WORKLOADS, (4, 8), configs):
         found = {
             error: [
@@ -182,7 +189,7 @@ def main() -> None:
 
 def live(ranks: int) -> None:
     """One step with costs 5 % off."""
-    config = TailConfig()
+    config = WorkStealingConfig()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     row("mixture", "ranks", "m", "idle by plan", "simulated", "with a store")
     print("|---" * 6 + "|")

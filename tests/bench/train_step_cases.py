@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from tests.bench.train_step_goals import PEER, Row
 from train.config.model import DiTConfig
 from train.config.optimizer import Fp8Config

@@ -10,16 +10,16 @@ import argparse
 
 import numpy as np
 
-from loader.buckets.buckets import Assignment
+from loader.buckets.assignment import Assignment
 from loader.paper.workloads import WORKLOADS, Workload
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
 
 ORDER = "dual_constraint"  # `balanced` has the same steps, where ranks wait once a step
-DIVISIONS = (
-    *(Division(*size, ORDER) for size in ((1, 1), (8, 1), (8, 4), (16, 4), (128, 4), (1024, 4))),
-    *(Division(ranks, 4, "balanced", "slot", lookahead=4) for ranks in (16, 128)),
-    *(Division(ranks, 4, "same_bucket", "slot") for ranks in (16, 128)),
+LAYOUTS = (
+    *(StepLayout(*size, ORDER) for size in ((1, 1), (8, 1), (8, 4), (16, 4), (128, 4), (1024, 4))),
+    *(StepLayout(ranks, 4, "balanced", "slot", lookahead=4) for ranks in (16, 128)),
+    *(StepLayout(ranks, 4, "same_bucket", "slot") for ranks in (16, 128)),
 )
 COLUMNS = ("ranks", "m", "policy", "samples of a step", "CV", "own mean", "std", "constant", "std")
 
@@ -36,8 +36,8 @@ def main() -> None:
     print(f"images: {images.mean():.2%} of the samples\n")
     print("| " + " | ".join(COLUMNS) + " |")
     print("|---" * len(COLUMNS) + "|")
-    for division in DIVISIONS:
-        print(row(parts, division, options.steps), flush=True)
+    for layout in LAYOUTS:
+        print(row(parts, layout, options.steps), flush=True)
 
 
 def assignment(workload: Workload, samples: int) -> Assignment:
@@ -57,11 +57,11 @@ def assignment(workload: Workload, samples: int) -> Assignment:
     )
 
 
-def row(parts: Assignment, division: Division, steps: int) -> str:
+def row(parts: Assignment, layout: StepLayout, steps: int) -> str:
     """One line of the table, from so many steps, rounded up to whole epochs."""
     samples, images, epoch = [], [], 0
     while len(samples) < steps:
-        plan = plan_epoch(parts, 0, epoch, division)
+        plan = plan_epoch(parts, 0, epoch, layout)
         for step in range(len(plan)):
             members = plan.placed(step)[0]
             members = members[members < len(plan.turns) - plan.fillers]
@@ -72,9 +72,9 @@ def row(parts: Assignment, division: Division, steps: int) -> str:
     n_T, images_T = np.array(samples), np.array(images)
     own_T, constant_T = images_T / n_T, images_T / n_T.mean()
     cells = [
-        division.ranks,
-        division.microbatches,
-        "in order" if division.policy == ORDER else f"{division.policy}, slots",
+        layout.ranks,
+        layout.microbatches,
+        "in order" if layout.policy == ORDER else f"{layout.policy}, slots",
         f"{n_T.mean():.0f}",
         f"{n_T.std() / n_T.mean():.2f}",
         f"{own_T.mean():.1%} +- {own_T.std() / np.sqrt(len(own_T)):.1%}",

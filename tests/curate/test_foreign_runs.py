@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import open_dataset, verify
 from loader.dataset.tables.parquet import to_rows
 from loader.dataset.tars.tar_scan import TarScan
 from loader.storage import StorageConfig, open_storage
-from loader.stream.stream import StreamConfig, VideoStream
+from loader.stream.video_stream import StreamConfig, VideoStream
 from tests.commands import reelweave
 from tests.curate.foreign_sets import clips, failed, index, mixed_set
 from tests.energon import energon_samples

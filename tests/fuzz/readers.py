@@ -150,11 +150,11 @@ def _plan_seeds(folder: Path) -> list[bytes]:
 
 
 def _plan(folder: Path, data: bytes) -> object:
-    from loader.dataset.history import History
+    from loader.dataset.history import RevisionHistory
     from loader.dataset.plan_index import from_arrow
 
     with suppress(*OURS):
-        History.from_arrow(data, "history.arrow")
+        RevisionHistory.from_arrow(data, "history.arrow")
     return from_arrow(data, "plan.arrow", 3)
 
 
@@ -182,14 +182,14 @@ def _states(folder: Path) -> list[bytes]:
 
 
 def _state(folder: Path, data: bytes) -> object:
-    from loader.stream.loader_state import read_loader_state, read_reading_state
+    from loader.stream.loader_state import read_iterator_state, read_loader_state
     from loader.stream.state_diff import diff_states
     from pipelines.commands.state import _read, describe
 
     with suppress(ValueError, RecursionError):
         held = json.loads(data)
         if isinstance(held, dict):
-            for read in (read_loader_state, read_reading_state):
+            for read in (read_loader_state, read_iterator_state):
                 with suppress(*OURS):
                     read(held)
     state = _read(_file(folder, "state.json", data))

@@ -22,7 +22,7 @@ from loader.dataset import Dataset, open_dataset
 from loader.errors import RunError
 from loader.read.share import Share
 from loader.storage import open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, config, digest
 
 SETTINGS = {

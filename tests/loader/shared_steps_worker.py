@@ -14,12 +14,12 @@ import torch.distributed as dist
 from loader.batch import Microbatch, Pack
 from loader.dataset import open_dataset
 from loader.stream.shared_steps import SharedSteps
-from loader.stream.stream import VideoStream
-from loader.stream.tail import TailConfig
+from loader.stream.video_stream import VideoStream
+from loader.stream.work_stealing import WorkStealingConfig
 from tests.loader.stream_clips import config
 
 SETTINGS = config(epochs=4, microbatches=3)
-TAIL = TailConfig(share=0.5, piece=0.2, readers=2)
+TAIL = WorkStealingConfig(share=0.5, piece=0.2, readers=2)
 BEFORE = 2  # steps before the state is saved
 
 

@@ -4,12 +4,12 @@ import hashlib
 from pathlib import Path
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset, DatasetWriter, Sample
 from loader.read.stream_config import StreamConfig
 from loader.storage import open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 
 BUCKETS = BucketConfig(
     frames=(5, 9),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loader.blend import Blend
-from loader.blend.source import Source
+from loader.blend.source import SampleSource
 from loader.dataset import open_dataset
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def epochs(source: Source, count: int, lengths: np.ndarray | None = None) -> list[Draws]:
+def epochs(source: SampleSource, count: int, lengths: np.ndarray | None = None) -> list[Draws]:
     return [source.draws(epoch, 3, lengths) for epoch in range(count)]
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from loader.buckets.buckets import BatchSize, Bucket, BucketConfig, assign, batch_size
+from loader.buckets.assignment import BatchSize, Bucket, BucketConfig, assign, batch_size
 from loader.buckets.cost import LinearQuadraticCost
 from loader.buckets.tokens import Compression
 from loader.dataset.plan_index import PlanIndex

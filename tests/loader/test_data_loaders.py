@@ -16,7 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from loader.batch import Microbatch
 from loader.dataset import Dataset
 from loader.errors import UsageError
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import EVERY_KEY, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital'")
@@ -112,7 +112,7 @@ def test_a_second_pass_over_worker_processes_is_refused_until_the_stream_is_move
     stream = make(dataset)
     loader = loader_type(stream, batch_size=None, num_workers=workers)
     found = list(islice(loader, taken))
-    for use in (lambda: next(iter(loader)), stream.state_dict, lambda: next(iter(stream)), stream.coming):
+    for use in (lambda: next(iter(loader)), stream.state_dict, lambda: next(iter(stream)), stream.upcoming):
         with pytest.raises(UsageError, match="cannot know how much of that was used"):
             use()
     stream.advance(found[-1])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.errors import RunError
 from loader.read.decode import Decoder, decode, decode_with_decord, decode_with_pyav
 from tests.media import read_number, write_video

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.assignment import BucketConfig, assign
 from loader.buckets.cost import seconds
 from loader.buckets.tokens import Compression
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
 from loader.paper.dataset_steps import dataset_steps
 from loader.paper.simulate import PlannedStep
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import POLICIES, Division, Policy
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import POLICIES, Policy, StepLayout
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(
@@ -35,15 +35,15 @@ def whole(epoch: int) -> Draws:
     return Draws.once(np.arange(300), epoch)
 
 
-def steps(division: Division, count: int) -> list[PlannedStep]:
-    return [step for step, _ in dataset_steps(ASSIGNMENT, whole, 1, division, count)]
+def steps(layout: StepLayout, count: int) -> list[PlannedStep]:
+    return [step for step, _ in dataset_steps(ASSIGNMENT, whole, 1, layout, count)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_report_measures_the_steps_that_are_trained(policy: Policy) -> None:
-    division = Division(3, 2, policy)
-    plans = [plan_epoch(ASSIGNMENT, 1, epoch, division) for epoch in (0, 1)]
-    found = steps(division, 2 * len(plans[0]))
+    layout = StepLayout(3, 2, policy)
+    plans = [plan_epoch(ASSIGNMENT, 1, epoch, layout) for epoch in (0, 1)]
+    found = steps(layout, 2 * len(plans[0]))
     assert [step.number for step in found] == list(range(2 * len(plans[0])))
     for step, trained in zip(found, [step for plan in plans for step in plan], strict=True):
         table = step.table().to_pydict()
@@ -57,8 +57,8 @@ def test_a_report_measures_the_steps_that_are_trained(policy: Policy) -> None:
 
 
 def test_tokens_and_images_are_those_of_the_samples() -> None:
-    found = steps(Division(2, 2), 400)
-    plan = plan_epoch(ASSIGNMENT, 1, 0, Division(2, 2))
+    found = steps(StepLayout(2, 2), 400)
+    plan = plan_epoch(ASSIGNMENT, 1, 0, StepLayout(2, 2))
     assert plan.fillers == 0
     epoch = [step.microbatches for step in found[: len(plan)]]
     text = np.minimum(INDEX.text_tokens, 20)
@@ -70,4 +70,4 @@ def test_tokens_and_images_are_those_of_the_samples() -> None:
 
 def test_too_few_samples_for_a_step_are_refused() -> None:
     with pytest.raises(UsageError, match="300 samples in buckets cannot fill the 5000 microbatches"):
-        steps(Division(5000), 1)
+        steps(StepLayout(5000), 1)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from loader.read.fetch import MAX_RANGE_BYTES, Fetcher, Place, ranges
+from loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesced
 
 SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
 
@@ -20,7 +20,9 @@ def read(shard: str, offset: int, size: int) -> bytes:
 def test_every_place_gets_its_bytes_with_little_waste(seed: int) -> None:
     generator = np.random.default_rng(seed)
     places = [
-        Place("ab"[generator.integers(2)], int(generator.integers(49_000)), int(generator.integers(1, 900)))
+        ByteRange(
+            "ab"[generator.integers(2)], int(generator.integers(49_000)), int(generator.integers(1, 900))
+        )
         for _ in range(int(generator.integers(1, 80)))
     ]
     fetcher = Fetcher(read, 4)
@@ -28,17 +30,17 @@ def test_every_place_gets_its_bytes_with_little_waste(seed: int) -> None:
         assert bytes(fetched.result()) == read(*place)
     fetcher.close()
     wanted = {(place.shard, at) for place in places for at in range(place.offset, place.offset + place.size)}
-    assert len(wanted) <= sum(each.place.size for each in ranges(places)) <= 1.05 * len(wanted)
+    assert len(wanted) <= sum(each.span.size for each in coalesced(places)) <= 1.05 * len(wanted)
 
 
 def test_neighbours_are_read_together_and_large_ones_are_not() -> None:
-    neighbours = [Place("a", 1000 * number, 1000) for number in (3, 1, 0, 2)]
-    assert [each.place for each in ranges(neighbours)] == [Place("a", 0, 4000)]
-    near = [Place("a", 0, 1000), Place("a", 1040, 1000), Place("a", 2500, 1000)]
-    assert [each.wanted for each in ranges(near)] == [(0, 1), (2,)]
-    large = [Place("a", number * MAX_RANGE_BYTES, MAX_RANGE_BYTES) for number in range(3)]
-    assert len(ranges(large)) == 3
-    assert ranges([]) == []
+    neighbours = [ByteRange("a", 1000 * number, 1000) for number in (3, 1, 0, 2)]
+    assert [each.span for each in coalesced(neighbours)] == [ByteRange("a", 0, 4000)]
+    near = [ByteRange("a", 0, 1000), ByteRange("a", 1040, 1000), ByteRange("a", 2500, 1000)]
+    assert [each.wanted for each in coalesced(near)] == [(0, 1), (2,)]
+    large = [ByteRange("a", number * MAX_RANGE_BYTES, MAX_RANGE_BYTES) for number in range(3)]
+    assert len(coalesced(large)) == 3
+    assert coalesced([]) == []
 
 
 def test_requests_are_in_flight_together() -> None:
@@ -49,18 +51,18 @@ def test_requests_are_in_flight_together() -> None:
         return read(shard, offset, size)
 
     fetcher = Fetcher(slow, 3)
-    found = fetcher.fetch([Place("a", 10_000 * number, 10) for number in range(3)])
+    found = fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(3)])
     assert [bytes(each.result()) for each in found] == [read("a", 10_000 * number, 10) for number in range(3)]
     fetcher.close()
 
 
 def test_a_shard_that_ends_early_fails_only_what_lies_behind_its_end() -> None:
     fetcher = Fetcher(read, 1)
-    first, second = fetcher.fetch([Place("a", 49_900, 100), Place("a", 50_000, 100)])
+    first, second = fetcher.fetch([ByteRange("a", 49_900, 100), ByteRange("a", 50_000, 100)])
     assert bytes(first.result()) == read("a", 49_900, 100)
     with pytest.raises(EOFError):
         second.result()
-    [missing] = fetcher.fetch([Place("c", 0, 1)])
+    [missing] = fetcher.fetch([ByteRange("c", 0, 1)])
     with pytest.raises(FileNotFoundError):
         missing.result()
     fetcher.close()
@@ -76,7 +78,7 @@ def test_closing_forgets_what_has_not_begun() -> None:
         return b"x" * size
 
     fetcher = Fetcher(slow, 1)
-    found = fetcher.fetch([Place("a", 10_000 * number, 10) for number in range(50)])
+    found = fetcher.fetch([ByteRange("a", 10_000 * number, 10) for number in range(50)])
     found[-1].request.add_done_callback(lambda _: waiting.set())
     fetcher.close()
     assert len(begun) <= 1

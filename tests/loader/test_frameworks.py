@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.framework_ranks import Tiny, losses_of, recipes, run
 from tests.loader.stream_clips import BUCKETS, config
 from tests.train.ranks import Ranks

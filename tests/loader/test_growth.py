@@ -21,12 +21,12 @@ from loader.dataset import (
     verify,
     write_shard,
 )
-from loader.dataset.history import REMEMBERED, SHAPE, History
+from loader.dataset.history import REMEMBERED, SHAPE, RevisionHistory
 from loader.dataset.plan_index import DTYPES, PlanIndex
 from loader.errors import UsageError
 from loader.plan.shuffle import Shuffle
 from loader.storage import open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import SAMPLES, config, write
 from tests.loader.test_revisions import accounted
 from tests.loader.test_stream_resume import run_steps
@@ -170,14 +170,16 @@ def test_the_history_tells_every_remembered_revision_as_it_was(seed: int) -> Non
     keys = sorted({f"{number:03}" for number in generator.integers(0, 200, generator.integers(0, 60))})
     told = [(keys, dict(known), shapes(generator, keys, known))]
     told = [(keys, dict(known), told[0][2])]
-    history = History.of(told[0][2], 0)
+    history = RevisionHistory.of(told[0][2], 0)
     for revision in range(1, REMEMBERED + 6):
         gone = {key for key in keys if generator.random() < 0.2}
         came = {f"{number:03}" for number in generator.integers(0, 200, generator.integers(0, 20))}
         before, keys = keys, sorted((set(keys) - gone) | came)
         now = shapes(generator, keys, known)
         columns = (pa.chunked_array([one], pa.string()) for one in (before, keys))
-        history = History.from_arrow(history.grown(*columns, now, revision).to_arrow(), "history.arrow")
+        history = RevisionHistory.from_arrow(
+            history.grown(*columns, now, revision).to_arrow(), "history.arrow"
+        )
         told.append((keys, dict(known), now))
     for revision in range(len(told) - 1 - REMEMBERED, len(told)):
         own, shape_of, index = told[revision]

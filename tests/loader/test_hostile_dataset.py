@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from loader.dataset import open_dataset, verify
-from loader.dataset.clip import clip_of
+from loader.dataset.clip import training_sample
 from loader.dataset.plan_index import from_arrow, to_arrow
 from loader.dataset.schema import TABLES
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
@@ -295,7 +295,7 @@ def test_a_sample_without_its_caption_is_a_bad_sample() -> None:
         member.size = 1
         tar.addfile(member, io.BytesIO(b"x"))
     with pytest.raises(RunError, match="no caption"):
-        clip_of(buffer.getvalue()[:1024], foreign=False)
+        training_sample(buffer.getvalue()[:1024], foreign=False)
 
 
 def test_manifests_stay_plain_json(folder: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, leased, open_storage
-from loader.storage.leases.holder import Holder, read_holder
+from loader.storage.leases.holder import LeaseHolder, read_holder
 from loader.storage.leases.timed_lease import TimedLease
 from loader.storage.names import LEASE
 from tests.loader.test_dataset import make_sample
@@ -145,7 +145,11 @@ def test_a_lease_that_nobody_renews_is_waited_for_and_then_taken(place: tuple[st
     storage = open_storage(*place)
     # Of a machine whose clock is years ahead, where nobody can look whether the process lives.
     gone = replace(
-        Holder.here("a"), process="", host="elsewhere", since="2099-01-01T00:00:00+00:00", lasts_s=LASTS_S
+        LeaseHolder.here("a"),
+        process="",
+        host="elsewhere",
+        since="2099-01-01T00:00:00+00:00",
+        lasts_s=LASTS_S,
     )
     storage.write(LEASE, gone.to_bytes())
     began = time.monotonic()
@@ -163,14 +167,14 @@ def test_a_holder_outlives_its_lease_as_long_as_it_renews_it(endpoint: str, tmp_
         f"s3://lake/{tmp_path.name}", StorageConfig(endpoint_url=endpoint, region="us-east-1")
     )
     now = [0.0]
-    lease = TimedLease(storage, Holder.here("a"), 600.0, clock=lambda: now[0])
+    lease = TimedLease(storage, LeaseHolder.here("a"), 600.0, clock=lambda: now[0])
     lease.acquire()
     now[0] += 1e6  # its clock jumps, and nobody took over
     version = lease._version
     assert lease.renew()
     lease._version = version  # the server went away before it told the next one
     assert lease.renew()
-    taken = Holder.here("b")
+    taken = LeaseHolder.here("b")
     storage.write(LEASE, taken.to_bytes())
     assert not lease.renew()
     lease.release()
@@ -182,7 +186,7 @@ def test_a_lease_that_was_lost_is_not_given_back_for_the_next(endpoint: str, tmp
         f"s3://lake/{tmp_path.name}", StorageConfig(endpoint_url=endpoint, region="us-east-1")
     )
     with leased(storage, "a") as held:
-        taken = Holder.here("b")
+        taken = LeaseHolder.here("b")
         storage.write(LEASE, taken.to_bytes())
         for write in (
             lambda: held.create("manifest.json", b"a"),
@@ -212,13 +216,13 @@ def test_a_lost_answer_does_not_lose_the_lease(endpoint: str, tmp_path: Path) ->
 
 
 def test_what_a_lease_says_is_never_a_secret_nor_a_sequence_for_the_terminal() -> None:
-    odd = json.loads(Holder.here("a").to_bytes()) | {"user": "\x1b[31mroot\n" + "x" * 5000}
-    holder = Holder.from_bytes(json.dumps(odd).encode())
+    odd = json.loads(LeaseHolder.here("a").to_bytes()) | {"user": "\x1b[31mroot\n" + "x" * 5000}
+    holder = LeaseHolder.from_bytes(json.dumps(odd).encode())
     assert holder is not None
     assert str(holder).isprintable()
     assert len(str(holder)) < 500
-    assert Holder.from_bytes(b"[" * 4096) is None
-    assert Holder.from_bytes(b"{}") is None
+    assert LeaseHolder.from_bytes(b"[" * 4096) is None
+    assert LeaseHolder.from_bytes(b"{}") is None
 
 
 def shards(storage: Storage, first: int) -> list[ShardRecord]:

@@ -15,7 +15,7 @@ from loader.base.node_files import NodeFiles
 from loader.dataset import Dataset, open_dataset
 from loader.plan.shuffle import Shuffle
 from loader.storage import StorageConfig, open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 from tests.loader.test_dataset import make_sample, tree, write
 from tests.loader.test_stream_resume import run_steps
@@ -159,7 +159,7 @@ PLAN = """
 import json, sys
 from pathlib import Path
 from loader.dataset import open_dataset
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 settings = config(decode=False, node_folder=Path(sys.argv[2]), microbatches=3)
 stream = VideoStream(open_dataset(sys.argv[1]), settings, int(sys.argv[3]), 2)

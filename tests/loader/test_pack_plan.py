@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from loader.batch import Pack
-from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.assignment import Assignment, BucketConfig, assign
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.plan.plan import Done, plan_epoch
-from loader.plan.policy import Division, Policy
-from loader.stream.stream import VideoStream
+from loader.plan.epoch_plan import DoneSegment, plan_epoch
+from loader.plan.policy import Policy, StepLayout
+from loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import SAMPLES, config
 from tests.media import read_number
@@ -43,7 +43,7 @@ def mixed(samples: int, seed: int = 0) -> Assignment:
 @pytest.mark.parametrize("policy", ["balanced", "equal_token"])
 def test_every_sample_is_in_one_pack_and_no_pack_is_too_large(ranks: int, packs: int, policy: Policy) -> None:
     assignment, counted = mixed(900), []
-    plan = plan_epoch(assignment, 3, 0, Division(ranks, packs, policy, "pack"))
+    plan = plan_epoch(assignment, 3, 0, StepLayout(ranks, packs, policy, "pack"))
     for step in plan:
         assert [(micro.rank, micro.slot) for micro in step.microbatches] == list(
             itertools.product(range(ranks), range(packs))
@@ -57,7 +57,7 @@ def test_every_sample_is_in_one_pack_and_no_pack_is_too_large(ranks: int, packs:
 
 def test_packs_mix_shapes_and_cost_the_same() -> None:
     assignment = mixed(4000)
-    plan = plan_epoch(assignment, 3, 0, Division(8, 2, "balanced", "pack"))
+    plan = plan_epoch(assignment, 3, 0, StepLayout(8, 2, "balanced", "pack"))
     idle = []
     for step in range(len(plan) - 1):
         members, placement = plan.placed(step)
@@ -71,23 +71,23 @@ def test_packs_mix_shapes_and_cost_the_same() -> None:
 def test_interrupted_at_changing_ranks_every_sample_counts_once() -> None:
     generator = np.random.default_rng(0)
     for seed in range(6):
-        assignment, done, counted = mixed(500, seed), list[Done](), list[int]()
+        assignment, done, counted = mixed(500, seed), list[DoneSegment](), list[int]()
         while True:
             ranks, packs = generator.integers(1, 4, 2).tolist()
-            division = Division(ranks, packs, "balanced", "pack" if generator.integers(3) else "step")
-            plan = plan_epoch(assignment, seed, 1, division, done)
+            layout = StepLayout(ranks, packs, "balanced", "pack" if generator.integers(3) else "step")
+            plan = plan_epoch(assignment, seed, 1, layout, done)
             steps = int(generator.integers(1, max(2, len(plan) // 2)))
             for step in itertools.islice(plan, steps):
                 counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
             if steps >= len(plan):
                 break
-            done.append(Done(assignment, division, steps))
+            done.append(DoneSegment(assignment, layout, steps))
         assert sorted(counted) == np.flatnonzero(assignment.bucket_of >= 0).tolist()
 
 
 def test_a_stand_in_has_the_shape_of_the_sample(dataset: Dataset) -> None:
     assignment = mixed(300)
-    plan = plan_epoch(assignment, 3, 0, Division(2, 2, "balanced", "pack"))
+    plan = plan_epoch(assignment, 3, 0, StepLayout(2, 2, "balanced", "pack"))
     micro = plan[1].microbatches[2]
     for number, row in enumerate(micro.rows.tolist()):
         found = [stand_in for stand_in, _ in plan.stand_ins(micro, number)]

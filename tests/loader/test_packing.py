@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.buckets.buckets import Budgets
+from loader.buckets.assignment import Budgets
 from loader.buckets.cost import LinearQuadraticCost, PowerCost
 from loader.errors import UsageError
 from loader.paper.packed_steps import PackedStep, packed_steps, simulate_packs

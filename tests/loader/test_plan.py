@@ -8,12 +8,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from loader.buckets.buckets import Assignment, BatchSize, Bucket, Budgets
+from loader.buckets.assignment import Assignment, BatchSize, Bucket, Budgets
 from loader.buckets.cost import PowerCost, seconds
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan.plan import Done, EpochPlan, plan_epoch
-from loader.plan.policy import Division, Policy, Regime
+from loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
+from loader.plan.policy import Policy, Regime, StepLayout
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:
@@ -48,7 +48,7 @@ def test_every_assigned_sample_counts_once_and_every_rank_works_in_every_step(
     seed: int, world_size: int
 ) -> None:
     parts = random_assignment(seed, samples=60 + 37 * seed, buckets=1 + seed, most=1 + seed)
-    plan = plan_epoch(parts, seed, 0, Division(world_size))
+    plan = plan_epoch(parts, seed, 0, StepLayout(world_size))
     counted = []
     for step in plan:
         assert len(step.microbatches) == world_size
@@ -69,7 +69,7 @@ def test_with_several_microbatches_every_sample_still_counts_once(
     ranks: int, microbatches: int, policy: Policy
 ) -> None:
     parts = random_assignment(3, samples=300, buckets=5, most=6)
-    plan = plan_epoch(parts, 0, 0, Division(ranks, microbatches, policy))
+    plan = plan_epoch(parts, 0, 0, StepLayout(ranks, microbatches, policy))
     counted = []
     for number, step in enumerate(plan):
         assert len(step.microbatches) == ranks * microbatches
@@ -89,10 +89,10 @@ def test_with_several_microbatches_every_sample_still_counts_once(
 
 def test_who_runs_what_does_not_decide_what_a_step_holds() -> None:
     parts = random_assignment(5, samples=400, buckets=6, most=8)
-    divisions = [Division(1, 8), Division(2, 4), Division(8, 1), Division(2, 4, "dual_constraint")]
+    layouts = [StepLayout(1, 8), StepLayout(2, 4), StepLayout(8, 1), StepLayout(2, 4, "dual_constraint")]
     steps = [
         [sorted(row for micro in step.microbatches for row in micro.rows.tolist()) for step in plan]
-        for plan in (plan_epoch(parts, 0, 0, division) for division in divisions)
+        for plan in (plan_epoch(parts, 0, 0, layout) for layout in layouts)
     ]
     assert steps[0] == steps[1] == steps[2] == steps[3]
 
@@ -103,7 +103,7 @@ def test_balanced_ranks_wait_less_than_ranks_in_order() -> None:
 
     def idle(policy: Policy) -> float:
         found = []
-        for step in plan_epoch(parts, 0, 0, Division(8, 6, policy)):
+        for step in plan_epoch(parts, 0, 0, StepLayout(8, 6, policy)):
             work = np.zeros(8)
             for micro in step.microbatches:
                 work[micro.rank] += seconds(cost, len(micro.rows), parts.lengths[micro.bucket])
@@ -114,20 +114,20 @@ def test_balanced_ranks_wait_less_than_ranks_in_order() -> None:
 
 
 def test_microbatches_are_full_but_the_last_of_each_bucket() -> None:
-    plan = plan_epoch(assignment([0] * 10 + [1] * 9, (4, 3)), seed=1, epoch=0, division=Division(1))
+    plan = plan_epoch(assignment([0] * 10 + [1] * 9, (4, 3)), seed=1, epoch=0, layout=StepLayout(1))
     sizes = sorted((step.microbatches[0].bucket, len(step.microbatches[0].rows)) for step in plan)
     assert sizes == [(0, 2), (0, 4), (0, 4), (1, 3), (1, 3), (1, 3)]
 
 
 def test_the_largest_microbatches_are_halved_to_even_out_the_ranks() -> None:
-    plan = plan_epoch(assignment([0] * 8 + [1] * 2, (8, 1)), seed=1, epoch=0, division=Division(5))
+    plan = plan_epoch(assignment([0] * 8 + [1] * 2, (8, 1)), seed=1, epoch=0, layout=StepLayout(5))
     [step] = plan
     assert sorted(len(micro.rows) for micro in step.microbatches) == [1, 1, 2, 2, 4]
     assert all(micro.weight for micro in step.microbatches)
 
 
 def test_with_nothing_to_halve_the_last_step_repeats_samples_at_weight_0() -> None:
-    plan = plan_epoch(assignment([0] * 7, (1,)), seed=1, epoch=0, division=Division(5))
+    plan = plan_epoch(assignment([0] * 7, (1,)), seed=1, epoch=0, layout=StepLayout(5))
     assert len(plan) == 2
     last = plan[1].microbatches
     assert [micro.weight for micro in last] == [0.5, 0.5, 0, 0, 0]
@@ -137,8 +137,8 @@ def test_with_nothing_to_halve_the_last_step_repeats_samples_at_weight_0() -> No
 
 def test_seed_and_epoch_each_change_the_plan_and_nothing_else_does() -> None:
     parts = random_assignment(0, samples=200, buckets=4, most=5)
-    plans = {key: rows(plan_epoch(parts, *key, Division(2))) for key in itertools.product((0, 1), (0, 1))}
-    again = {key: rows(plan_epoch(parts, *key, Division(2))) for key in plans}
+    plans = {key: rows(plan_epoch(parts, *key, StepLayout(2))) for key in itertools.product((0, 1), (0, 1))}
+    again = {key: rows(plan_epoch(parts, *key, StepLayout(2))) for key in plans}
     assert plans == again
     assert all(one != other for one, other in itertools.combinations(plans.values(), 2))
 
@@ -146,14 +146,14 @@ def test_seed_and_epoch_each_change_the_plan_and_nothing_else_does() -> None:
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_a_plan_never_changes_between_machines_and_versions(world_size: int) -> None:
     bucket_of = [(7 * number) % 5 - 1 for number in range(1000)]
-    plan = plan_epoch(assignment(bucket_of, (2, 3, 1, 5)), 2**64 - 1, 3, Division(world_size))
+    plan = plan_epoch(assignment(bucket_of, (2, 3, 1, 5)), 2**64 - 1, 3, StepLayout(world_size))
     digest = hashlib.sha256(str(rows(plan)).encode()).hexdigest()[:16]
     # Made by numpy 2.4.6; a change breaks every saved state, so it needs a new STATE_VERSION.
     assert digest == {1: "57afa4774a1fbc9e", 4: "ea86b88cd8d2ea4f"}[world_size]
 
 
 def test_order_is_mixed_over_the_whole_epoch() -> None:
-    plan = plan_epoch(assignment([0] * 2000 + [1] * 2000, (4, 4)), seed=0, epoch=0, division=Division(1))
+    plan = plan_epoch(assignment([0] * 2000 + [1] * 2000, (4, 4)), seed=0, epoch=0, layout=StepLayout(1))
     order = np.concatenate([step.microbatches[0].rows for step in plan])
     assert abs(np.corrcoef(order, np.arange(4000))[0, 1]) < 0.1
     buckets = [step.microbatches[0].bucket for step in plan]
@@ -163,14 +163,14 @@ def test_order_is_mixed_over_the_whole_epoch() -> None:
 @pytest.mark.parametrize("bucket_of", [[], [-1, -1], [0, -1, 0]])
 def test_fewer_samples_than_ranks_are_refused(bucket_of: list[int]) -> None:
     with pytest.raises(UsageError, match="cannot fill the 3 microbatches of a step"):
-        plan_epoch(assignment(bucket_of, (2,)), 0, 0, Division(3))
+        plan_epoch(assignment(bucket_of, (2,)), 0, 0, StepLayout(3))
 
 
-def counts_at_places(parts: Assignment, division: Division, plans: int) -> np.ndarray:
+def counts_at_places(parts: Assignment, layout: StepLayout, plans: int) -> np.ndarray:
     """How often each sample was trained in each microbatch of an epoch, over many seeds."""
-    places = plan_epoch(parts, 0, 0, division).turns.size
+    places = plan_epoch(parts, 0, 0, layout).turns.size
     counts = np.zeros((len(parts.bucket_of), places))
-    for plan in (plan_epoch(parts, seed, 0, division) for seed in range(plans)):
+    for plan in (plan_epoch(parts, seed, 0, layout) for seed in range(plans)):
         for place in range(places):
             counts[plan.drawn(np.array([place])), place] += 1
     return counts
@@ -184,14 +184,14 @@ def excess(counts: np.ndarray, expected: np.ndarray) -> float:
 
 def test_every_sample_is_equally_likely_at_every_place() -> None:
     # Two of the ten microbatches are halved.
-    counts = counts_at_places(assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 4)), Division(1, 3), 2000)
+    counts = counts_at_places(assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 4)), StepLayout(1, 3), 2000)
     assert counts.shape == (14, 12)
     assert excess(counts, np.full(counts.shape, 2000 / 12)) < 3
 
 
 def test_in_runs_of_a_bucket_its_samples_are_equally_likely_at_every_place() -> None:
     parts = assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 2))
-    counts = counts_at_places(parts, Division(3, 1, "same_bucket"), 2000)
+    counts = counts_at_places(parts, StepLayout(3, 1, "same_bucket"), 2000)
     for bucket in (0, 1):
         own = counts[parts.bucket_of == bucket]
         assert excess(own, np.broadcast_to(own.mean(axis=0), own.shape)) < 3
@@ -201,7 +201,7 @@ def test_two_million_samples_take_little_time_and_memory() -> None:
     parts = random_assignment(1, samples=2_000_000, buckets=60, most=6)
     tracemalloc.start()
     began = time.perf_counter()
-    plan = plan_epoch(parts, 0, 0, Division(1024))
+    plan = plan_epoch(parts, 0, 0, StepLayout(1024))
     assert time.perf_counter() - began < 20
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -211,23 +211,23 @@ def test_two_million_samples_take_little_time_and_memory() -> None:
 
 
 def test_what_is_over_counts_once_in_an_epoch_of_many_microbatches() -> None:
-    parts, division = random_assignment(2, samples=300_000, buckets=9, most=3), Division(512)
-    plan = plan_epoch(parts, 0, 0, division)
+    parts, layout = random_assignment(2, samples=300_000, buckets=9, most=3), StepLayout(512)
+    plan = plan_epoch(parts, 0, 0, layout)
     steps = len(plan) * 2 // 3
     over = np.concatenate(list(plan.drawn_before(steps)))
-    rest = plan_epoch(parts, 0, 0, division, [Done(parts, division, steps)])
+    rest = plan_epoch(parts, 0, 0, layout, [DoneSegment(parts, layout, steps)])
     assert len(over) == sum(plan.step(step, 0).samples for step in range(steps))
     left = np.concatenate(list(rest.drawn_before(len(rest) - 1)))
     last = [row for micro in rest[len(rest) - 1].microbatches if micro.weight for row in micro.rows.tolist()]
     assert sorted([*over.tolist(), *left.tolist(), *last]) == np.flatnonzero(parts.bucket_of >= 0).tolist()
 
 
-@pytest.mark.parametrize("division", [Division(1), Division(4, 3), Division(3, 5, "dual_constraint")])
-def test_the_weighted_gradients_of_a_step_are_that_of_the_mean_over_its_samples(division: Division) -> None:
+@pytest.mark.parametrize("layout", [StepLayout(1), StepLayout(4, 3), StepLayout(3, 5, "dual_constraint")])
+def test_the_weighted_gradients_of_a_step_are_that_of_the_mean_over_its_samples(layout: StepLayout) -> None:
     parts = random_assignment(11, samples=400, buckets=6, most=7)
     gradients = np.random.default_rng(0).normal(size=(400, 16))  # of a linear model, one per sample
     epoch, samples = np.zeros(16), 0
-    for step in plan_epoch(parts, 0, 0, division):
+    for step in plan_epoch(parts, 0, 0, layout):
         summed = sum(micro.weight * gradients[micro.rows].mean(axis=0) for micro in step.microbatches)
         rows = np.concatenate([micro.rows for micro in step.microbatches if micro.weight])
         np.testing.assert_allclose(summed, gradients[rows].mean(axis=0), atol=1e-12)
@@ -243,7 +243,7 @@ def test_with_a_barrier_in_every_slot_all_ranks_have_as_many(
 ) -> None:
     parts = random_assignment(3, samples=500, buckets=5, most=6)
     counted = []
-    for step in plan_epoch(parts, 0, 0, Division(ranks, microbatches, policy, "slot", lookahead)):
+    for step in plan_epoch(parts, 0, 0, StepLayout(ranks, microbatches, policy, "slot", lookahead)):
         assert [(micro.rank, micro.slot) for micro in step.microbatches] == list(
             itertools.product(range(ranks), range(microbatches))
         )
@@ -257,7 +257,7 @@ def test_looking_ahead_makes_slots_even() -> None:
 
     def idle(lookahead: int, policy: Policy = "balanced") -> float:
         waited = []
-        plan = plan_epoch(parts, 0, 0, Division(8, 4, policy, "slot", lookahead))
+        plan = plan_epoch(parts, 0, 0, StepLayout(8, 4, policy, "slot", lookahead))
         for step in plan:
             cost = np.zeros((8, 4))
             for micro in step.microbatches:
@@ -270,7 +270,7 @@ def test_looking_ahead_makes_slots_even() -> None:
 
 def test_same_bucket_gives_all_ranks_one_bucket_in_a_slot() -> None:
     parts = random_assignment(3, samples=500, buckets=5, most=6)
-    plan = plan_epoch(parts, 0, 0, Division(4, 3, "same_bucket", "slot"))
+    plan = plan_epoch(parts, 0, 0, StepLayout(4, 3, "same_bucket", "slot"))
     one = [
         len({micro.bucket for micro in step.microbatches if micro.slot == slot}) == 1
         for step in plan
@@ -285,7 +285,7 @@ def test_what_is_drawn_several_times_is_trained_several_times() -> None:
     rows = np.random.default_rng(0).integers(0, 60, 200)
     draws = Draws(rows, np.arange(200), np.zeros(200, np.int64))
     drawn = []
-    for step in plan_epoch(parts, 0, 0, Division(2), draws=draws):
+    for step in plan_epoch(parts, 0, 0, StepLayout(2), draws=draws):
         for micro in step.microbatches:
             drawn += (
                 list(zip(micro.rows.tolist(), micro.passes.tolist(), strict=True)) if micro.weight else []
@@ -296,9 +296,9 @@ def test_what_is_drawn_several_times_is_trained_several_times() -> None:
 
 def test_after_a_change_of_buckets_the_rest_of_the_epoch_is_cut_anew() -> None:
     before, after = assignment([0, 1] * 60, (4, 2)), assignment([0, -1] * 60, (3, 1))
-    first = plan_epoch(before, 0, 0, Division(2))
+    first = plan_epoch(before, 0, 0, StepLayout(2))
     done = [row for step in itertools.islice(first, 5) for micro in step.microbatches for row in micro.rows]
-    rest = plan_epoch(after, 0, 0, Division(3), [Done(before, Division(2), 5)])
+    rest = plan_epoch(after, 0, 0, StepLayout(3), [DoneSegment(before, StepLayout(2), 5)])
     found = [row for step in rest for micro in step.microbatches if micro.weight for row in micro.rows]
     assert sorted(found) == sorted(set(range(0, 120, 2)) - set(done))
     assert max(len(micro.rows) for step in rest for micro in step.microbatches) == 3
@@ -309,19 +309,19 @@ def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once(
     interruptions = 0
     for seed in range(12):
         parts = random_assignment(seed, samples=600, buckets=5, most=4)
-        done: list[Done] = []
+        done: list[DoneSegment] = []
         counted: list[int] = []
         while True:
             regime: Regime = "slot" if generator.integers(2) else "step"
             ranks, microbatches, lookahead = generator.integers(1, (9, 4, 6)).tolist()
-            division = Division(ranks, microbatches, "balanced", regime, lookahead)
-            plan = plan_epoch(parts, seed, 1, division, done)
+            layout = StepLayout(ranks, microbatches, "balanced", regime, lookahead)
+            plan = plan_epoch(parts, seed, 1, layout, done)
             steps = int(generator.integers(1, max(2, len(plan) // 3)))
             for step in itertools.islice(plan, steps):
                 counted += [row for micro in step.microbatches if micro.weight for row in micro.rows.tolist()]
             if steps >= len(plan):
                 break
-            done.append(Done(parts, division, steps))
+            done.append(DoneSegment(parts, layout, steps))
             interruptions += 1
         assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
     assert interruptions > 100

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from curate.takedown.removal import remove
-from loader.buckets.buckets import assign
+from loader.buckets.assignment import assign
 from loader.dataset import (
     Removal,
     open_dataset,

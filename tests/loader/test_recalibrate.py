@@ -7,13 +7,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from loader.buckets.buckets import Budgets
+from loader.buckets.assignment import Budgets
 from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
 from loader.buckets.cost_fit import Timings
 from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from loader.paper.plan_metrics import idle
 from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import Division, place
+from loader.plan.policy import StepLayout, place
 
 CONFIG = RecalibrateConfig()
 WORKLOAD = WORKLOADS["koala-wide"]
@@ -44,7 +44,7 @@ class Cluster:
         for _ in range(steps):
             drawn = WORKLOAD.draw(sizes, 0, self.step, RANKS * 4)
             costs = seconds(planned, drawn.batch, drawn.length)
-            [(_, placement)] = place(Division(RANKS, 4), costs, drawn.batch, drawn.images > 0)
+            [(_, placement)] = place(StepLayout(RANKS, 4), costs, drawn.batch, drawn.images > 0)
             taken = seconds(true, drawn.batch, drawn.length) * self.speed[placement.rank]
             waited.append(idle(taken, placement))
             slow = self.generator.random(len(taken)) < self.stragglers

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from loader.dataset import Dataset, Sample
 from loader.errors import UsageError
 from loader.read.decode import decode
-from loader.read.share import Loaded, Share, divide
-from loader.stream.stream import VideoStream
+from loader.read.share import LoadedSample, Share, divide
+from loader.stream.video_stream import VideoStream
 from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
 from tests.loader.stream_clips import config, make_sample, write
 from tests.train.ranks import Ranks
@@ -122,7 +122,7 @@ def test_a_rank_that_is_gone_ends_the_others_within_seconds(told: dict[str, list
 
 def _as_if_whole(part: Any) -> Any:
     sizes = [3 * bucket.frames * bucket.height * bucket.width for bucket in part.planned.buckets]
-    loaded = [Loaded("", "", 0, size, [], []) for size in sizes]
+    loaded = [LoadedSample("", "", 0, size, [], []) for size in sizes]
     return part._replace(content=torch.zeros(sum(sizes), dtype=torch.uint8), loaded=loaded)
 
 

@@ -14,25 +14,25 @@ from loader.buckets.cost import PowerCost, seconds
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
-from loader.stream.claims import Claims
+from loader.stream.piece_queues import PieceQueues
 from loader.stream.shared_steps import SharedSteps
-from loader.stream.stream import VideoStream
-from loader.stream.tail import Tail, TailConfig, tail_of, victims
+from loader.stream.video_stream import VideoStream
+from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_step, victims
 from tests.loader.shared_steps_worker import BEFORE, run
 from tests.loader.stream_clips import SAMPLES, config
 from tests.train.ranks import Ranks
 
-DEFAULT = TailConfig()
+DEFAULT = WorkStealingConfig()
 
 
 def step_of(
     name: str, ranks: int, microbatches: int, fixed_s: float = 0.0
-) -> tuple[np.ndarray, np.ndarray, Tail]:
+) -> tuple[np.ndarray, np.ndarray, StepSplit]:
     workload = WORKLOADS[name]
     drawn = workload.draw(workload.batch_sizes(workload.budgets), 0, 0, ranks * microbatches)
     costs = seconds(PowerCost(), drawn.batch, drawn.length) + fixed_s
     counts = np.ones(len(costs), np.bool_)
-    return costs, drawn.batch, tail_of(costs, drawn.batch, counts, fixed_s, ranks, DEFAULT)
+    return costs, drawn.batch, split_step(costs, drawn.batch, counts, fixed_s, ranks, DEFAULT)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -61,7 +61,9 @@ def test_pieces_are_short_and_no_more_than_asked_for() -> None:
 
 
 def test_fillers_are_not_shared() -> None:
-    tail = tail_of(np.ones(12), np.full(12, 8), np.arange(12) < 6, 0.0, 2, TailConfig(share=0.5, piece=0.5))
+    tail = split_step(
+        np.ones(12), np.full(12, 8), np.arange(12) < 6, 0.0, 2, WorkStealingConfig(share=0.5, piece=0.5)
+    )
     assert tail.micro.max() < 6
 
 
@@ -83,7 +85,7 @@ def test_every_number_is_taken_once_by_ranks_that_are_apart_by_steps() -> None:
 
     def work(rank: int) -> None:
         generator = np.random.default_rng(rank)
-        claims = Claims(store, "pass", rank, [rank, (rank + 1) % ranks], "here")
+        claims = PieceQueues(store, "pass", rank, [rank, (rank + 1) % ranks], "here")
         for step in range(steps):
             begin, end = step * count, (step + 1) * count
             while (number := claims.take(rank, begin, end)) is not None:
@@ -104,11 +106,11 @@ def test_every_number_is_taken_once_by_ranks_that_are_apart_by_steps() -> None:
 
 def test_a_store_of_another_start_and_another_state_are_refused() -> None:
     store = dist.HashStore()
-    Claims(store, "pass", 0, [0, 1], "step 3")
+    PieceQueues(store, "pass", 0, [0, 1], "step 3")
     with pytest.raises(UsageError, match="pass of rank 0 already"):
-        Claims(store, "pass", 0, [0, 1], "step 3")
+        PieceQueues(store, "pass", 0, [0, 1], "step 3")
     with pytest.raises(UsageError, match=r"rank 1 begins pass pass with step 4.*with step 3"):
-        Claims(store, "pass", 1, [1, 0], "step 4")
+        PieceQueues(store, "pass", 1, [1, 0], "step 4")
 
 
 def test_what_cannot_be_shared_is_refused(dataset: Dataset) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from loader.base.arrays import Places
 from loader.dataset import Dataset, open_dataset
-from loader.plan.plan import group_draws, plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import group_draws, plan_epoch
+from loader.plan.policy import StepLayout
 from loader.plan.shuffle import Permuted, Shuffle
-from loader.read.fetch import Place, ranges
+from loader.read.fetch import ByteRange, coalesced
 from pipelines.cli import main
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config
 from tests.loader.test_plan import assignment
@@ -86,15 +86,15 @@ def gets_per_sample(run: int, samples: int = 4000, per_step: int = 8) -> float:
         parts,
         1,
         0,
-        Division(per_step),
+        StepLayout(per_step),
         shuffle=Shuffle(order="permuted", run=run),
         near_N=near if run > 1 else None,
     )
     requests = read = 0
     for step in plan:
         for micro in step.microbatches:
-            places = [Place(int(at[row] // 500), int(at[row] % 500) * 1000, 1000) for row in micro.rows]
-            requests += len(ranges(places))
+            places = [ByteRange(int(at[row] // 500), int(at[row] % 500) * 1000, 1000) for row in micro.rows]
+            requests += len(coalesced(places))
             read += len(places)
     assert read == samples
     return requests / read
@@ -108,16 +108,16 @@ def test_runs_save_requests() -> None:
 
 def test_a_plan_of_known_groups_is_the_same_and_holds_nothing_of_its_own() -> None:
     parts = assignment([0] * 50 + [-1] * 3 + [1] * 30, (4, 3))
-    plan = plan_epoch(parts, 5, 2, Division(4), shuffle=PERMUTED)
+    plan = plan_epoch(parts, 5, 2, StepLayout(4), shuffle=PERMUTED)
     groups = group_draws(parts, plan.draws)
-    again = plan_epoch(parts, 5, 2, Division(4), shuffle=PERMUTED, groups=groups)
+    again = plan_epoch(parts, 5, 2, StepLayout(4), shuffle=PERMUTED, groups=groups)
     assert isinstance(again.order, Permuted)
     assert again.order.members is groups.numbers
     rows = [[micro.rows.tolist() for micro in step.microbatches] for step in plan]
     assert rows == [[micro.rows.tolist() for micro in step.microbatches] for step in again]
     seen = [row for step in rows for micro in step for row in micro]
     assert sorted(seen) == [*range(50), *range(53, 83)]
-    other = plan_epoch(parts, 5, 3, Division(4), shuffle=PERMUTED, groups=groups)
+    other = plan_epoch(parts, 5, 3, StepLayout(4), shuffle=PERMUTED, groups=groups)
     assert rows != [[micro.rows.tolist() for micro in step.microbatches] for step in other]
 
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
-from loader.paper.simulate import PlannedStep, Simulated, planned_steps, simulate
+from loader.paper.simulate import PlannedStep, SimulatedPlan, planned_steps, simulate
 from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import POLICIES, Division, Policy, budgets_of, place
+from loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
 
 
-def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> Simulated:
+def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> SimulatedPlan:
     workload = WORKLOADS[name]
     sizes = workload.batch_sizes(budgets_of(policy, workload.budgets))
-    division = Division(ranks, microbatches, policy)
+    layout = StepLayout(ranks, microbatches, policy)
     return simulate(
         planned_steps(
-            lambda step: workload.draw(sizes, 0, step, division.per_step, division.run),
-            division,
+            lambda step: workload.draw(sizes, 0, step, layout.per_step, layout.run),
+            layout,
             PowerCost(),
             steps,
         )
@@ -76,7 +76,7 @@ def test_errors_of_the_cost_come_back_as_idle_time() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_microbatch_has_a_rank_and_a_slot_of_its_own(policy: Policy) -> None:
     costs = np.random.default_rng(0).lognormal(0, 1, 64)
-    [(_, placement)] = place(Division(16, 4, policy), costs, np.ones(64, np.int64), np.zeros(64, np.bool_))
+    [(_, placement)] = place(StepLayout(16, 4, policy), costs, np.ones(64, np.int64), np.zeros(64, np.bool_))
     assert len(set(zip(placement.rank.tolist(), placement.slot.tolist(), strict=True))) == 64
     for rank in range(16):
         slots = np.sort(placement.slot[placement.rank == rank])
@@ -88,7 +88,7 @@ def test_metrics_are_those_of_the_plan_that_is_written() -> None:
     sizes = workload.batch_sizes(workload.budgets)
     cost = LinearQuadraticCost(fixed_s=0.1, token_s=1e-5, square_s=1e-9)
     kept: list[PlannedStep] = []
-    steps = planned_steps(lambda step: workload.draw(sizes, 0, step, 64), Division(16, 4), cost, 3)
+    steps = planned_steps(lambda step: workload.draw(sizes, 0, step, 64), StepLayout(16, 4), cost, 3)
     metrics = simulate(steps, kept.append).metrics
     idle, token_cv = [], []
     for step in kept:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from loader.buckets.cost import PowerCost
-from loader.paper.simulate import Simulated, planned_steps, simulate
+from loader.paper.simulate import SimulatedPlan, planned_steps, simulate
 from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import Division, Policy, Regime
+from loader.plan.policy import Policy, Regime, StepLayout
 from loader.plan.slots import slotted
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]
@@ -44,13 +44,13 @@ def test_images_stay_in_their_steps() -> None:
 
 def planned(
     policy: Policy, ranks: int, regime: Regime = "slot", lookahead: int = 4, steps: int = 200
-) -> Simulated:
+) -> SimulatedPlan:
     workload = WORKLOADS["koala-wide"]
     sizes = workload.batch_sizes(workload.budgets)
     return simulate(
         planned_steps(
             lambda step: workload.draw(sizes, 0, step, ranks * 4),
-            Division(ranks, 4, policy, regime, lookahead),
+            StepLayout(ranks, 4, policy, regime, lookahead),
             PowerCost(),
             steps,
         )

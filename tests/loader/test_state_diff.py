@@ -7,9 +7,9 @@ import pytest
 
 from loader.buckets.cost import LinearQuadraticCost
 from loader.dataset import Dataset
-from loader.plan.position import Part, Position, Setting, StreamState, read_state, state_of
+from loader.plan.position import EpochSegment, Position, Setting, StreamState, read_state, state_of
 from loader.stream.state_diff import Relation, diff_states
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
 STEP = Setting(policy="balanced", regime="step", lookahead=4)
@@ -17,52 +17,94 @@ SLOT = STEP.model_copy(update={"regime": "slot"})
 COSTLY = STEP.model_copy(update={"cost": LinearQuadraticCost(token_s=1, square_s=0)})
 
 
-def state(*parts: Part, epoch: int = 0, step: int | None = None, **changes: Any) -> StreamState:
+def state(*parts: EpochSegment, epoch: int = 0, step: int | None = None, **changes: Any) -> StreamState:
     done = sum(part.steps for part in parts) if step is None else step
     fixed = {"dataset": "d", "config": "c", "seed": 1, **changes}
     return read_state(state_of(Position(done, epoch, parts), **fixed))
 
 
 CASES: list[tuple[str, StreamState, StreamState, Relation, int]] = [
-    ("equal", state(Part(STEP, 2, 2, 5)), state(Part(STEP, 2, 2, 5)), "same", 0),
-    ("other ranks, the same product", state(Part(STEP, 4, 1, 5)), state(Part(STEP, 2, 2, 5)), "same", 0),
-    ("later", state(Part(STEP, 2, 2, 9)), state(Part(STEP, 4, 1, 5)), "ahead", 4),
-    ("earlier", state(Part(STEP, 2, 2, 0)), state(Part(STEP, 2, 2, 5)), "behind", -5),
-    ("an epoch later", state(Part(STEP, 2, 2, 1), epoch=1, step=8), state(Part(STEP, 2, 2, 5)), "ahead", 3),
+    ("equal", state(EpochSegment(STEP, 2, 2, 5)), state(EpochSegment(STEP, 2, 2, 5)), "same", 0),
+    (
+        "other ranks, the same product",
+        state(EpochSegment(STEP, 4, 1, 5)),
+        state(EpochSegment(STEP, 2, 2, 5)),
+        "same",
+        0,
+    ),
+    ("later", state(EpochSegment(STEP, 2, 2, 9)), state(EpochSegment(STEP, 4, 1, 5)), "ahead", 4),
+    ("earlier", state(EpochSegment(STEP, 2, 2, 0)), state(EpochSegment(STEP, 2, 2, 5)), "behind", -5),
+    (
+        "an epoch later",
+        state(EpochSegment(STEP, 2, 2, 1), epoch=1, step=8),
+        state(EpochSegment(STEP, 2, 2, 5)),
+        "ahead",
+        3,
+    ),
     (
         "other ranks since",
-        state(Part(STEP, 2, 2, 5), Part(STEP, 3, 1, 2)),
-        state(Part(STEP, 2, 2, 4)),
+        state(EpochSegment(STEP, 2, 2, 5), EpochSegment(STEP, 3, 1, 2)),
+        state(EpochSegment(STEP, 2, 2, 4)),
         "changed_since",
         3,
     ),
     (
         "after the same change",
-        state(Part(STEP, 2, 2, 5), Part(STEP, 3, 1, 2)),
-        state(Part(STEP, 2, 2, 5), Part(STEP, 3, 1, 1)),
+        state(EpochSegment(STEP, 2, 2, 5), EpochSegment(STEP, 3, 1, 2)),
+        state(EpochSegment(STEP, 2, 2, 5), EpochSegment(STEP, 3, 1, 1)),
         "ahead",
         1,
     ),
-    ("changed before any step", state(Part(STEP, 2, 2, 0)), state(Part(STEP, 3, 1, 5)), "changed_before", -5),
-    ("another cost from the start", state(Part(STEP, 2, 2, 2)), state(Part(COSTLY, 2, 2, 2)), "forked", 0),
+    (
+        "changed before any step",
+        state(EpochSegment(STEP, 2, 2, 0)),
+        state(EpochSegment(STEP, 3, 1, 5)),
+        "changed_before",
+        -5,
+    ),
+    (
+        "another cost from the start",
+        state(EpochSegment(STEP, 2, 2, 2)),
+        state(EpochSegment(COSTLY, 2, 2, 2)),
+        "forked",
+        0,
+    ),
     (
         "changed at another step",
-        state(Part(STEP, 2, 2, 5), Part(STEP, 3, 1, 2)),
-        state(Part(STEP, 2, 2, 6)),
+        state(EpochSegment(STEP, 2, 2, 5), EpochSegment(STEP, 3, 1, 2)),
+        state(EpochSegment(STEP, 2, 2, 6)),
         "forked",
         1,
     ),
     (
         "the next epoch made otherwise",
-        state(Part(STEP, 2, 2, 3)),
-        state(Part(STEP, 3, 2, 1), epoch=1, step=9),
+        state(EpochSegment(STEP, 2, 2, 3)),
+        state(EpochSegment(STEP, 3, 2, 1), epoch=1, step=9),
         "changed_before",
         -6,
     ),
-    ("two ways to begin", state(Part(STEP, 2, 2, 0)), state(Part(STEP, 3, 1, 0)), "forked", 0),
-    ("another regime", state(Part(STEP, 2, 2, 3)), state(Part(SLOT, 2, 2, 3)), "forked", 0),
-    ("another seed", state(Part(STEP, 2, 2, 3)), state(Part(STEP, 2, 2, 3), seed=2), "incompatible", 0),
-    ("other data", state(Part(STEP, 2, 2, 3)), state(Part(STEP, 2, 2, 4), dataset="e"), "incompatible", -1),
+    (
+        "two ways to begin",
+        state(EpochSegment(STEP, 2, 2, 0)),
+        state(EpochSegment(STEP, 3, 1, 0)),
+        "forked",
+        0,
+    ),
+    ("another regime", state(EpochSegment(STEP, 2, 2, 3)), state(EpochSegment(SLOT, 2, 2, 3)), "forked", 0),
+    (
+        "another seed",
+        state(EpochSegment(STEP, 2, 2, 3)),
+        state(EpochSegment(STEP, 2, 2, 3), seed=2),
+        "incompatible",
+        0,
+    ),
+    (
+        "other data",
+        state(EpochSegment(STEP, 2, 2, 3)),
+        state(EpochSegment(STEP, 2, 2, 4), dataset="e"),
+        "incompatible",
+        -1,
+    ),
 ]
 MIRRORED: dict[Relation, Relation] = {
     "ahead": "behind",
@@ -84,8 +126,15 @@ def test_relations(one: StreamState, other: StreamState, relation: Relation, ste
 
 
 def test_fields_that_differ_are_named_with_what_they_mean() -> None:
-    one = state(Part(STEP, 4, 1, 5), Part(STEP, 3, 1, 2))
-    other = state(Part(STEP, 2, 2, 5), Part(COSTLY, 3, 1, 6), Part(SLOT, 3, 1, 1), epoch=0, step=20, seed=2)
+    one = state(EpochSegment(STEP, 4, 1, 5), EpochSegment(STEP, 3, 1, 2))
+    other = state(
+        EpochSegment(STEP, 2, 2, 5),
+        EpochSegment(COSTLY, 3, 1, 6),
+        EpochSegment(SLOT, 3, 1, 1),
+        epoch=0,
+        step=20,
+        seed=2,
+    )
     found = {different.field: different for different in diff_states(one, other).differences}
     assert set(found) == {
         "seed",

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.buckets.buckets import BucketConfig, assign
+from loader.buckets.assignment import BucketConfig, assign
 from loader.buckets.stats import DatasetStats, dataset_stats
 from loader.buckets.tokens import Compression
 from loader.dataset.plan_index import PlanIndex
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(
@@ -60,7 +60,7 @@ def test_each_bucket_is_described_as_the_plan_runs_it(index: PlanIndex) -> None:
     stats = stats_of(index)
     assignment = assign(index, CONFIG)
     microbatches: dict[tuple[int, int, int], list[int]] = {}
-    for step in plan_epoch(assignment, seed=0, epoch=0, division=Division(1)):
+    for step in plan_epoch(assignment, seed=0, epoch=0, layout=StepLayout(1)):
         [micro] = step.microbatches
         bucket = assignment.buckets[micro.bucket]
         microbatches.setdefault((bucket.frames, bucket.height, bucket.width), []).append(len(micro.rows))

@@ -10,14 +10,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.buckets.frame_sampling import FrameSampling
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import RunError, UsageError
-from loader.plan.plan import plan_epoch
-from loader.plan.policy import Division
+from loader.plan.epoch_plan import plan_epoch
+from loader.plan.policy import StepLayout
 from loader.storage import open_storage
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SAMPLES, SHAPELESS, config, digest, keys, make_sample, write
 from tests.media import read_number
 
@@ -139,7 +139,7 @@ def test_a_clip_that_cannot_be_decoded_is_named_after_all_before_it(
     ):
         seen.extend(stream)
     row = dataset.index.column("key").to_pylist().index("notaclip")
-    plan = plan_epoch(stream.assignment, seed=3, epoch=0, division=Division(1))
+    plan = plan_epoch(stream.assignment, seed=3, epoch=0, layout=StepLayout(1))
     [broken] = [position for position, step in enumerate(plan) if row in step.microbatches[0].rows]
     assert [micro.step for micro in seen] == list(range(broken))
 

@@ -11,7 +11,7 @@ from loader.batch import Microbatch
 from loader.blend import Blend, open_blend
 from loader.dataset import Dataset, Sample
 from loader.errors import UsageError
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import SAMPLES, SHAPELESS, config, digest, write
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from loader.batch import Microbatch
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.read.decode import decode
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config, write
 
 

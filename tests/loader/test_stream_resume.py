@@ -9,10 +9,18 @@ from loader.batch import Microbatch
 from loader.buckets.cost import LinearQuadraticCost
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
-from loader.plan.position import MAX_PARTS, MAX_SETTINGS, Part, Position, Setting, read_state, state_of
+from loader.plan.position import (
+    MAX_PARTS,
+    MAX_SETTINGS,
+    EpochSegment,
+    Position,
+    Setting,
+    read_state,
+    state_of,
+)
 from loader.plan.shuffle import Shuffle
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
 from tests.train.ranks import Ranks
 
@@ -203,7 +211,7 @@ def test_a_state_stays_small_however_often_an_epoch_changes(dataset: Dataset) ->
     accepted = 0
     for number in range(60):
         accepted += stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        stream._standing.move(stream._position.after_step())
+        stream._tracker.move(stream._position.after_step())
     assert 0 < accepted < 60
     assert len(json.dumps(stream.state_dict())) <= 4096
 
@@ -216,7 +224,7 @@ def test_an_epoch_changed_too_often_is_refused_when_it_resumes_not_when_it_is_sa
         if state is not None:
             stream.load_state_dict(state)
         stream.recalibrate(LinearQuadraticCost(token_s=1.0 + number / 7, square_s=1e-9 / 7))
-        stream._standing.move(stream._position.after_step())
+        stream._tracker.move(stream._position.after_step())
         state = stream.state_dict()
     with pytest.raises(UsageError, match="until it ends, use the ranks"):
         VideoStream(dataset, config(buckets=one_by_one, regime="slot")).load_state_dict(state)
@@ -227,7 +235,8 @@ def test_a_state_of_the_most_parts_stays_small(dataset: Dataset) -> None:
     costs = [LinearQuadraticCost(token_s=number + 1 / 7, square_s=1e-9 / 7) for number in range(MAX_SETTINGS)]
     settings = [Setting(policy="dual_constraint", regime="slot", lookahead=1024, cost=cost) for cost in costs]
     parts = [
-        Part(settings[number % MAX_SETTINGS], 1000 + number, 8, 1000 + number) for number in range(MAX_PARTS)
+        EpochSegment(settings[number % MAX_SETTINGS], 1000 + number, 8, 1000 + number)
+        for number in range(MAX_PARTS)
     ]
     fingerprint = "ab" * 32
     state = state_of(Position(2**40, 2**20, tuple(parts)), fingerprint, fingerprint, 2**64 - 1)

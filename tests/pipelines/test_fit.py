@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from pipelines.cli import main
 
 

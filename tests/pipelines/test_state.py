@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from loader.dataset import Dataset, open_dataset
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
 from tests.loader.stream_clips import SAMPLES, SHAPES, config, make_sample, write
 from tests.media import write_video

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.plan.position import Position
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.dataset import Sample
 from loader.read.stream_config import StreamConfig
 from pipelines.commands.train import train

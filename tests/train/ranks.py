@@ -23,7 +23,7 @@ from typing import Any, Self
 
 PRELOADED = (
     "train.loop.trainer",
-    "loader.stream.stream",
+    "loader.stream.video_stream",
     "train.cascade.training.cascades",
     "torch._dynamo",
     "torch.distributed.fsdp",

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.batch import Microbatch, Pack
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import relative_errors

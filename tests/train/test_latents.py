@@ -12,7 +12,7 @@ from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, verify
 from loader.dataset.latents import LATENT
 from loader.errors import RunError, UsageError
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
 from pipelines.configuration.train_config import HeldOutConfig
 from tests.train.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips

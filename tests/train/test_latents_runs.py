@@ -13,7 +13,7 @@ from loader.dataset import open_dataset, verify
 from loader.dataset.latents import LATENT
 from loader.errors import UsageError
 from loader.storage import StorageConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
 from tests.train.clips import tiny_config

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_mask
 
 from loader.batch import Microbatch, Pack
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config

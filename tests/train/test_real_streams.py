@@ -10,10 +10,10 @@ import pytest
 from torch.distributed.distributed_c10d import get_pg_count
 
 from loader.batch import Batch
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset, open_dataset
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from pipelines.commands.train import train
 from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write

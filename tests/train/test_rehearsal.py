@@ -8,7 +8,7 @@ import torch
 import yaml
 from torch.profiler import ProfilerActivity, profile
 
-from loader.buckets.buckets import Bucket, BucketConfig
+from loader.buckets.assignment import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
 from tests.bench.docs_commands import TRAIN

@@ -4,7 +4,7 @@ import pytest
 import torch
 import yaml
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.measured_shapes import read_measured
 from pipelines.cli import main
 from tests.train.clips import tiny_config

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, clip, tiny_config
 from train.distributed.world import World

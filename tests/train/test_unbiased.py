@@ -22,10 +22,10 @@ import pytest
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import Assignment, Bucket, Budgets, batch_size
+from loader.buckets.assignment import Assignment, Bucket, Budgets, batch_size
 from loader.buckets.cost import PowerCost
-from loader.plan.plan import PlannedMicrobatch, StepPlan, plan_epoch
-from loader.plan.policy import Division, budgets_of
+from loader.plan.epoch_plan import PlannedMicrobatch, StepPlan, plan_epoch
+from loader.plan.policy import StepLayout, budgets_of
 from loader.plan.position import Position
 from tests.train.clips import clip, tiny_config
 from train.config.model import DiTConfig
@@ -46,19 +46,19 @@ N = len(BUCKET_OF)
 MIXED = Budgets(memory_tokens=64, compute_budget=30.0**2)  # B is 16, 8, 5, 1 and 1
 ALONE = Budgets(memory_tokens=64, max_batch=1)
 
-DIVISIONS = {
-    "balanced": Division(3, 2, "balanced"),
-    "dual_constraint": Division(6, 1, "dual_constraint"),
-    "equal_token": Division(4, 1, "equal_token"),
-    "same_bucket": Division(3, 2, "same_bucket", "slot"),
-    "slots": Division(3, 2, "balanced", "slot", lookahead=3),
+LAYOUTS = {
+    "balanced": StepLayout(3, 2, "balanced"),
+    "dual_constraint": StepLayout(6, 1, "dual_constraint"),
+    "equal_token": StepLayout(4, 1, "equal_token"),
+    "same_bucket": StepLayout(3, 2, "same_bucket", "slot"),
+    "slots": StepLayout(3, 2, "balanced", "slot", lookahead=3),
 }
 EPOCHS = 500
 DIRECTIONS = 8
 
 
-def assignment(division: Division, budgets: Budgets = MIXED) -> Assignment:
-    budgets = budgets_of(division.policy, budgets)
+def assignment(layout: StepLayout, budgets: Budgets = MIXED) -> Assignment:
+    budgets = budgets_of(layout.policy, budgets)
     lengths = tuple(b.frames * b.height * b.width // 16 for b in BUCKETS)
     return Assignment(
         buckets=BUCKETS,
@@ -155,18 +155,18 @@ def alone(row: int) -> StepPlan:
 
 
 @pytest.mark.parametrize(
-    ("division", "budgets"),
-    [*((division, MIXED) for division in DIVISIONS.values()), (Division(7), ALONE)],
-    ids=[*DIVISIONS, "fillers"],
+    ("layout", "budgets"),
+    [*((layout, MIXED) for layout in LAYOUTS.values()), (StepLayout(7), ALONE)],
+    ids=[*LAYOUTS, "fillers"],
 )
 def test_an_epoch_sums_to_the_gradient_of_the_dataset(
-    gradients: Gradients, division: Division, budgets: Budgets
+    gradients: Gradients, layout: StepLayout, budgets: Budgets
 ) -> None:
     def off(found: np.ndarray, wanted: np.ndarray) -> float:
         return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
     epoch_P, mixed_steps = np.zeros(gradients.whole.shape[1]), 0
-    for step in plan_epoch(assignment(division, budgets), 0, 0, division):
+    for step in plan_epoch(assignment(layout, budgets), 0, 0, layout):
         found_P = gradients.model.gradient(step)
         rows = np.concatenate([micro.rows for micro in step.microbatches if micro.weight])
         assert off(found_P, gradients.whole[rows].mean(axis=0)) < 1e-9
@@ -193,15 +193,15 @@ def standard_errors(found_ED: np.ndarray, truth_D: np.ndarray) -> float:
     return float((np.abs(found_ED.mean(axis=0) - truth_D) / error_D).max())
 
 
-@pytest.mark.parametrize("division", DIVISIONS.values(), ids=DIVISIONS)
-def test_a_step_expects_the_gradient_of_uniform_sampling(gradients: Gradients, division: Division) -> None:
-    along_ND, parts, pick = gradients.along, assignment(division), np.random.default_rng(1)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_step_expects_the_gradient_of_uniform_sampling(gradients: Gradients, layout: StepLayout) -> None:
+    along_ND, parts, pick = gradients.along, assignment(layout), np.random.default_rng(1)
     constant, naive = [], []
     for epoch in range(EPOCHS):
-        plan = plan_epoch(parts, 0, epoch, division)
-        step = plan[0 if division.regime == "step" else int(pick.integers(len(plan)))]
+        plan = plan_epoch(parts, 0, epoch, layout)
+        step = plan[0 if layout.regime == "step" else int(pick.integers(len(plan)))]
         constant.append(step.samples / (N / len(plan)) * own_mean(step, along_ND))
-        naive.append(unweighted(step, division.ranks, along_ND))
+        naive.append(unweighted(step, layout.ranks, along_ND))
     constant_off, naive_off = (
         standard_errors(np.array(found), along_ND.mean(axis=0)) for found in (constant, naive)
     )
@@ -213,10 +213,8 @@ def test_the_bias_of_a_steps_own_mean_falls_with_its_microbatches(gradients: Gra
     along_ND = gradients.along
 
     def off(ranks: int) -> tuple[float, float]:
-        division = Division(ranks, 1, "dual_constraint")
-        steps = [
-            step for epoch in range(100) for step in plan_epoch(assignment(division), 0, epoch, division)
-        ]
+        layout = StepLayout(ranks, 1, "dual_constraint")
+        steps = [step for epoch in range(100) for step in plan_epoch(assignment(layout), 0, epoch, layout)]
         own_TD = np.array([own_mean(step, along_ND) for step in steps])
         naive_TD = np.array([unweighted(step, ranks, along_ND) for step in steps])
         own, naive = (

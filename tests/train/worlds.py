@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from loader.batch import Batch
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.cost import PowerCost
 from loader.buckets.recalibrate import RecalibrateConfig
 from loader.dataset import open_dataset
 from loader.read.stream_config import StreamConfig
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.train.clips import ClipStream, tiny_config
 from train.config.log import ProfileConfig
 from train.distributed.world import join

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from loader.errors import RunError
 from loader.storage import Storage, leased
-from loader.storage.leases.fenced import Fence, Fenced
+from loader.storage.leases.fenced import Fence, FencedStorage
 from loader.storage.leases.file_lease import NoLocksError
 from train.distributed.world import World
 
@@ -40,7 +40,7 @@ def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[lis
         if refused:
             raise RunError(refused)
         fences = zip(places, told.split(), strict=True)
-        yield [place if name == _NONE else Fenced(place, Fence(place, name)) for place, name in fences]
+        yield [place if name == _NONE else FencedStorage(place, Fence(place, name)) for place, name in fences]
 
 
 _NONE = "-"
@@ -53,5 +53,5 @@ def _taken(stack: ExitStack, place: Storage, command: str) -> str:
     except NoLocksError as error:  # scratch file systems often lack locks, and training does not need them
         _log.warning("%s", error)
         return _NONE
-    assert isinstance(held, Fenced)
+    assert isinstance(held, FencedStorage)
     return held.fence.holder_id

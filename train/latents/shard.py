@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.prefetch import ahead
+from loader.base.prefetch import prefetched
 from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
-from loader.dataset.clip import Clip, clip_of
+from loader.dataset.clip import TrainingSample, training_sample
 from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
 from loader.dataset.schema import PLACEMENT
@@ -33,7 +33,7 @@ class _Prepared(NamedTuple):
     """A sample with its pixels, or with an error."""
 
     planned: PlannedSample
-    clip: Clip | None
+    clip: TrainingSample | None
     views: list[NDArray[np.uint8]]
     fault: str
 
@@ -63,7 +63,7 @@ class ShardWriter:
         failed: list[Failed] = []
 
         def samples() -> Iterator[Sample]:
-            for prepared in ahead(self._prepared(plan.samples), 1):
+            for prepared in prefetched(self._prepared(plan.samples), 1):
                 key = prepared.planned.row["key"]
                 try:
                     yield _encoded(prepared, encoders)
@@ -93,14 +93,14 @@ class ShardWriter:
         except FileNotFoundError as error:
             raise RunError(f"{self.source.uri(row['shard'])} is missing; run `reelweave verify`") from error
 
-    def _clip(self, row: Row, region: bytes) -> Clip:
+    def _clip(self, row: Row, region: bytes) -> TrainingSample:
         if sha256(region) != row["sample_sha256"]:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        return clip_of(region, self.foreign)._replace(
+        return training_sample(region, self.foreign)._replace(
             key=row["key"]
         )  # foreign keys may be qualified by their tar
 
-    def _pixels(self, planned: PlannedSample, clip: Clip, view: int) -> NDArray[np.uint8]:
+    def _pixels(self, planned: PlannedSample, clip: TrainingSample, view: int) -> NDArray[np.uint8]:
         """Return the pixels that training uses of a clip in its pass ``view``, uint8 [3, T, H, W]."""
         assert planned.bucket is not None
         row, (frames, height, width) = planned.row, planned.bucket

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from loader.batch import Microbatch, Pack
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from train.distributed.world import World
 from train.objectives.level import quantile
 from train.step.losses import Losses

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from loader.batch import Microbatch
-from loader.buckets.buckets import Bucket, BucketConfig, bucket_length, buckets_of
+from loader.buckets.assignment import Bucket, BucketConfig, bucket_length, buckets_of
 from loader.errors import RunError
 from loader.plan.position import Position
 from train.config.run import TrainConfig

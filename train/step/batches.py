@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from loader.batch import Coming, Microbatch, Pack
+from loader.batch import Microbatch, Pack, UpcomingMicrobatch
 from loader.buckets.cost import Cost
 from loader.errors import RunError
 from train.measure.timings import StepClock
 
 
 class Stream(Protocol):
-    """Where a rank's microbatches come from, one or more per optimizer step (`loader.stream.stream.VideoStream`)."""
+    """Iterable of a rank's microbatches (`loader.stream.video_stream.VideoStream`)."""
 
     def __iter__(self) -> Iterator[Microbatch | Pack]:
         """Goes on from the state."""
@@ -33,7 +33,7 @@ class Stream(Protocol):
 class Foreseeing(Protocol):
     """A stream that knows what comes."""
 
-    def coming(self) -> list[Coming] | None:
+    def upcoming(self) -> list[UpcomingMicrobatch] | None:
         """What all ranks are about to read in the next step, rank after rank, the same on every rank; None: unknown."""
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.checks.verify_shards import MAX_PROBLEMS, check_shards, leads_out
-from loader.dataset.history import SHAPE, History
+from loader.dataset.history import SHAPE, RevisionHistory
 from loader.dataset.listed import read_listed
 from loader.dataset.manifest import Manifest, history_path, plan_path, read_manifest, table_path
 from loader.dataset.plan_index import PlanIndex, add_crc32, disagreements, from_arrow, impossible
@@ -99,7 +99,7 @@ class _Files:
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     plan_index: PlanIndex | None = None
-    history: History | None = None
+    history: RevisionHistory | None = None
 
 
 def _read_files(
@@ -123,7 +123,7 @@ def _read_files(
             elif path == plan_path(manifest.revision):
                 found.plan_index = from_arrow(data, path, manifest.totals.samples)
             elif path == history_path(manifest.revision):
-                found.history = History.from_arrow(data, path)
+                found.history = RevisionHistory.from_arrow(data, path)
         except RunError as error:
             result.problems.append(str(error))
     return found

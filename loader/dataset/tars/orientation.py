@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _MATRIX = struct.Struct("=9i")
 
 
-class Turn(NamedTuple):
+class Orientation(NamedTuple):
     """Steps from the stored picture to the shown one, in this order.
 
     Attributes:
@@ -28,11 +28,16 @@ class Turn(NamedTuple):
         return shown[:: -1 if self.flipped else 1, :: -1 if self.mirrored else 1]
 
 
-_QUARTERS = (Turn(), Turn(True, True, False), Turn(False, True, True), Turn(True, False, True))
+_QUARTERS = (
+    Orientation(),
+    Orientation(True, True, False),
+    Orientation(False, True, True),
+    Orientation(True, False, True),
+)
 """By how many quarters a viewer turns the picture clockwise."""
 
 
-def turn_of(frame: "VideoFrame") -> Turn:
+def orientation_of(frame: "VideoFrame") -> Orientation:
     """The turn that the display matrix of a decoded frame asks for, to the nearest quarter."""
     from av.sidedata.sidedata import Type
 
@@ -42,9 +47,9 @@ def turn_of(frame: "VideoFrame") -> Turn:
         return _QUARTERS[round(-frame.rotation / 90) % 4]
     matrix = found.get(Type.DISPLAYMATRIX)
     if matrix is None:
-        return Turn()
+        return Orientation()
     # Shown x is a * x + c * y, shown y is b * x + d * y.
     a, b, _, c, d, *_ = _MATRIX.unpack(bytes(matrix)[: _MATRIX.size])
     if abs(b) + abs(c) > abs(a) + abs(d):
-        return Turn(True, c < 0, b < 0)
-    return Turn(False, a < 0, d < 0)
+        return Orientation(True, c < 0, b < 0)
+    return Orientation(False, a < 0, d < 0)

@@ -52,7 +52,7 @@ class Fence:
 
 
 @dataclass(frozen=True)
-class Fenced:
+class FencedStorage:
     """A storage whose writes go through a fence; see `Storage` for the methods."""
 
     inner: Storage
@@ -116,4 +116,4 @@ class Fenced:
 
 def unfenced(storage: Storage) -> Storage:
     """Return the place itself, to read from."""
-    return storage.inner if isinstance(storage, Fenced) else storage
+    return storage.inner if isinstance(storage, FencedStorage) else storage

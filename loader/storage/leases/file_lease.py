@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loader.errors import RunError
-from loader.storage.leases.holder import Holder, held, read_holder
+from loader.storage.leases.holder import LeaseHolder, held, read_holder
 from loader.storage.local import LocalStorage, make_folder
 from loader.storage.locks import NO_LOCKS, lock, unlock
 from loader.storage.names import LEASE
@@ -33,7 +33,7 @@ class FileLease:
     """
 
     storage: LocalStorage
-    holder: Holder
+    holder: LeaseHolder
     _handle: int | None = field(default=None, init=False)
     _made: list[Path] = field(default_factory=list, init=False)
 

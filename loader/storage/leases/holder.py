@@ -19,7 +19,7 @@ _MAX_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Holder:
+class LeaseHolder:
     """The process that writes to an output.
 
     Attributes:
@@ -100,15 +100,15 @@ class Holder:
         return f"{self.user} on {self.host} (process {self.pid}, {self.command}, since {self.since})"
 
 
-def read_holder(storage: Storage) -> Holder | None:
+def read_holder(storage: Storage) -> LeaseHolder | None:
     """Return the holder that the lease of a place names; None where there is no lease, or a damaged one."""
     try:
-        return Holder.from_bytes(storage.read(LEASE, 0, MAX_BYTES))
+        return LeaseHolder.from_bytes(storage.read(LEASE, 0, MAX_BYTES))
     except FileNotFoundError:
         return None
 
 
-def held(root: str, holder: Holder | None) -> RunError:
+def held(root: str, holder: LeaseHolder | None) -> RunError:
     """Return what whoever comes too late is told."""
     who = "another process, which did not say who it is" if holder is None else str(holder)
     return RunError(
@@ -118,7 +118,7 @@ def held(root: str, holder: Holder | None) -> RunError:
 
 
 _NUMBERS: dict[str, type] = {"pid": int, "lasts_s": float, "beat": int}
-_FIELDS = {field.name: _NUMBERS.get(field.name, str) for field in fields(Holder)}
+_FIELDS = {field.name: _NUMBERS.get(field.name, str) for field in fields(LeaseHolder)}
 
 
 def _shown(text: str) -> str:

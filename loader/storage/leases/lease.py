@@ -10,9 +10,9 @@ from typing import Protocol
 
 from loader.storage.base import Storage
 from loader.storage.config import StorageConfig
-from loader.storage.leases.fenced import Fence, Fenced, unfenced
+from loader.storage.leases.fenced import Fence, FencedStorage, unfenced
 from loader.storage.leases.file_lease import FileLease
-from loader.storage.leases.holder import Holder
+from loader.storage.leases.holder import LeaseHolder
 from loader.storage.leases.timed_lease import TimedLease
 from loader.storage.local import LocalStorage
 
@@ -45,16 +45,16 @@ def leased(storage: Storage, command: str) -> Iterator[Storage]:
     Raises:
         RunError: somebody else holds it, which the message names; or it was lost in the meantime.
     """
-    storage, holder = unfenced(storage), Holder.here(command)
+    storage, holder = unfenced(storage), LeaseHolder.here(command)
     lease = _lease(storage, holder)
     lease.acquire()
     try:
-        yield Fenced(storage, Fence(storage, holder.id))
+        yield FencedStorage(storage, Fence(storage, holder.id))
     finally:
         lease.release()
 
 
-def _lease(storage: Storage, holder: Holder) -> Lease:
+def _lease(storage: Storage, holder: LeaseHolder) -> Lease:
     if isinstance(storage, LocalStorage):
         return FileLease(storage, holder)
     from loader.storage.s3 import S3Storage

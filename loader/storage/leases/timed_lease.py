@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from loader.errors import RunError
 from loader.storage.base import Storage
-from loader.storage.leases.holder import MAX_BYTES, Holder, held
+from loader.storage.leases.holder import MAX_BYTES, LeaseHolder, held
 from loader.storage.names import LEASE
 
 _BEATS = 4  # renewals in that time
@@ -40,7 +40,7 @@ class TimedLease:
     """
 
     storage: Storage
-    holder: Holder
+    holder: LeaseHolder
     lasts_s: float
     clock: Callable[[], float] = elapsed_s
     _version: str = field(default="", init=False)
@@ -113,17 +113,17 @@ class TimedLease:
             self.holder, began
         )
 
-    def _look(self) -> tuple[Holder | None, str] | None:
+    def _look(self) -> tuple[LeaseHolder | None, str] | None:
         """Who holds the lease, and its version; None when it is free."""
         info = self.storage.stat(LEASE)
         if info is None:
             return None
         try:
-            return Holder.from_bytes(self.storage.read(LEASE, 0, MAX_BYTES)), info.version
+            return LeaseHolder.from_bytes(self.storage.read(LEASE, 0, MAX_BYTES)), info.version
         except FileNotFoundError:
             return None
 
-    def _noted(self, holder: Holder, began: float) -> bool:
+    def _noted(self, holder: LeaseHolder, began: float) -> bool:
         """Remember the version that was just written; False where it was taken over before it could be asked."""
         info = self.storage.stat(LEASE)
         # What is still there after the version was asked was there then.
@@ -162,7 +162,7 @@ class TimedLease:
                 _log.warning("the lease of %s was not renewed: %s", self.storage.root, error)
 
 
-def _waiting(root: str, holder: Holder | None, lasts_s: float) -> str:
+def _waiting(root: str, holder: LeaseHolder | None, lasts_s: float) -> str:
     who = "a process that did not say who it is" if holder is None else str(holder)
     return (
         f"{root} was last written to by {who}; waiting up to {lasts_s:.0f} s to see whether that still runs"

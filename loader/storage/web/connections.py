@@ -18,7 +18,7 @@ from urllib3.util.connection import create_connection
 
 from loader.storage.addresses import is_public
 from loader.storage.config import StorageConfig
-from loader.storage.patience import Limits, PatientConnection
+from loader.storage.timeouts import RequestLimits, TimedConnection
 
 _MOST_ADDRESSES = 16
 """Addresses of one host that are tried."""
@@ -37,7 +37,7 @@ class NotPublicError(HTTPError):
         self.host, self.address = host, address
 
 
-class _Connection(PatientConnection):
+class _Connection(TimedConnection):
     """Connects to addresses that were looked up and judged here, so that no second look-up gives others."""
 
     only_public = False
@@ -100,7 +100,7 @@ def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int)
         if proxy
         else urllib3.PoolManager(num_pools=32, maxsize=64, timeout=timeout)
     )
-    limits = Limits.of(config)
+    limits = RequestLimits.of(config)
     manager.pool_classes_by_scheme = {
         # The address of a proxy is the environment's, and may be private.
         "http": _pool_class(urllib3.HTTPConnectionPool, _Connection, limits, only_public and not proxy),
@@ -110,7 +110,10 @@ def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int)
 
 
 def _pool_class(
-    pool: type[urllib3.HTTPConnectionPool], connection: type[_Connection], limits: Limits, only_public: bool
+    pool: type[urllib3.HTTPConnectionPool],
+    connection: type[_Connection],
+    limits: RequestLimits,
+    only_public: bool,
 ) -> type[urllib3.HTTPConnectionPool]:
     own = type(connection.__name__, (connection,), {"limits": limits, "only_public": only_public})
     return type(pool.__name__, (pool,), {"ConnectionCls": own})

@@ -15,7 +15,7 @@ from urllib3.util import make_headers
 from loader.errors import ObjectError, UsageError
 from loader.storage.config import StorageConfig
 from loader.storage.names import redacted
-from loader.storage.reach import inner_address, only_public, refusal
+from loader.storage.permissions import inner_address, only_public, refusal
 from loader.storage.retry import StatusError
 from loader.storage.web.connections import NotPublicError, pools
 
@@ -33,13 +33,13 @@ class SilentError(WebError):
 
 
 @dataclass(frozen=True)
-class Named:
+class WebName:
     """An object of the web before any redirect.
 
     Attributes:
         name: of it, for messages; may be shown.
         address: may hold user, password and a query.
-        listed_in: as of `loader.storage.reach.refusal`.
+        listed_in: as of `loader.storage.permissions.refusal`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WebResponse:
     """An answer whose body has not been read.
 
     Attributes:
@@ -102,7 +102,7 @@ def _is_host(host: str) -> bool:
 
 
 @contextmanager
-def get(url: str, headers: dict[str, str], config: StorageConfig, named: Named) -> Iterator[Answer]:
+def get(url: str, headers: dict[str, str], config: StorageConfig, named: WebName) -> Iterator[WebResponse]:
     """Sends one GET and follows redirects to other web addresses; each is judged as a name where it was found.
 
     User and password of ``url`` go to the server it names and to no other. The answer is one the caller can
@@ -130,7 +130,7 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, named: Named) 
             location = response.headers.get("Location")
             if response.status not in _REDIRECTS or not location:
                 _check(response, name)
-                yield Answer(target, response)
+                yield WebResponse(target, response)
                 return
             target = _redirected(target, location, name)
         finally:
@@ -139,7 +139,7 @@ def get(url: str, headers: dict[str, str], config: StorageConfig, named: Named) 
 
 
 def _send(
-    target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig, named: Named
+    target: str, headers: dict[str, str], first: SplitResult, config: StorageConfig, named: WebName
 ) -> urllib3.BaseHTTPResponse:
     parts = urlsplit(target)
     sent = {"Accept-Encoding": "identity", "User-Agent": "reelweave", **headers}

@@ -14,7 +14,7 @@ from urllib3.exceptions import TimeoutError as TimeoutOfHttp
 from loader.storage.blocks import BlockReader
 from loader.storage.config import StorageConfig
 from loader.storage.retry import FAULTS, StatusError, is_transient, patience, retry
-from loader.storage.web.web import Answer, Named, SilentError, WebError, get
+from loader.storage.web.web import SilentError, WebError, WebName, WebResponse, get
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)")
 
 
 @dataclass(frozen=True)
-class Facts:
+class WebObjectInfo:
     """What an answer says of the object.
 
     Attributes:
@@ -44,7 +44,7 @@ class WebObject:
         address: with user, password and query where it needs them.
         name: what messages call it.
         config: patience and limits.
-        listed_in: as of `loader.storage.reach.refusal`.
+        listed_in: as of `loader.storage.permissions.refusal`.
     """
 
     def __init__(self, address: str, name: str, config: StorageConfig, listed_in: str = "") -> None:
@@ -52,9 +52,9 @@ class WebObject:
         self._name = name
         self._config = config
         self._listed_in = listed_in
-        self._facts: Facts | None = None
+        self._facts: WebObjectInfo | None = None
 
-    def look(self) -> Facts:
+    def look(self) -> WebObjectInfo:
         """Asks for the first byte: signed links allow a GET and no HEAD.
 
         Raises:
@@ -88,10 +88,10 @@ class WebObject:
             raise
         return spool
 
-    def _get(self, url: str, headers: dict[str, str]) -> AbstractContextManager[Answer]:
-        return get(url, headers, self._config, Named(self._name, self._address, self._listed_in))
+    def _get(self, url: str, headers: dict[str, str]) -> AbstractContextManager[WebResponse]:
+        return get(url, headers, self._config, WebName(self._name, self._address, self._listed_in))
 
-    def _look(self) -> Facts:
+    def _look(self) -> WebObjectInfo:
         with self._get(self._address, {"Range": "bytes=0-0"}) as answer:
             self._facts = _facts(answer)
             self._current = answer.url
@@ -150,7 +150,7 @@ class WebObject:
             headers["If-Range"] = self._facts.version
         return headers
 
-    def _keep_version(self, answer: Answer) -> None:
+    def _keep_version(self, answer: WebResponse) -> None:
         now, seen = _facts(answer), self._facts
         if seen is not None:
             # Many servers name no version when they refuse a range behind the end.
@@ -173,17 +173,17 @@ class WebObject:
             raise _explained(error, self._name, self._config) from None
 
 
-def _facts(answer: Answer) -> Facts:
+def _facts(answer: WebResponse) -> WebObjectInfo:
     version = answer.header("ETag") or answer.header("Last-Modified")
     if answer.response.status == 200:
         length = answer.header("Content-Length")
-        return Facts(int(length) if re.fullmatch(r"\d{1,18}", length) else None, version, False)
+        return WebObjectInfo(int(length) if re.fullmatch(r"\d{1,18}", length) else None, version, False)
     found = _RANGE.fullmatch(answer.header("Content-Range"))
     total = found[2] if found else "*"
-    return Facts(None if total == "*" else int(total), version, True)
+    return WebObjectInfo(None if total == "*" else int(total), version, True)
 
 
-def _wanted(answer: Answer, begin: int, end: int | None, name: str) -> Iterator[bytes]:
+def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iterator[bytes]:
     """Those pieces of a body that lie in ``[begin, end)`` of the object."""
     status = answer.response.status
     if status == 416:  # starts at the end or behind it

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from tests.train.clips import tiny_config
 from train.cascade.costs.profile import profile
 from train.cascade.costs.profile_csv import profile_csv

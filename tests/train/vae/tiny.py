@@ -6,7 +6,7 @@ from pathlib import Path
 import diffusers
 import torch
 
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.errors import RunError
 from tests.train import clips
 from tests.train.clips import ClipStream

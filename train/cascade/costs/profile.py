@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from loader.errors import RunError, UsageError
 from train.cascade.costs.profile_csv import MeasuredCascade
 from train.cascade.problem import Module

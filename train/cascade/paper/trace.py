@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from loader.base.arrays import Floats
 from loader.base.named_file import read_named
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.buckets.tokens import Compression, sequence_length
 from loader.errors import UsageError
 from loader.plan.microbatches import Microbatches

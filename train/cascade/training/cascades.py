@@ -169,7 +169,7 @@ class Cascades:
         return contexts_of(self._bundle, self._config, batch)
 
     def _look_ahead(self, step: int) -> None:
-        coming = None if self._stream is None else self._stream.coming()
+        coming = None if self._stream is None else self._stream.upcoming()
         if coming is not None:
             encoded = not isinstance(self._config.text, HashedTextConfig)
             self.prefetcher.begin([announced_shape(one, encoded) for one in coming], step, self._online.found)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from loader.batch import BadSample, Microbatch, Pack
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.plan.position import Position
 from train.cascade.execution.ops import TensorSpec
 from train.distributed.world import World

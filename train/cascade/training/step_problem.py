@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from loader.base.arrays import Floats, Places
-from loader.batch import Coming, Microbatch, Pack
-from loader.buckets.buckets import Bucket
+from loader.batch import Microbatch, Pack, UpcomingMicrobatch
+from loader.buckets.assignment import Bucket
 from train.cascade.problem import Module, Problem
 from train.cascade.training.manifest import Entry
 
@@ -80,7 +80,7 @@ def shape_of(entry: Entry) -> BatchShape:
     return BatchShape(tuple(clips), bool(entry.contexts) and not entry.text_stored)
 
 
-def announced_shape(coming: Coming, encoded: bool) -> BatchShape:
+def announced_shape(coming: UpcomingMicrobatch, encoded: bool) -> BatchShape:
     """Return the shape of a microbatch or pack that the stream has announced.
 
     Args:

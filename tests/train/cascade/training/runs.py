@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from loader.batch import Batch, Coming, Pack
+from loader.batch import Batch, Pack, UpcomingMicrobatch
 from loader.errors import RunError
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.layouts import SAMPLES, SPLITS
@@ -107,13 +107,15 @@ class Contexts(Latents):
 class Foreseen(ClipStream):
     """Every other rank knows of each second step what comes."""
 
-    def coming(self) -> list[Coming] | None:
+    def upcoming(self) -> list[UpcomingMicrobatch] | None:
         if (self.first + self.position) % 2:
             return None
         bucket = BUCKETS[self.position % 2]
         tokens = bucket.frames * bucket.height * bucket.width
         sizes = [size for sizes in SPLITS[4] for size in sizes]
-        return [Coming((bucket,) * size, (tokens,) * size, (True,) * size, False) for size in sizes]
+        return [
+            UpcomingMicrobatch((bucket,) * size, (tokens,) * size, (True,) * size, False) for size in sizes
+        ]
 
 
 STREAMS = {"corrected": Foreseen, "packs": Packed, "stored latents": Latents, "stored text": Contexts}

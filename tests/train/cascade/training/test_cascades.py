@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from loader.buckets.buckets import BucketConfig
+from loader.buckets.assignment import BucketConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.cascade.training.runs import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loader.buckets.buckets import Bucket
+from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from tests.train.clips import tiny_config
 from train.cascade.costs.cost_model import CostModel, DiTCost, TextCost

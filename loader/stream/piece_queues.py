@@ -7,7 +7,7 @@ from torch.distributed.distributed_c10d import Store
 from loader.errors import UsageError
 
 
-class Claims:
+class PieceQueues:
     """Counters of one pass over a stream. The n-th number of a home is taken by exactly one rank.
 
     A home's pieces are numbered through all steps of the pass, and its counter only rises, by compare-and-set. So a

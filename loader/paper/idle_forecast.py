@@ -6,8 +6,8 @@ import numpy as np
 
 from loader.paper.plan_metrics import idle
 from loader.plan.balance import least_load
-from loader.plan.plan import EpochPlan
-from loader.plan.policy import Division, place
+from loader.plan.epoch_plan import EpochPlan
+from loader.plan.policy import StepLayout, place
 
 BALANCED_FROM = 4
 """Microbatches of a rank in a step from which a wide mixture of shapes can be balanced."""
@@ -21,8 +21,8 @@ _MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """Idle time of a plan's first steps, by its cost model; idle is as of `loader.paper.plan_metrics.StepMetrics`.
+class IdleForecast:
+    """Idle time of the first steps of a plan, by its cost model (`loader.paper.plan_metrics.PlannedStepMetrics.idle`).
 
     Attributes:
         idle: mean over the steps.
@@ -49,7 +49,7 @@ class Outlook:
         return None
 
 
-def too_few(found: Outlook) -> str:
+def too_few(found: IdleForecast) -> str:
     """Return what few microbatches of a rank cost, and what to set, in words."""
     each = "1 microbatch" if found.microbatches == 1 else f"{found.microbatches} microbatches"
     in_slots = (
@@ -74,14 +74,14 @@ def heavy_tail(idle_floor: float, dearest: float) -> str:
     )
 
 
-def outlook(plan: EpochPlan) -> Outlook:
+def forecast_idle(plan: EpochPlan) -> IdleForecast:
     """Measure the first steps of a plan whose ranks wait once a step; a pure function.
 
     Args:
         plan: in the regime "step" or "pack". Packs are not planned otherwise: their other figures are ``idle``.
     """
-    division, ranks = plan.division, plan.division.ranks
-    steps = min(max(_LOOKED_AT // division.per_step, 1), len(plan), _MOST_STEPS)
+    layout, ranks = plan.layout, plan.layout.ranks
+    steps = min(max(_LOOKED_AT // layout.per_step, 1), len(plan), _MOST_STEPS)
     idle_S, floor_S, dearest_S = np.zeros((3, steps))
     for step in range(steps):
         members, placement = plan.placed(step)
@@ -90,25 +90,25 @@ def outlook(plan: EpochPlan) -> Outlook:
         floor_S[step] = max(0.0, 1 - costs.sum() / ranks / least_load(costs, ranks))
         dearest_S[step] = costs.max() * ranks / costs.sum()
     now = float(idle_S.mean())
-    four = replace(division, microbatches=BALANCED_FROM)
-    slots = replace(division, regime="slot", lookahead=_LOOKAHEAD)
-    packed = division.regime == "pack"
-    return Outlook(
+    four = replace(layout, microbatches=BALANCED_FROM)
+    slots = replace(layout, regime="slot", lookahead=_LOOKAHEAD)
+    packed = layout.regime == "pack"
+    return IdleForecast(
         idle=now,
         idle_floor=float(floor_S.mean()),
         dearest=float(dearest_S.max()),
-        idle_at_four=now if packed else _idle_of(plan, four, steps * division.per_step),
-        idle_in_slots=now if packed else _idle_of(plan, slots, steps * division.per_step),
-        microbatches=division.microbatches,
+        idle_at_four=now if packed else _idle_of(plan, four, steps * layout.per_step),
+        idle_in_slots=now if packed else _idle_of(plan, slots, steps * layout.per_step),
+        microbatches=layout.microbatches,
     )
 
 
-def _idle_of(plan: EpochPlan, division: Division, count: int) -> float:
+def _idle_of(plan: EpochPlan, layout: StepLayout, count: int) -> float:
     """Mean idle of the plan's first ``count`` microbatches divided otherwise; what makes no whole step is left out."""
-    steps = min(count // division.per_step, division.window if division.regime == "slot" else count)
+    steps = min(count // layout.per_step, layout.window if layout.regime == "slot" else count)
     if not steps:
         return 0.0
-    members = np.arange(steps * division.per_step)
+    members = np.arange(steps * layout.per_step)
     costs = plan.costs(members)
-    placed = place(division, costs, plan.runs(members).size, plan.images(members))
+    placed = place(layout, costs, plan.runs(members).size, plan.images(members))
     return float(np.mean([idle(costs[own], placement) for own, placement in placed]))

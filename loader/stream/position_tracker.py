@@ -10,7 +10,7 @@ from loader.plan.position import Position, read_state, state_of
 from loader.stream.worker_starts import WorkerStarts
 
 
-class Start(NamedTuple):
+class PassStart(NamedTuple):
     """Where a pass over a stream begins.
 
     Attributes:
@@ -24,7 +24,7 @@ class Start(NamedTuple):
     move: int
 
 
-class Standing:
+class PositionTracker:
     """The position of a stream and the count of its moves.
 
     Args:
@@ -66,7 +66,7 @@ class Standing:
         if get_worker_info() is None and self._starts.is_own and self._starts.last >= self.moves:
             raise UsageError(_READ)
 
-    def begin(self) -> Start:
+    def begin(self) -> PassStart:
         """Begin a pass in this process.
 
         Raises:
@@ -75,7 +75,7 @@ class Standing:
         worker = get_worker_info()
         if worker is None:
             self.check_unread()
-            return Start(self.position, self.taken, self.moves)
+            return PassStart(self.position, self.taken, self.moves)
         move, text = self._starts.posted()
         if self._is_old_copy and move > self.moves:
             state, self.taken = json.loads(text)
@@ -84,9 +84,9 @@ class Standing:
         if self._starts.begun(worker.id) >= self.moves:
             raise UsageError(_READ)
         self._starts.begin(worker.id, self.moves)
-        return Start(self.position, self.taken + worker.id, self.moves)
+        return PassStart(self.position, self.taken + worker.id, self.moves)
 
-    def begin_at(self, first: int) -> Start:
+    def begin_at(self, first: int) -> PassStart:
         """Begin a pass in this process behind microbatches that it has read before.
 
         Args:
@@ -95,7 +95,7 @@ class Standing:
         worker = get_worker_info()
         if worker is not None:
             self._starts.begin(worker.id, self.moves)
-        return Start(self.position, first, self.moves)
+        return PassStart(self.position, first, self.moves)
 
     def check_followed(self, move: int) -> None:
         """Check in a worker process that all of them read the same pass.

@@ -5,14 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from loader.buckets.buckets import Assignment, BucketConfig, assign
+from loader.buckets.assignment import Assignment, BucketConfig, assign
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
-from loader.paper.outlook import heavy_tail, outlook
+from loader.paper.idle_forecast import forecast_idle, heavy_tail
 from loader.paper.plan_metrics import idle
-from loader.plan.plan import EpochPlan, plan_epoch
-from loader.plan.policy import Division
-from loader.stream.stream import VideoStream
+from loader.plan.epoch_plan import EpochPlan, plan_epoch
+from loader.plan.policy import StepLayout
+from loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import config
 
@@ -39,10 +39,10 @@ def idle_of(plan: EpochPlan, steps: int) -> float:
 def test_what_other_settings_would_idle_is_what_their_plans_idle() -> None:
     assignment = mixed((1, 9, 17, 33, 65))
     one, four, slots = (
-        plan_epoch(assignment, 3, 0, Division(8, microbatches, regime=regime, lookahead=4))
+        plan_epoch(assignment, 3, 0, StepLayout(8, microbatches, regime=regime, lookahead=4))
         for microbatches, regime in ((1, "step"), (4, "step"), (1, "slot"))
     )
-    found = outlook(one)
+    found = forecast_idle(one)
     assert found.idle == pytest.approx(idle_of(one, 64))
     assert found.idle == pytest.approx(found.idle_floor)  # one for each rank cannot be placed better
     assert found.idle_at_four == pytest.approx(idle_of(four, 16), abs=0.01)
@@ -52,12 +52,12 @@ def test_what_other_settings_would_idle_is_what_their_plans_idle() -> None:
     assert said is not None
     assert f"{found.idle:.1%}" in said
     assert "microbatches=4" in said
-    assert outlook(four).advice() is None
+    assert forecast_idle(four).advice() is None
 
 
 def test_a_sample_that_exceeds_a_ranks_share_is_named_with_the_bound() -> None:
     assignment = mixed((1,) * 999 + (65,))
-    found = outlook(plan_epoch(assignment, 3, 0, Division(8, 4)))
+    found = forecast_idle(plan_epoch(assignment, 3, 0, StepLayout(8, 4)))
     assert found.idle_floor > 0.05
     assert found.idle_floor <= found.idle < found.idle_floor + 0.05
     assert found.advice() == heavy_tail(found.idle_floor, found.dearest)

@@ -4,7 +4,7 @@ import pytest
 
 from loader.errors import RunError
 from loader.storage import SilentError, StorageConfig, WebError, open_object, open_storage
-from loader.storage.patience import Clock, Limits
+from loader.storage.timeouts import RequestClock, RequestLimits
 from tests.httpserver import web_server
 
 PIECES = 1000  # some 20 s, after which each answer below is whole and right
@@ -149,11 +149,11 @@ def test_a_slow_and_honest_server_is_borne(server):
     assert storage.read(name) == b"".join(body)
 
 
-LIMITS = Limits(window_s=10, window_bytes=100, whole_s=60)
+LIMITS = RequestLimits(window_s=10, window_bytes=100, whole_s=60)
 
 
 def test_waiting_without_enough_bytes_ends_with_the_window():
-    clock = Clock(LIMITS)
+    clock = RequestClock(LIMITS)
     clock.passed(4, 99)
     assert clock.left_s() == 6
     clock.passed(6, 0)
@@ -162,7 +162,7 @@ def test_waiting_without_enough_bytes_ends_with_the_window():
 
 
 def test_enough_bytes_begin_a_new_window_until_all_time_is_over():
-    clock = Clock(LIMITS)
+    clock = RequestClock(LIMITS)
     for _ in range(6):
         clock.passed(9, 100)
     assert clock.left_s() == 6
@@ -173,7 +173,7 @@ def test_enough_bytes_begin_a_new_window_until_all_time_is_over():
 
 
 def test_a_phase_has_its_own_window_and_its_own_bytes():
-    clock = Clock(LIMITS)
+    clock = RequestClock(LIMITS)
     clock.passed(9, 1)
     clock.phase(most_bytes=10)
     assert clock.left_s() == 10

@@ -17,7 +17,7 @@ _UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Limits of one request.
 
     Attributes:
@@ -31,19 +31,19 @@ class Limits:
     whole_s: float
 
     @staticmethod
-    def of(config: StorageConfig) -> "Limits":
+    def of(config: StorageConfig) -> "RequestLimits":
         """Return the limits that a configuration means."""
         least = int(config.read_timeout_s * config.min_rate_kib_s * 1024)
-        return Limits(config.read_timeout_s, max(1, least), config.request_timeout_s)
+        return RequestLimits(config.read_timeout_s, max(1, least), config.request_timeout_s)
 
 
-class Clock:
+class RequestClock:
     """Seconds that a request has waited for its server, and bytes that passed meanwhile.
 
     Only time spent waiting counts, so neither a slow reader nor a stopped process is held against the server.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._whole_s = 0.0
         self.phase()
@@ -83,12 +83,12 @@ class Clock:
         self._window_s, self._window_bytes = 0.0, 0
 
 
-class PatientConnection(HTTPConnection):
+class TimedConnection(HTTPConnection):
     """Keeps a clock for each request, from its first byte sent to the last byte of its answer."""
 
-    limits: Limits
+    limits: RequestLimits
     most_bytes = _UNBOUNDED
-    clock: Clock
+    clock: RequestClock
 
     def connect(self) -> None:
         """Connect, and watch what passes."""
@@ -97,7 +97,7 @@ class PatientConnection(HTTPConnection):
 
     def putrequest(self, *args: Any, **kwargs: Any) -> None:
         """Begin a request."""
-        self.clock = Clock(self.limits)
+        self.clock = RequestClock(self.limits)
         super().putrequest(*args, **kwargs)
 
     def getresponse(self) -> Any:
@@ -111,7 +111,7 @@ class PatientConnection(HTTPConnection):
 class _Watched:
     """A socket whose waits are those the clock allows."""
 
-    def __init__(self, sock: socket.socket, connection: PatientConnection) -> None:
+    def __init__(self, sock: socket.socket, connection: TimedConnection) -> None:
         self._sock = sock
         self._connection = connection
 
@@ -129,7 +129,7 @@ class _Watched:
 
 
 class _WatchedFile(io.RawIOBase):
-    def __init__(self, sock: socket.socket, file: Any, clock: Clock) -> None:
+    def __init__(self, sock: socket.socket, file: Any, clock: RequestClock) -> None:
         self._sock, self._file, self._clock = sock, file, clock
         self._ended = False
 
@@ -149,7 +149,7 @@ class _WatchedFile(io.RawIOBase):
         super().close()
 
 
-def _timed(sock: socket.socket, clock: Clock, move: Callable[[Any], int | None], data: Any) -> int:
+def _timed(sock: socket.socket, clock: RequestClock, move: Callable[[Any], int | None], data: Any) -> int:
     sock.settimeout(clock.left_s())
     began = time.monotonic()
     count = move(data) or 0

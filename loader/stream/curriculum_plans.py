@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from loader.base.arrays import Numbers, Places, numbers
 from loader.base.node_files import Arrays, NodeFiles
-from loader.blend import Blend, Curriculum, Stage
-from loader.blend.source import Source
-from loader.buckets.buckets import Assignment, BucketConfig, assign, with_cost
+from loader.blend import Blend, Curriculum, CurriculumStage
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import Assignment, BucketConfig, assign, with_cost
 from loader.dataset import Dataset
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan.plan import Done, EpochPlan, group_draws, plan_epoch
+from loader.plan.epoch_plan import DoneSegment, EpochPlan, group_draws, plan_epoch
 from loader.plan.policy import budgets_of
 from loader.plan.position import Position, Setting
 from loader.plan.shuffle import Grouped
@@ -27,7 +27,7 @@ from loader.read.stream_config import StreamConfig
 from loader.stream.shared_plan import shared_plan
 
 
-class Stages:
+class CurriculumPlans:
     """The plans of a stream: pure functions of a position. What was computed for them is not pickled.
 
     Args:
@@ -38,12 +38,12 @@ class Stages:
         UsageError: a stage has weights that the source has not, or its shapes make no bucket configuration.
     """
 
-    def __init__(self, source: Source, config: StreamConfig) -> None:
+    def __init__(self, source: SampleSource, config: StreamConfig) -> None:
         self._source, self._seed = source, config.seed
         self._node = None if config.node_folder is None else NodeFiles(config.node_folder)
         self._plans = config.model_dump(mode="json", include={"seed", "buckets", "curriculum", "policy"})
         self._names: list[str] = []
-        self._curriculum = config.curriculum or Curriculum((Stage(),))
+        self._curriculum = config.curriculum or Curriculum((CurriculumStage(),))
         self._assignments: dict[tuple[int, str | None], Assignment] = {}
         self._grouped: dict[tuple[int, int], Grouped] = {}
         self._made: tuple[Position, EpochPlan] | None = None
@@ -108,7 +108,7 @@ class Stages:
             return plan if self._node is None else replace(plan, shared=(self._node, name))
         if self._node is None:
             return self._made_here(position)
-        plan = shared_plan(self._node, name, assignment, part.division, lambda: self._made_here(position))
+        plan = shared_plan(self._node, name, assignment, part.layout, lambda: self._made_here(position))
         self._names.append(name)
         for old in self._names[:-2]:  # others may still read the one before
             self._node.drop_arrays(old)
@@ -118,9 +118,9 @@ class Stages:
     def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
         revisions = [self._revision(part.setting.revision) for part in position.parts]
         *done, part = (
-            Done(
+            DoneSegment(
                 self.assignment(part.setting),
-                part.division,
+                part.layout,
                 part.steps,
                 part.setting.shuffle,
                 self._rows_after(own, following),
@@ -137,7 +137,7 @@ class Stages:
             part.assignment,
             self._seed,
             position.epoch,
-            part.division,
+            part.layout,
             done,
             draws,
             part.shuffle,

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from loader.batch import Coming, Microbatch, Pack
+from loader.batch import Microbatch, Pack, UpcomingMicrobatch
 from loader.dataset import Dataset
-from loader.stream.stream import VideoStream
+from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
 
-def told(batch: Microbatch | Pack) -> Coming:
+def told(batch: Microbatch | Pack) -> UpcomingMicrobatch:
     """What should have been said of a batch of pixels."""
     count = len(batch.keys)
     if isinstance(batch, Pack):
-        return Coming(batch.buckets, batch.lengths, (True,) * count, False)
-    return Coming((batch.bucket,) * count, (batch.length,) * count, (True,) * count, False)
+        return UpcomingMicrobatch(batch.buckets, batch.lengths, (True,) * count, False)
+    return UpcomingMicrobatch((batch.bucket,) * count, (batch.length,) * count, (True,) * count, False)
 
 
-def step_of(reader: Iterator[Microbatch | Pack]) -> list[Coming]:
+def step_of(reader: Iterator[Microbatch | Pack]) -> list[UpcomingMicrobatch]:
     """What a rank reads in its next step; nothing behind the last one."""
     read = []
     for batch in reader:
@@ -31,11 +31,11 @@ def step_of(reader: Iterator[Microbatch | Pack]) -> list[Coming]:
 @pytest.mark.parametrize("way", [{}, {"microbatches": 4, "epochs": 5}, {"regime": "pack"}])
 def test_the_next_step_of_all_ranks_is_known(dataset: Dataset, way: dict[str, object]) -> None:
     streams = [VideoStream(dataset, config(**way), rank, 2) for rank in range(2)]
-    coming, steps = [stream.coming() for stream in streams], 0
+    coming, steps = [stream.upcoming() for stream in streams], 0
     readers = [iter(stream) for stream in streams]
     while read := [batch for reader in readers for batch in step_of(reader)]:
         assert coming == [read, read]
-        coming, steps = [stream.coming() for stream in streams], steps + 1
+        coming, steps = [stream.upcoming() for stream in streams], steps + 1
     assert coming == [None, None]
     assert steps > streams[0].steps_per_epoch
 
@@ -45,5 +45,5 @@ def test_asking_moves_nothing(dataset: Dataset) -> None:
     stream, found = VideoStream(dataset, config(epochs=1)), []
     for batch in stream:
         found.append(batch.keys)
-        stream.coming()
+        stream.upcoming()
     assert found == plain

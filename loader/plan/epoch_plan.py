@@ -1,7 +1,7 @@
 """Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
 
 An epoch is two random orders: of the samples, within their buckets, and of the microbatches that these are cut into.
-What a microbatch holds follows from its number (`loader.plan.pieces`), so that a plan keeps 4 bytes
+What a microbatch holds follows from its number (`loader.plan.microbatch_table`), so that a plan keeps 4 bytes
 per sample and 4 per microbatch.
 """
 
@@ -16,13 +16,20 @@ from loader.base.arrays import Flags, Floats, Numbers, Places, numbers
 from loader.base.columns import parts
 from loader.base.node_files import NodeFiles
 from loader.base.philox import shuffled
-from loader.buckets.buckets import Assignment
+from loader.buckets.assignment import Assignment
 from loader.buckets.cost import seconds
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
+from loader.plan.microbatch_table import (
+    MicrobatchRuns,
+    MicrobatchTable,
+    cut_microbatches,
+    expand_ranges,
+    fill_steps,
+    training_order,
+)
 from loader.plan.pack_plan import packs
-from loader.plan.pieces import Pieces, Runs, cut, filled, in_turn, spread
-from loader.plan.policy import Division, Placement, place
+from loader.plan.policy import Placement, StepLayout, place
 from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle, grouped
 
 _DRAWN_AT_ONCE = 1 << 16
@@ -75,26 +82,26 @@ class EpochPlan:
         draws: of the epoch.
         order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them;
             an array, or what is computed where it is asked for.
-        pieces: the microbatches.
+        table: the microbatches.
         turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
         fillers: how many microbatches at the very end repeat another one with weight 0.
         carried: samples that fit into no pack of a step and begin the next one.
-        division: how a step is divided over the ranks.
+        layout: how a step is divided over the ranks.
         shared: where the processes of a machine share what is placed, and the plan's name there.
     """
 
     assignment: Assignment
     draws: Draws
     order: Numbers | Permuted
-    pieces: Pieces
+    table: MicrobatchTable
     turns: Numbers | Permuted
     fillers: int
     carried: int
-    division: Division
+    layout: StepLayout
     shared: tuple[NodeFiles, str] | None = None
 
     def __len__(self) -> int:
-        return len(self.turns) // self.division.per_step
+        return len(self.turns) // self.layout.per_step
 
     @property
     def mean_samples(self) -> float:
@@ -111,17 +118,17 @@ class EpochPlan:
         """The microbatches of a step, int64 [ranks x m], places in ``turns``, and where each of them runs."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
-        window, place_in_window = divmod(step, self.division.window)
+        window, place_in_window = divmod(step, self.layout.window)
         return _window(self, window)[place_in_window]
 
-    def runs(self, members: Places) -> Runs:
+    def runs(self, members: Places) -> MicrobatchRuns:
         """What some microbatches are, as runs of ``order``."""
-        return self.pieces.runs(self.turns[members])
+        return self.table.runs(self.turns[members])
 
     def costs(self, members: Places) -> Floats:
         """Of some microbatches, by the cost of the assignment."""
         runs, cost = self.runs(members), self.assignment.cost
-        if self.division.regime == "pack":
+        if self.layout.regime == "pack":
             own = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
             return np.asarray(cost.fixed_s + np.add.reduceat(own, np.cumsum(runs.size) - runs.size))
         return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
@@ -152,7 +159,7 @@ class EpochPlan:
 
     def members(self, step: int) -> Places:
         """The microbatches of a step whose ranks wait once, places in ``turns``."""
-        return np.arange(step * self.division.per_step, (step + 1) * self.division.per_step)
+        return np.arange(step * self.layout.per_step, (step + 1) * self.layout.per_step)
 
     def counts(self, members: Places) -> Flags:
         """Whether the samples of some microbatches count; fillers repeat others."""
@@ -185,12 +192,12 @@ class EpochPlan:
     def drawn(self, members: Places) -> Numbers:
         """The draws of some microbatches, one microbatch after the other."""
         runs = self.runs(members)
-        return self.order[spread(runs.start, runs.size)]
+        return self.order[expand_ranges(runs.start, runs.size)]
 
     def drawn_before(self, step: int) -> Iterator[Numbers]:
         """The draws of all earlier steps, a part at a time."""
-        whole_windows = step // self.division.window * self.division.window
-        earlier = whole_windows * self.division.per_step
+        whole_windows = step // self.layout.window * self.layout.window
+        earlier = whole_windows * self.layout.per_step
         for part in parts(earlier, _DRAWN_AT_ONCE):
             yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
         for number in range(whole_windows, step):
@@ -222,15 +229,15 @@ class EpochPlan:
         )
 
 
-class Done(NamedTuple):
-    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and division.
+class DoneSegment(NamedTuple):
+    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and layout.
 
     Where the dataset changed behind it, ``rows_after`` is the row of each sample in the next part, -1 for one that is
     gone, int64 [N].
     """
 
     assignment: Assignment
-    division: Division
+    layout: StepLayout
     steps: int
     shuffle: Shuffle = SORTED
     rows_after: Places | None = None
@@ -240,8 +247,8 @@ def plan_epoch(
     assignment: Assignment,
     seed: int,
     epoch: int,
-    division: Division,
-    done: Sequence[Done] = (),
+    layout: StepLayout,
+    done: Sequence[DoneSegment] = (),
     draws: Draws | None = None,
     shuffle: Shuffle = SORTED,
     near_N: Numbers | None = None,
@@ -264,8 +271,8 @@ def plan_epoch(
         assignment: samples in buckets.
         seed: of the whole run, 0 to 2^64 - 1.
         epoch: from 0.
-        division: of a step over the ranks.
-        done: what is over of this epoch, in order, where assignment or division were others before; what is left
+        layout: of a step over the ranks.
+        done: what is over of this epoch, in order, where assignment or layout were others before; what is left
             is planned.
         draws: what the epoch holds; every row of the assignment once, where it is not given.
         shuffle: how samples are shuffled within their buckets.
@@ -280,9 +287,9 @@ def plan_epoch(
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
     for part in done:
         _check_fills(
-            len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.division
+            len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.layout
         )
-    _check_fills(len(draws.rows), division)
+    _check_fills(len(draws.rows), layout)
     changes = [number for number, part in enumerate(done) if part.rows_after is not None]
     over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
     for number, part in enumerate(done):
@@ -290,7 +297,7 @@ def plan_epoch(
         once = changes and number <= changes[-1]
         own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
         before = _part(
-            part.assignment, seed, epoch, number, part.division, own, over_D, part.shuffle, near_N, None
+            part.assignment, seed, epoch, number, part.layout, own, over_D, part.shuffle, near_N, None
         )
         if part.steps > len(before):
             raise UsageError(
@@ -303,17 +310,17 @@ def plan_epoch(
             rows_now = part.rows_after[over_D]
             over_D = np.zeros(len(following.bucket_of), np.bool_)
             over_D[rows_now[rows_now >= 0]] = True
-    plan = _part(assignment, seed, epoch, len(done), division, draws, over_D, shuffle, near_N, groups)
+    plan = _part(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N, groups)
     if not done:
-        _check_fills(len(plan.order), division)
+        _check_fills(len(plan.order), layout)
     return plan
 
 
-def _check_fills(samples: int, division: Division) -> None:
-    if samples < division.per_step:
+def _check_fills(samples: int, layout: StepLayout) -> None:
+    if samples < layout.per_step:
         raise UsageError(
-            f"{samples} samples in buckets cannot fill the {division.per_step} microbatches of a step (ranks:"
-            f" {division.ranks}, of each: {division.microbatches}): use fewer of them or allow more shapes"
+            f"{samples} samples in buckets cannot fill the {layout.per_step} microbatches of a step (ranks:"
+            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes"
         )
 
 
@@ -343,31 +350,33 @@ def _permuted(
     seed: int,
     epoch: int,
     part: int,
-    division: Division,
+    layout: StepLayout,
     draws: Draws,
     shuffle: Shuffle,
     groups: Grouped,
 ) -> EpochPlan:
     order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
-    pieces = cut(np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes]))
-    pieces = filled(pieces, division.per_step)
-    fillers = -pieces.total % division.per_step
-    begun = (pieces.total - 1) % division.per_step + 1  # microbatches that the last step has of its own
-    turns: Numbers | Permuted = Permuted(
-        seed, epoch, 2 * part + 1, np.array([0, pieces.total]), fillers=fillers, last=begun
+    table = cut_microbatches(
+        np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes])
     )
-    if division.run > 1:
-        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
+    table = fill_steps(table, layout.per_step)
+    fillers = -table.total % layout.per_step
+    begun = (table.total - 1) % layout.per_step + 1  # microbatches that the last step has of its own
+    turns: Numbers | Permuted = Permuted(
+        seed, epoch, 2 * part + 1, np.array([0, table.total]), fillers=fillers, last=begun
+    )
+    if layout.run > 1:
+        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
         turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
     return EpochPlan(
         assignment=assignment,
         draws=draws,
         order=order,
-        pieces=pieces,
+        table=table,
         turns=turns,
         fillers=fillers,
         carried=0,
-        division=division,
+        layout=layout,
     )
 
 
@@ -376,7 +385,7 @@ def _part(
     seed: int,
     epoch: int,
     part: int,
-    division: Division,
+    layout: StepLayout,
     draws: Draws,
     over_D: Flags,
     shuffle: Shuffle,
@@ -384,33 +393,33 @@ def _part(
     groups: Grouped | None,
 ) -> EpochPlan:
     """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
-    if shuffle.order == "permuted" and division.regime != "pack":
+    if shuffle.order == "permuted" and layout.regime != "pack":
         groups = groups or _grouped(assignment, draws, over_D, near_N)
-        return _permuted(assignment, seed, epoch, part, division, draws, shuffle, groups)
+        return _permuted(assignment, seed, epoch, part, layout, draws, shuffle, groups)
     group_D, count_G = _groups(assignment, draws, over_D)
-    if division.regime == "pack":
+    if layout.regime == "pack":
         order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
-        packed, pieces, carried = packs(assignment, draws.rows[order], division)
-        order, turns = order[packed], numbers(pieces.total)
+        packed, table, carried = packs(assignment, draws.rows[order], layout)
+        order, turns = order[packed], numbers(table.total)
     else:
         carried = 0
         order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
-        pieces = cut(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
-        pieces = filled(pieces, division.per_step)
-        turns = in_turn(pieces, division.run, seed, epoch, 2 * part + 1)
-    fillers = -len(turns) % division.per_step
+        table = cut_microbatches(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
+        table = fill_steps(table, layout.per_step)
+        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
+    fillers = -len(turns) % layout.per_step
     if fillers:  # the last step repeats its own microbatches
-        last = turns[len(turns) // division.per_step * division.per_step :]
+        last = turns[len(turns) // layout.per_step * layout.per_step :]
         turns = np.concatenate([turns, np.resize(last, fillers)])
     return EpochPlan(
         assignment=assignment,
         draws=draws,
         order=order,
-        pieces=pieces,
+        table=table,
         turns=turns,
         fillers=fillers,
         carried=carried,
-        division=division,
+        layout=layout,
     )
 
 
@@ -424,17 +433,17 @@ def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
         found = node.arrays(f"{name}.{number}", lambda: _placed(plan, number))
         node.drop_arrays(f"{name}.{number - _KEPT_WINDOWS}")
     steps = zip(
-        *(found[name].reshape(-1, plan.division.per_step) for name in ("member", "rank", "slot")), strict=True
+        *(found[name].reshape(-1, plan.layout.per_step) for name in ("member", "rank", "slot")), strict=True
     )
-    ranks, regime = plan.division.ranks, plan.division.regime
+    ranks, regime = plan.layout.ranks, plan.layout.regime
     return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
 
 
 def _placed(plan: EpochPlan, number: int) -> dict[str, Places]:
     """Microbatches, ranks and slots of the steps of a window, one step after the other; int64 [steps x ranks x m]."""
-    length = plan.division.window * plan.division.per_step
+    length = plan.layout.window * plan.layout.per_step
     members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
-    placed = place(plan.division, plan.costs(members), plan.runs(members).size, plan.images(members))
+    placed = place(plan.layout, plan.costs(members), plan.runs(members).size, plan.images(members))
     return {
         "member": np.concatenate([members[own] for own, _ in placed]),
         "rank": np.concatenate([placement.rank for _, placement in placed]),

@@ -9,7 +9,7 @@ from loader.base.arrays import Numbers, Places, number_type
 from loader.base.philox import shuffled
 
 
-class Runs(NamedTuple):
+class MicrobatchRuns(NamedTuple):
     """Some microbatches, as runs of an order.
 
     Attributes:
@@ -23,7 +23,7 @@ class Runs(NamedTuple):
     bucket: Places
 
 
-class Pieces(NamedTuple):
+class MicrobatchTable(NamedTuple):
     """All microbatches that an order is cut into, numbered as they lie in it.
 
     Nothing is kept of each one: those of one bucket and one size, one behind the other, are a stretch, and there are
@@ -46,17 +46,17 @@ class Pieces(NamedTuple):
         """Microbatches."""
         return int(self.length.sum())
 
-    def runs(self, numbers_M: Numbers) -> Runs:
+    def runs(self, numbers_M: Numbers) -> MicrobatchRuns:
         """Some of them, by their numbers."""
         number_M = numbers_M.astype(np.int64)
         behind_S: Places = np.cumsum(self.length)
         stretch_M = np.searchsorted(behind_S, number_M, side="right")
         earlier_M: Places = number_M - (behind_S - self.length)[stretch_M]  # of the same stretch
         size_M = self.size[stretch_M]
-        return Runs(self.start[stretch_M] + earlier_M * size_M, size_M, self.bucket[stretch_M])
+        return MicrobatchRuns(self.start[stretch_M] + earlier_M * size_M, size_M, self.bucket[stretch_M])
 
 
-def cut(count_K: Places, batch_K: Places) -> Pieces:
+def cut_microbatches(count_K: Places, batch_K: Places) -> MicrobatchTable:
     """Cuts draws grouped by bucket into microbatches of B, of which only the last of a bucket may be smaller.
 
     Args:
@@ -71,20 +71,20 @@ def cut(count_K: Places, batch_K: Places) -> Pieces:
         (np.arange(len(count_K)),) * 2,
         (full_K, np.minimum(rest_K, 1)),
     )
-    return Pieces(*(np.stack(pair_K2, axis=1).ravel() for pair_K2 in pairs_K2))
+    return MicrobatchTable(*(np.stack(pair_K2, axis=1).ravel() for pair_K2 in pairs_K2))
 
 
-def filled(pieces: Pieces, per_step: int) -> Pieces:
+def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
     """The largest halved until their number is whole steps, or nothing of more than one sample is left.
 
     They are taken from the ends of their stretches, and each half is a stretch of its own.
     """
-    times = -pieces.total % per_step
-    largest = np.argsort(-pieces.size, kind="stable")
-    reach = np.cumsum(pieces.length[largest])
-    taken = np.zeros_like(pieces.length)
+    times = -table.total % per_step
+    largest = np.argsort(-table.size, kind="stable")
+    reach = np.cumsum(table.length[largest])
+    taken = np.zeros_like(table.length)
     taken[largest] = np.diff(np.minimum(reach, times), prepend=0)
-    kept = pieces._replace(length=pieces.length - taken)
+    kept = table._replace(length=table.length - taken)
     heap = [
         (-size, start + number * size, bucket)
         for start, size, bucket, left, gone in np.stack([*kept, taken], axis=1)[taken > 0].tolist()
@@ -100,32 +100,32 @@ def filled(pieces: Pieces, per_step: int) -> Pieces:
         heapq.heappush(heap, (half - size, start + half, bucket))
     halved = np.array([(start, -size, bucket, 1) for size, start, bucket in heap], np.int64).reshape(-1, 4)
     table_S4 = np.concatenate([np.stack(kept, axis=1), halved])
-    return Pieces(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)
+    return MicrobatchTable(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)
 
 
-def in_turn(pieces: Pieces, run: int, seed: int, number: int, purpose: int) -> Numbers:
+def training_order(table: MicrobatchTable, run: int, seed: int, number: int, purpose: int) -> Numbers:
     """The numbers of all microbatches in random order; runs of one bucket as wholes, and what fills no run comes last.
 
     Microbatches of a run follow each other in the order, too: their samples are in random order already.
 
     Args:
-        pieces: microbatches.
+        table: microbatches.
         run: as many in a row have one bucket.
         seed: as of `loader.base.philox.words`.
         number: as of `loader.base.philox.words`.
         purpose: as of `loader.base.philox.words`.
     """
     if run == 1:
-        return shuffled(seed, number, purpose, pieces.total)
+        return shuffled(seed, number, purpose, table.total)
     # Buckets are cut into runs of microbatches as they are cut into microbatches of samples.
-    count_K = np.bincount(pieces.bucket, pieces.length).astype(np.int64)
-    lots = cut(count_K, np.full_like(count_K, run))
+    count_K = np.bincount(table.bucket, table.length).astype(np.int64)
+    lots = cut_microbatches(count_K, np.full_like(count_K, run))
     start_R, size_R, _ = lots.runs(np.arange(lots.total))
     turn_R = shuffled(seed, number, purpose, lots.total, (size_R < run).astype(np.uint8))
-    return spread(start_R[turn_R], size_R[turn_R]).astype(number_type(pieces.total))
+    return expand_ranges(start_R[turn_R], size_R[turn_R]).astype(number_type(table.total))
 
 
-def spread(start_M: Places, size_M: Places) -> Places:
+def expand_ranges(start_M: Places, size_M: Places) -> Places:
     """The numbers of ranges, one range after the other."""
     reach_M = np.cumsum(size_M)
     numbers: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())

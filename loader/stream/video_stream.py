@@ -14,32 +14,32 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.base.difference import first_difference
-from loader.batch import Batch, Coming, Microbatch, Pack
-from loader.blend.source import Source
-from loader.buckets.buckets import Assignment, BucketConfig, shapes_of
+from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import Assignment, BucketConfig, shapes_of
 from loader.buckets.cost import Cost
 from loader.dataset import Dataset
 from loader.dataset.latents import Latents
 from loader.errors import UsageError
-from loader.paper.outlook import outlook
-from loader.plan.position import Part, Position, Setting, read_state, state_of
+from loader.paper.idle_forecast import forecast_idle
+from loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
 from loader.read.cache import DiskCache
-from loader.read.collate import kind_of
-from loader.read.pipeline import Pipeline
-from loader.read.samples import Samples
+from loader.read.collate import dtype_and_shape
+from loader.read.pipeline import ReadPipeline
+from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
+from loader.stream.curriculum_plans import CurriculumPlans
 from loader.stream.lengths import EpochProgress, microbatches_left, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
-    ReadingState,
-    Stand,
+    IteratorState,
+    LoaderPosition,
     is_loader_state,
+    read_iterator_state,
     read_loader_state,
-    read_reading_state,
 )
-from loader.stream.planned import planned
-from loader.stream.stages import Stages
-from loader.stream.standing import Standing, Start
+from loader.stream.position_tracker import PassStart, PositionTracker
+from loader.stream.rank_microbatches import rank_microbatches
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     def __init__(
         self,
-        source: Source,
+        source: SampleSource,
         config: StreamConfig,
         rank: int = 0,
         world_size: int = 1,
@@ -84,30 +84,32 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self.rank = rank
         self.world_size = world_size
         self.share = share
-        self._stages = Stages(source, config)
+        self._stages = CurriculumPlans(source, config)
         if config.latents and source.latents is not None:
             _check_shapes(source.latents, self._stages.buckets)
         setting = Setting(
             policy=config.policy, regime=config.regime, lookahead=config.lookahead, shuffle=config.shuffle
         )
-        self._standing = Standing(Position(0, 0, (Part(setting, world_size, config.microbatches, 0),)))
+        self._tracker = PositionTracker(
+            Position(0, 0, (EpochSegment(setting, world_size, config.microbatches, 0),))
+        )
         plan = self._stages.plan(self._position)
         self.steps_per_epoch = len(plan)
         told = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
-        if told and (advice := outlook(plan).advice()):
+        if told and (advice := forecast_idle(plan).advice()):
             _log.warning("%s", advice)
 
     @property
     def _position(self) -> Position:
-        return self._standing.position
+        return self._tracker.position
 
     @property
     def assignment(self) -> Assignment:
         """Each sample's bucket where the stream stands, and the samples that fit none."""
         return self._stages.assignment(self._position.part.setting)
 
-    def __iter__(self) -> "Reading":
-        return Reading(self)
+    def __iter__(self) -> "StreamIterator":
+        return StreamIterator(self)
 
     def __len__(self) -> int:
         """Number of this rank's microbatches from where the stream stands to its end.
@@ -116,7 +118,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             NoLengthError: it has no end, or only its steps can be counted beforehand.
         """
         left = microbatches_left(self._stages, self.config, self._position)
-        return left - self._standing.taken
+        return left - self._tracker.taken
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last microbatch this object yielded; a few JSON values.
@@ -124,7 +126,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Raises:
             UsageError: worker processes of a DataLoader read the stream.
         """
-        self._standing.check_unread()
+        self._tracker.check_unread()
         return self._state(self._position)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             batch: the last one that was used; the pass that gave it is not disturbed.
         """
-        self._standing.move(batch.after)
+        self._tracker.move(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of this or another rank, in this or another process.
@@ -154,10 +156,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         else:
             self._load(state)
 
-    def _stand(self, stand: Stand) -> None:
+    def _stand(self, stand: LoaderPosition) -> None:
         """Goes on behind the last microbatch that a loader gave; from the step's beginning where it had others."""
         if self._load(stand.stream) and stand.rank == self.rank:
-            self._standing.move(self._position, stand.used + stand.more)
+            self._tracker.move(self._position, stand.used + stand.more)
         elif stand.more:
             raise UsageError(
                 "cannot resume: a StatefulDataLoader with snapshot_every_n_steps > 1 counted microbatches of"
@@ -193,7 +195,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
                 " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
                 " (`reelweave state inspect` shows them)"
             )
-        self._standing.move(position)
+        self._tracker.move(position)
         return bool(position == loaded.position)
 
     def adopt(self, source: Dataset) -> None:
@@ -209,7 +211,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             UsageError: it is no later revision, or does not remember this one.
         """
         state, before = self.state_dict(), (self.source, self._stages)
-        self.source, self._stages = source, Stages(source, self.config)
+        self.source, self._stages = source, CurriculumPlans(source, self.config)
         try:
             self._load(state)
         except UsageError:
@@ -230,12 +232,12 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         Args:
             cost: seconds of a microbatch (`loader.buckets.recalibrate`).
         """
-        self._standing.check_unread()
+        self._tracker.check_unread()
         setting = self._position.part.setting.model_copy(update={"cost": cost})
         position = self._position.going_on(setting, self.world_size, self.config.microbatches)
         if not position.fits_a_state:
             return False
-        self._standing.move(position)
+        self._tracker.move(position)
         return True
 
     def steps_of_epoch(self) -> int:
@@ -248,15 +250,15 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     def epoch_progress(self) -> EpochProgress:
         """How far the epoch is in which the stream goes on."""
-        self._standing.check_unread()
+        self._tracker.check_unread()
         return progress_of(self._stages, self._position)
 
-    def coming(self) -> list[Coming] | None:
+    def upcoming(self) -> list[UpcomingMicrobatch] | None:
         """What all ranks are about to read in the step behind the state, rank after rank; opens no file.
 
         None where nothing comes, or a plan would have to be made that reading has not come to yet.
         """
-        self._standing.check_unread()
+        self._tracker.check_unread()
         position = self._stages.entered(self._position)
         plan = self._stages.made(position)
         if plan is None or position.part.steps == len(plan):
@@ -270,9 +272,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         latents, found = self.latents, []
         for micro in plan.step(position.part.steps).microbatches:
             buckets = tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows])
-            pixels = tuple(kind_of(bucket, latents)[0] == np.uint8 for bucket in buckets)
+            pixels = tuple(dtype_and_shape(bucket, latents)[0] == np.uint8 for bucket in buckets)
             contexts = latents is not None and latents.text is not None
-            found.append(Coming(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts))
+            found.append(
+                UpcomingMicrobatch(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts)
+            )
         return found
 
     def _agree(self, share: Share) -> None:
@@ -281,7 +285,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         config = self.config.model_dump(include={"epochs", "decode", "max_bad", "max_bad_share"})
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
-    def _resume(self, state: ReadingState, worker: int, workers: int) -> Start:
+    def _resume(self, state: IteratorState, worker: int, workers: int) -> PassStart:
         """Where a pass begins that goes on with what one process was reading."""
         if (state.worker, state.workers) != (worker, workers):
             raise UsageError(
@@ -290,14 +294,14 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
                 " loader"
             )
         if get_worker_info() is None:
-            self._stand(Stand(state.stream, state.rank, state.next, 0))
-            return self._standing.begin()
+            self._stand(LoaderPosition(state.stream, state.rank, state.next, 0))
+            return self._tracker.begin()
         if not self._load(state.stream) or state.rank != self.rank:
             raise UsageError(
                 f"the loader's state was saved by rank {state.rank} or planned otherwise, so its processes stand at"
                 " other places now; give it to the stream, stream.load_state_dict(loader_state), and none to the loader"
             )
-        return self._standing.begin_at(state.next)
+        return self._tracker.begin_at(state.next)
 
     def _read(self, position: Position, first: int) -> Generator[Microbatch | Pack, None, None]:
         worker = get_worker_info()
@@ -307,8 +311,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         kept = self.config.cache
         cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
         stride = 1 if worker is None else worker.num_workers
-        own = islice(planned(self._stages, self.config, self.rank, position), first, None, stride)
-        with Pipeline(Samples(self.source, cache), self.config, pin, self.share) as pipeline:
+        own = islice(rank_microbatches(self._stages, self.config, self.rank, position), first, None, stride)
+        with ReadPipeline(SampleReader(self.source, cache), self.config, pin, self.share) as pipeline:
             yield from pipeline.run(own)
 
     @property
@@ -336,7 +340,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return hashlib.sha256(said.encode()).hexdigest()
 
 
-class Reading:
+class StreamIterator:
     """One pass over a stream in one process; it begins when a batch or its state is first asked for.
 
     Its own state, which torchdata's StatefulDataLoader saves, is exact to the microbatch, and holds for the same
@@ -348,7 +352,7 @@ class Reading:
         self._stream = stream
         self._worker, self._workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._batches: Generator[Microbatch | Pack, None, None] | None = None
-        self._start: Start | UsageError | None = None
+        self._start: PassStart | UsageError | None = None
 
     def __iter__(self) -> Self:
         return self
@@ -361,12 +365,12 @@ class Reading:
             weakref.finalize(self, self._batches.close)
         batch = next(self._batches)
         if get_worker_info() is None:
-            stream._standing.move(batch.after)
+            stream._tracker.move(batch.after)
         else:
-            stream._standing.check_followed(start.move)
+            stream._tracker.check_followed(start.move)
         # Counted from where the stream stands behind it: in worker processes, others read what comes between.
         first = self._workers - 1 if batch.ends_step else batch.slot + self._workers
-        self._start = Start(batch.after, first, start.move)
+        self._start = PassStart(batch.after, first, start.move)
         return batch
 
     def close(self) -> None:
@@ -377,7 +381,7 @@ class Reading:
     def state_dict(self) -> dict[str, Any]:
         """The state behind the last microbatch, also within a step."""
         start = self._begun()
-        return ReadingState(
+        return IteratorState(
             stream=self._stream._state(start.position),
             rank=self._stream.rank,
             worker=self._worker,
@@ -391,13 +395,13 @@ class Reading:
         Raises:
             UsageError: it is of another process or rank, or another plan was made since.
         """
-        self._start = self._stream._resume(read_reading_state(state), self._worker, self._workers)
+        self._start = self._stream._resume(read_iterator_state(state), self._worker, self._workers)
         self._batches = None
 
-    def _begun(self) -> Start:
+    def _begun(self) -> PassStart:
         if self._start is None:
             try:
-                self._start = self._stream._standing.begin()
+                self._start = self._stream._tracker.begin()
             except UsageError as error:
                 self._start = error  # for good: the stream may be moved for another pass
         if isinstance(self._start, UsageError):

@@ -17,7 +17,7 @@ _SCHEME = re.compile(r"(https?|s3|file)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Spot:
+class ParsedUri:
     """A URI as permissions see it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Spot:
         return self.host, self.port
 
 
-def spot(uri: str) -> Spot:
+def spot(uri: str) -> ParsedUri:
     """Take the URI of an object apart; what has no scheme is a path of this machine.
 
     Raises:
@@ -56,12 +56,12 @@ def spot(uri: str) -> Spot:
     if scheme in _WEB:
         parts = urlsplit(uri)
         host = (parts.hostname or "").rstrip(".")
-        return Spot(scheme, host, parts.port or _PORTS[scheme], _parts(unquote(parts.path)))
+        return ParsedUri(scheme, host, parts.port or _PORTS[scheme], _parts(unquote(parts.path)))
     rest = uri[found.end() :] if found else uri
     if scheme == "s3":
         bucket, _, key = rest.partition("/")
-        return Spot(scheme, bucket, 0, _parts(key))
-    return Spot("file", "", 0, _parts(unquote(rest) if found else rest))
+        return ParsedUri(scheme, bucket, 0, _parts(key))
+    return ParsedUri("file", "", 0, _parts(unquote(rest) if found else rest))
 
 
 def refusal(target: str, listed_in: str, allowed: tuple[str, ...]) -> str | None:
@@ -155,7 +155,7 @@ def check_prefix_uri(prefix: str) -> str:
     return prefix
 
 
-def _below(named: Spot, prefix: Spot) -> bool:
+def _below(named: ParsedUri, prefix: ParsedUri) -> bool:
     """Return whether a name lies at or below a prefix, part by part; a name that climbs lies nowhere."""
     if named.scheme != prefix.scheme or (prefix.host and named.server != prefix.server):
         return False

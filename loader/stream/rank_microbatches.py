@@ -2,18 +2,22 @@
 
 from collections.abc import Callable, Iterator
 
-from loader.plan.plan import EpochPlan, StepPlan
+from loader.plan.epoch_plan import EpochPlan, StepPlan
 from loader.plan.position import Position
-from loader.read.pipeline import Planned
+from loader.read.pipeline import RankMicrobatch
 from loader.read.stream_config import StreamConfig
-from loader.stream.stages import Stages
+from loader.stream.curriculum_plans import CurriculumPlans
 
 OwnStep = Callable[[EpochPlan, int], StepPlan]
 
 
-def planned(
-    stages: Stages, config: StreamConfig, rank: int, position: Position, own_step: OwnStep | None = None
-) -> Iterator[Planned]:
+def rank_microbatches(
+    stages: CurriculumPlans,
+    config: StreamConfig,
+    rank: int,
+    position: Position,
+    own_step: OwnStep | None = None,
+) -> Iterator[RankMicrobatch]:
     """Yield the microbatches of one rank, step by step, epoch by epoch, until the epochs are over.
 
     Args:
@@ -34,7 +38,7 @@ def planned(
             own = plan.step(number, rank) if own_step is None else own_step(plan, number)
             after = position.after_step()
             for micro in own.microbatches:
-                yield Planned(
+                yield RankMicrobatch(
                     plan=plan,
                     micro=micro,
                     buckets=tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows]),

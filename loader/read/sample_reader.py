@@ -1,18 +1,18 @@
 """Samples as a stream reads them: where their bytes lie, and what they hold."""
 
-from loader.blend.source import Source
-from loader.dataset.clip import Clip
+from loader.blend.source import SampleSource
+from loader.dataset.clip import TrainingSample
 from loader.dataset.latents import Latents
 from loader.errors import RunError
 from loader.read.cache import DiskCache
-from loader.read.fetch import Fetched, Place
+from loader.read.fetch import ByteRange, Fetched
 
 
 class BadSampleError(Exception):
     """A sample cannot be used; the text says why."""
 
 
-class Samples:
+class SampleReader:
     """The samples of a source.
 
     Args:
@@ -20,7 +20,7 @@ class Samples:
         cache: where samples are kept that were read before, if anywhere.
     """
 
-    def __init__(self, source: Source, cache: DiskCache | None = None) -> None:
+    def __init__(self, source: SampleSource, cache: DiskCache | None = None) -> None:
         self._source = source
         self._index = source.plan_index
         self._cache = cache
@@ -34,13 +34,13 @@ class Samples:
         """Bytes of a shard, from the cache where they are in it."""
         if self._cache is None:
             return self._source.read_range(shard, offset, size)
-        name = self._cached_as(Place(shard, offset, size))
+        name = self._cached_as(ByteRange(shard, offset, size))
         return self._cache.get(name, lambda: self._source.read_range(shard, offset, size))
 
-    def place(self, row: int) -> Place:
+    def byte_range(self, row: int) -> ByteRange:
         """Where the sample in a row of the index lies."""
         index = self._index
-        return Place(index.shard.item(row), index.offset.item(row), index.size.item(row))
+        return ByteRange(index.shard.item(row), index.offset.item(row), index.size.item(row))
 
     def shape(self, row: int) -> tuple[int, float]:
         """Frames of a clip, and how many of them are a second."""
@@ -50,7 +50,7 @@ class Samples:
         """Key of a sample and path of its shard, for messages."""
         return self._source.key(row), self._source.shard_uri(self._index.shard.item(row))
 
-    def clip(self, row: int, fetched: Fetched) -> Clip:
+    def clip(self, row: int, fetched: Fetched) -> TrainingSample:
         """What a row holds, from its bytes.
 
         Raises:
@@ -73,5 +73,5 @@ class Samples:
         if self._cache is not None:
             self._cache.drop(self._cached_as(fetched.asked))
 
-    def _cached_as(self, place: Place) -> str:
+    def _cached_as(self, place: ByteRange) -> str:
         return f"{self._source.shard_uri(place.shard)} {self._source.fingerprint} {place.offset}+{place.size}"

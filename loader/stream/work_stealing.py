@@ -2,7 +2,7 @@
 
 Predicted costs have errors: with 5 % per microbatch, 128 ranks idle 6 % under any static plan. A small part of each
 step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more ranks
-that read it, too; the first free one claims it (`loader.stream.claims`). Pure functions, without communication.
+that read it, too; the first free one claims it (`loader.stream.piece_queues`). Pure functions, without communication.
 """
 
 import heapq
@@ -19,7 +19,7 @@ _COARSEST = 3  # maximum cost of a sample that is shared, in pieces
 _MANY = 0.25  # cost per sample, in pieces, below which a piece holds many samples, each read by several ranks
 
 
-class TailConfig(Settings):
+class WorkStealingConfig(Settings):
     """Share of a step that ranks claim at run time."""
 
     share: float = Field(
@@ -35,7 +35,7 @@ class TailConfig(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Tail:
+class StepSplit:
     """Step divided into fixed microbatches and shared pieces.
 
     Attributes:
@@ -56,9 +56,9 @@ class Tail:
     home: Places
 
 
-def tail_of(
-    costs: Floats, sizes: Places, counts: Flags, fixed_s: float, ranks: int, config: TailConfig
-) -> Tail:
+def split_step(
+    costs: Floats, sizes: Places, counts: Flags, fixed_s: float, ranks: int, config: WorkStealingConfig
+) -> StepSplit:
     """Divide a step into fixed microbatches and shared pieces.
 
     Pieces come first from microbatches whose samples cost about as much as a piece, dearest first: such pieces hold the
@@ -95,7 +95,7 @@ def tail_of(
     cost = fixed_s + (end - start) * sample[micro]
     home = _homes(cost, np.bincount(rank, costs[fixed], minlength=ranks).astype(np.float64))
     by_home = np.lexsort((-cost, home))
-    return Tail(fixed, rank, micro[by_home], start[by_home], (end - start)[by_home], home[by_home])
+    return StepSplit(fixed, rank, micro[by_home], start[by_home], (end - start)[by_home], home[by_home])
 
 
 def victims(rank: int, ranks: int, readers: int) -> Places:
