@@ -1,4 +1,4 @@
-"""What a stream hands out."""
+"""Batches of a stream: microbatches, packs and optimizer steps."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that could not be used; another of its bucket stands in for it.
+    """Sample that could not be used and was replaced by another of its bucket.
 
     Attributes:
-        key: of the sample.
-        shard: where it lies.
-        offset: of its bytes there.
-        reason: in words.
+        key: key of the sample.
+        shard: path of its shard.
+        offset: byte offset of the sample in the shard.
+        reason: explanation in words.
     """
 
     key: str
@@ -35,13 +35,12 @@ class BadSample:
 
 @dataclass(frozen=True, eq=False)
 class EncodedClips:
-    """The encoded clips of B samples; ``media[number]`` is one of them, a view of the bytes.
+    """Encoded clips of B samples; ``media[number]`` is a view of one clip's bytes.
 
     Attributes:
-        bytes_N: uint8, one clip after the other: a single tensor, which a worker process of a DataLoader hands over
-            in shared memory.
-        offsets: where each clip begins in it, and the end; B + 1 of them.
-        frames: int64 [T] of each clip, which of its frames the bucket takes, in shown order.
+        bytes_N: uint8, concatenated clips; one tensor, which DataLoader workers send through shared memory.
+        offsets: start of each clip in `bytes_N`, and the end; B + 1 values.
+        frames: int64 [T] per clip, numbers of the bucket's frames in display order.
     """
 
     bytes_N: torch.Tensor
@@ -57,26 +56,25 @@ class EncodedClips:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """What one rank trains on at once: a `Microbatch` or a `Pack` of B samples.
+    """Samples of one forward pass on one rank: a `Microbatch` or a `Pack` of B samples.
 
     Attributes:
-        keys: of the samples.
-        captions: of the samples.
-        passes: how often each sample was drawn before; with the key it names the draw and seeds its noise.
-        step: of the run, from 0.
-        epoch: from 0.
-        weight: B over ``step_samples``; 0 for a filler, which evens out an epoch's last step and repeats
-            samples that count elsewhere. The sum of weight x mean loss over the step's batches on all ranks is
-            the step's mean loss.
-        step_samples: samples of the step on all ranks.
-        mean_samples: of the epoch's steps, or of the rest of it that is planned alike. The step's gradient times
-            step_samples / mean_samples has the mean over all samples of the epoch as its own mean over steps.
-        slot: its place among this rank's batches of the step, from 0.
-        slots: this rank's batches of the step; other ranks may have more or fewer.
-        after: where the stream stands behind it; within a step, at the step's beginning.
-        bad: samples that others stand in for here.
-        media: the encoded clips, where the stream does not decode; there are no pixels then.
-        contexts: what the text encoder made of each caption, [tokens, D], where it is stored.
+        keys: key of each sample.
+        captions: caption of each sample.
+        passes: number of earlier draws of each sample; key and pass identify the draw and seed its noise.
+        step: optimizer step of the run, from 0.
+        epoch: epoch, from 0.
+        weight: B over ``step_samples``; 0 for a filler, which completes an epoch's last step and repeats samples that
+            count elsewhere. The sum of weight x mean loss over the step's batches on all ranks is the step's mean loss.
+        step_samples: number of samples of the step on all ranks.
+        mean_samples: mean samples per step of the epoch, or of its rest that is planned alike. Gradients scaled by
+            step_samples / mean_samples average over the steps to the mean over all samples of the epoch.
+        slot: place among this rank's batches of the step, from 0.
+        slots: number of this rank's batches of the step; ranks may differ.
+        after: position of the stream behind this batch; within a step, the beginning of the step.
+        bad: samples replaced by samples of this batch.
+        media: encoded clips, where the stream does not decode; there are no pixels then.
+        contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
     """
 
     keys: tuple[str, ...]
@@ -96,15 +94,15 @@ class Batch:
 
     @property
     def ends_step(self) -> bool:
-        """Whether the optimizer's turn comes after it."""
+        """True for the rank's last batch of an optimizer step."""
         return self.slot + 1 == self.slots
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Self:
-        """Return the same batch with its tensors on a device, as Lightning and Accelerate ask for it.
+        """Return the same batch with its tensors on a device; Lightning and Accelerate call it.
 
         Args:
-            device: where the tensors go; what is not a tensor stays as it is.
-            non_blocking: whether copies from page-locked memory run beside the GPU's work.
+            device: target of the tensors; other attributes stay.
+            non_blocking: True to overlap copies from page-locked memory with work of the GPU.
         """
         return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
@@ -119,13 +117,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Microbatch(Batch):
-    """Samples of one shape.
+    """Samples of one bucket, padded to equal shape.
 
     Attributes:
-        bucket: the shape.
-        length: S of the bucket, tokens of one sample with text counted at its cap.
-        video_BCTHW: uint8 RGB; of no frames where the stream does not decode, or latents stand for pixels.
-        latents_BCTHW: of the bucket's samples, where they are stored.
+        bucket: shape of the samples.
+        length: S of the bucket, tokens per sample with text counted at its maximum.
+        video_BCTHW: uint8 RGB; without frames if the stream does not decode or latents replace pixels.
+        latents_BCTHW: stored latents of the samples; None if none are stored.
     """
 
     bucket: Bucket
@@ -144,13 +142,13 @@ class Microbatch(Batch):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pack(Batch):
-    """Samples of any shapes, images and videos, that make one sequence.
+    """Samples of mixed shapes, images and videos, packed into one sequence.
 
     Attributes:
-        buckets: the shape of each.
-        lengths: S of each as it was planned; with `cu_seqlens` of ``loader.plan.packing`` where each begins.
-        videos: uint8 RGB [3, frames, height, width] each; an image has one frame; of no frames where the stream does
-            not decode. Floating point, [C, T, H, W], are latents that stand for pixels.
+        buckets: shape of each sample.
+        lengths: planned S of each sample; `cu_seqlens` of ``loader.plan.packing`` turns them into offsets.
+        videos: uint8 RGB [3, frames, height, width] per sample; images have one frame; without frames if the stream
+            does not decode. Floating point [C, T, H, W] tensors are latents in place of pixels.
     """
 
     buckets: tuple[Bucket, ...]
@@ -163,13 +161,13 @@ class Pack(Batch):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one rank does in one optimizer step: an iterable of its microbatches or packs.
+    """Microbatches or packs of one rank in one optimizer step; an iterable of them.
 
-    The sum of ``batch.weight`` x mean loss of the batch, over the batches and over all ranks, is the mean loss of the
-    step's samples. Who sums the losses of samples divides the gradients by ``samples`` instead.
+    The sum of ``batch.weight`` x mean loss of the batch, over all batches of all ranks, is the mean loss of the step's
+    samples. Alternatively, sum the losses of samples and divide the gradients by ``samples``.
 
     Attributes:
-        batches: of this rank, at least one; other ranks may have more or fewer. Fillers have weight 0.
+        batches: batches of this rank, at least one; ranks may differ in number. Fillers have weight 0.
     """
 
     batches: tuple[Microbatch | Pack, ...]
@@ -182,7 +180,7 @@ class Step:
 
     @property
     def step(self) -> int:
-        """Number of the step in the run, from 0."""
+        """Optimizer step of the run, from 0."""
         return self.batches[-1].step
 
     @property
@@ -192,31 +190,31 @@ class Step:
 
     @property
     def samples(self) -> int:
-        """Samples of the step on all ranks."""
+        """Number of samples of the step on all ranks."""
         return self.batches[-1].step_samples
 
     @property
     def own_samples(self) -> int:
-        """Samples of the step on this rank; what a filler repeats is not counted."""
+        """Number of samples of the step on this rank, without fillers."""
         return sum(len(batch.keys) for batch in self.batches if batch.weight)
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Self:
-        """Return the same step with all of its tensors on a device (`Batch.to`)."""
+        """Return the same step with its tensors on a device (`Batch.to`)."""
         return replace(self, batches=tuple(batch.to(device, non_blocking) for batch in self.batches))
 
     def pin_memory(self) -> Self:
-        """Return the same step with all of its tensors in page-locked memory."""
+        """Return the same step with its tensors in page-locked memory."""
         return replace(self, batches=tuple(batch.pin_memory() for batch in self.batches))
 
 
 class UpcomingMicrobatch(NamedTuple):
-    """A microbatch or a pack that some rank is about to read, as the plan has it.
+    """Planned microbatch or pack that some rank will read next.
 
     Attributes:
-        buckets: the shape of each sample.
-        lengths: S of each.
-        pixels: whether each comes as pixels; else as latents.
-        contexts: whether what the text encoder made of captions is stored.
+        buckets: shape of each sample.
+        lengths: S of each sample.
+        pixels: True per sample that comes as pixels, False for latents.
+        contexts: True if text encoder outputs of the captions are stored.
     """
 
     buckets: tuple[Bucket, ...]

@@ -1,11 +1,11 @@
-"""Words of a caption: the unit in which the offline path counts and embeds text."""
+"""Words of a caption: the token unit of the offline text encoder."""
 
 import re
 import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 
-# Scripts written without spaces would make a sentence one word: there, a character is a word.
+# In scripts without spaces a sentence would be one word, so each character counts as a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
@@ -15,14 +15,14 @@ def _iterate(text: str) -> Iterator[str]:
 
 
 def words(text: str, limit: int | None = None) -> list[str]:
-    """Lower-case words of ``text`` in order: runs of letters, digits and ``_``; at most ``limit`` of them.
+    """Return the lower-case words of ``text`` in order: runs of letters, digits and ``_``; at most ``limit``.
 
-    Equal strings in different Unicode compositions give equal words. A Chinese character or a kana is a
-    word by itself; punctuation gives none.
+    Equal strings in different Unicode compositions give equal words. Each Chinese character or kana is a word;
+    punctuation is dropped.
     """
     return list(islice(_iterate(text), limit))
 
 
 def count_tokens(text: str) -> int:
-    """The number of ``words`` in ``text``."""
+    """Return the number of ``words`` in ``text``."""
     return sum(1 for _ in _iterate(text))

@@ -1,4 +1,4 @@
-"""Who leaves a cache folder, and when: bytes counted and files removed, by one process at a time."""
+"""LRU eviction for the shared disk cache: accounting of bytes and removal of files, by one process at a time."""
 
 import errno
 import fcntl
@@ -16,35 +16,35 @@ from typing import BinaryIO
 
 import numpy as np
 
-_FOLDER = "reelweave-cache-1"  # the number changes with the format of the files in it
-_STATE = "state"  # marks the folder as ours, is locked by whoever changes it, and holds the count
-_OLDEST = "oldest"  # the entries to leave next, the very next one last
-_UNFINISHED = "unfinished"  # one is enough: who writes holds the lock
+_FOLDER = "reelweave-cache-1"  # the number changes with the format of the files
+_STATE = "state"  # marks the folder as a cache, holds the byte count, and is locked during changes
+_OLDEST = "oldest"  # queue of entries to evict, the next one last
+_UNFINISHED = "unfinished"  # a single name suffices, because writers hold the lock
 _ENTRY = re.compile(r"[0-9a-f]{40}\.entry")
 _COUNT = re.compile(rb"(.{36}) (\d{20})\n")
 _RECORD = struct.Struct("<20sq")
 _BLOCK = 4096
-_SHARE = 0.1  # of the space: what is looked for at once
-_LOOKS = 5  # one is enough unless what it lists is used in the same moment
+_SHARE = 0.1  # share of the space that one scan lists for eviction
+_LOOKS = 5  # scans per insertion; one suffices unless the listed entries are used at the same moment
 _PATIENCE_S = 5.0
 
 
 def on_disk(size: int) -> int:
-    """Bytes that a file takes: whole blocks of the disk."""
+    """Return the disk space of a file in bytes, rounded up to whole blocks."""
     return -(-size // _BLOCK) * _BLOCK
 
 
 class CacheSpace:
-    """The files of a cache, which together take at most so much space.
+    """Files of a cache within a bounded disk space.
 
-    All that changes the folder happens under one lock, so whatever is found half done was left by a dead process. The
-    count is never too low: it grows before a file appears and shrinks after one is gone. Finding the oldest
-    entries means looking at all of them; that is done once for a tenth of the space, and the list serves all
-    processes. An entry used after it was listed is passed over.
+    All changes of the folder happen under one lock, so partial changes are left by dead processes. The byte count is
+    never too low: it grows before a file appears and shrinks after its removal. Finding the oldest entries takes a scan
+    of all entries; one scan lists a tenth of the space, and all processes share the list. Entries used after the scan
+    are skipped.
 
     Args:
-        parent: the folder a person named; the files lie in a sub-folder.
-        max_bytes: most space of all of them.
+        parent: configured folder; the files lie in a subfolder.
+        max_bytes: maximum disk space of all files together.
     """
 
     def __init__(self, parent: Path, max_bytes: int) -> None:
@@ -53,15 +53,15 @@ class CacheSpace:
         self._boot = boot_id()
 
     def path(self, name: bytes) -> str:
-        """Where the entry with this name of 20 bytes lies."""
+        """Return the path of the entry with this name of 20 bytes."""
         return f"{self.folder}/{name.hex()}.entry"
 
     def place(self, path: str, size: int, fill: Callable[[BinaryIO], object]) -> None:
-        """Makes or replaces the entry at ``path``, of ``size`` bytes, once there is room.
+        """Create or replace the entry at ``path``, of ``size`` bytes, after evicting others if necessary.
 
         Raises:
-            TimeoutError: others keep the folder locked.
-            OSError: the disk is full, the folder cannot be written or is not ours.
+            TimeoutError: other processes keep the folder locked.
+            OSError: the disk is full, or the folder is not writable or no cache folder.
         """
         with self._alone() as state:
             used = self._make_room(self._used(state), on_disk(size), path)
@@ -69,10 +69,10 @@ class CacheSpace:
             self._publish(path, fill)
 
     def remove(self, path: str) -> None:
-        """Removes the entry at ``path``, if there is one.
+        """Remove the entry at ``path``, if it exists.
 
         Raises:
-            OSError: as of `place`.
+            OSError: see `place`.
         """
         with self._alone() as state:
             used, freed = self._used(state), _remove(path)
@@ -91,7 +91,7 @@ class CacheSpace:
             raise
 
     def _make_room(self, used: int | None, size: int, path: str) -> int:
-        """Bytes in use when ``path`` is gone and ``size`` more fit."""
+        """Return the bytes in use once ``path`` is gone and ``size`` more bytes fit."""
         looks = 0
         if used is None:
             used = self._look(size)
@@ -107,13 +107,13 @@ class CacheSpace:
         return used
 
     def _used(self, state: int) -> int | None:
-        """Bytes in use; None when nobody has counted since the machine was started."""
+        """Return the bytes in use; None if no process has counted them since the machine booted."""
         found = _COUNT.fullmatch(os.pread(state, 64, 0))
         # After a crash of the machine the count may be older than the entries.
         return int(found[2]) if found and found[1].decode(errors="replace") == self._boot else None
 
     def _next_to_leave(self) -> tuple[bytes, int] | None:
-        """Name and last use, taken off the list; None when the list is at its end."""
+        """Pop the next entry to evict: its name and last use; None at the end of the list."""
         with suppress(FileNotFoundError), FileIO(self.folder / _OLDEST, "r+", opener=not_a_link) as file:
             left = file.seek(0, os.SEEK_END) // _RECORD.size - 1
             if left >= 0:
@@ -124,8 +124,8 @@ class CacheSpace:
         return None
 
     def _look(self, size: int) -> int:
-        """Lists the oldest entries anew, enough of them for ``size`` more bytes; returns the bytes in use."""
-        # 36 bytes for each of perhaps millions.
+        """Scan the folder, list the oldest entries that free ``size`` bytes, and return the bytes in use."""
+        # 36 bytes per entry, since there may be millions.
         names, uses, sizes = bytearray(), array("q"), array("q")
         with os.scandir(self.folder) as found:
             for one in found:
@@ -136,7 +136,7 @@ class CacheSpace:
                         uses.append(facts.st_mtime_ns)
                         sizes.append(on_disk(facts.st_size))
         last_use = np.array(uses, np.int64)
-        # What seems to be used in the future, by a clock that was set back since, would never leave.
+        # Last uses in the future, by a clock that was set back since, count as oldest; else they would never leave.
         order = np.lexsort((last_use, last_use <= time.time_ns()))
         space = np.cumsum(np.array(sizes, np.int64)[order])
         enough = max(_SHARE * self.max_bytes, sum(sizes) + size - self.max_bytes)
@@ -147,7 +147,7 @@ class CacheSpace:
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """The open state file, while no other thread or process may change the folder."""
+        """Lock the folder against other threads and processes, and return the open state file."""
         state = self._open_state()
         try:
             give_up = time.monotonic() + _PATIENCE_S
@@ -162,7 +162,7 @@ class CacheSpace:
             try:
                 yield state
             finally:
-                # Closing would not do: a process forked meanwhile has the file open too.
+                # Closing does not suffice: a process forked meanwhile holds the file open, too.
                 fcntl.flock(state, fcntl.LOCK_UN)
         finally:
             os.close(state)
@@ -173,15 +173,15 @@ class CacheSpace:
             with suppress(FileNotFoundError):
                 return os.open(self.folder / _STATE, flags)
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self.folder.mkdir(mode=0o700, exist_ok=True)  # not everybody may read what is in the bucket
-            # The state file comes first and stays: a folder with others and without it is not ours.
+            self.folder.mkdir(mode=0o700, exist_ok=True)  # samples of private buckets lie here
+            # The state file is created first and stays; a non-empty folder without it is no cache.
             if not any(self.folder.iterdir()) or (self.folder / _STATE).exists():
                 return os.open(self.folder / _STATE, flags | os.O_CREAT, 0o600)
         raise FileExistsError(errno.EEXIST, "it is not a folder that a cache made, move it away")
 
 
 def _remove(path: str, last_use: int | None = None) -> int:
-    """Removes an entry, where given only if it was last used then; returns the bytes that this frees."""
+    """Remove an entry, only if last used at ``last_use`` where given; return the bytes freed."""
     with suppress(FileNotFoundError):
         found = os.lstat(path)
         if stat.S_ISREG(found.st_mode) and last_use in (None, found.st_mtime_ns):
@@ -191,12 +191,12 @@ def _remove(path: str, last_use: int | None = None) -> int:
 
 
 def not_a_link(path: str, flags: int) -> int:
-    """Opens a file that nobody put a link in the place of."""
+    """Open a file; fail on symbolic links."""
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def boot_id() -> str:
-    """36 characters that change with every start of the machine, where it tells."""
+    """Return 36 characters that change with every boot of the machine; blanks where unknown."""
     found = ""
     with suppress(OSError):
         found = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

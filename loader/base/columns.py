@@ -1,4 +1,4 @@
-"""Work on long columns in bounded memory: a part at a time, each different value once."""
+"""Operations on long columns in bounded memory: by parts, and once per distinct value."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,25 +11,25 @@ _PART = 1 << 20
 
 
 def parts(count: int, length: int = _PART) -> Iterator[slice]:
-    """Slices of a length that cover ``count`` entries in order; the last may reach beyond them."""
+    """Return slices that cover ``count`` entries in order; the last slice may reach beyond them."""
     return (slice(start, start + length) for start in range(0, count, length))
 
 
 def distinct(values_N: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Different values [U] in the order they first occur, and int32 [N], the place of each entry among them.
+    """Return the distinct values [U] in order of first occurrence, and int32 [N], each entry's place among them.
 
-    By hashing: `numpy.unique` sorts, which takes three to four times as long where few values are different.
+    Hashing is three to four times as fast as the sort of `numpy.unique` for few distinct values.
     """
     found = pa.array(values_N).dictionary_encode()
     return found.dictionary.to_numpy(), found.indices.to_numpy()
 
 
 class Joined:
-    """Columns one behind the other, left where they lie; read as the array they would make together.
+    """Concatenation of columns without a copy, read like an array.
 
     Args:
-        columns: arrays [n] of one type.
-        added: to the values of each; None is nothing.
+        columns: arrays [n] of one dtype.
+        added: offset added to the values of each column; None adds nothing.
     """
 
     def __init__(self, columns: Sequence[NDArray[Any]], added: Sequence[int] | None = None) -> None:
@@ -43,18 +43,18 @@ class Joined:
 
     @property
     def shape(self) -> tuple[int]:
-        """Of the array."""
+        """Shape of the concatenated array."""
         return (len(self),)
 
     def item(self, place: int) -> Any:
-        """One value as a Python number."""
+        """Return one value as a Python number."""
         if not 0 <= place < len(self):
             raise IndexError(f"place {place} of a column of {len(self)}")
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         return self._columns[part].item(place - int(self._starts[part])) + self._added[part]
 
     def __getitem__(self, places: slice | NDArray[Any]) -> NDArray[Any]:
-        """Values of a slice without a step, or at places [n] from 0."""
+        """Return the values of a slice without a step, or at places [n] from 0."""
         if isinstance(places, slice):
             start, stop, _ = places.indices(len(self))
             lengths = zip(self._columns, self._starts.tolist(), self._added, strict=False)
@@ -74,6 +74,6 @@ class Joined:
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole array, in memory."""
-        del copy  # it always is one
+        """Return the whole array, in memory."""
+        del copy  # the array is always a copy
         return self[:].astype(dtype or self.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Rows of a CSV file that a person names, with their line numbers."""
+"""Rows of a CSV file with their line numbers."""
 
 import csv
 import io
@@ -10,17 +10,17 @@ Row = dict[str, str | None]
 
 
 def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, Row]]]:
-    """Split a text into its columns and, as they are asked for, its rows.
+    """Split a text into column names and a lazy iterator of rows.
 
     Args:
-        text: of the file; its first line names the columns.
-        name: of the file, for messages.
+        text: content of the file; the first line names the columns.
+        name: file name for messages.
 
     Returns:
-        Names of the columns, and the line and values of each row; a short row lacks its last values.
+        Column names, and line number and values of each row; short rows lack their last values.
 
     Raises:
-        UsageError: a line is no CSV; also while rows are read.
+        UsageError: a line is no CSV; also raised during iteration.
     """
     reader = csv.DictReader(io.StringIO(text, newline=""))
     rows = _rows(reader, name)

@@ -1,10 +1,10 @@
-"""Where two configurations differ, in words."""
+"""First difference of two configurations, in words."""
 
 from typing import Any
 
 
 def first_difference(saved: Any, current: Any, key: str = "") -> str | None:
-    """The first key whose value differs between two configurations, and both values; None when equal."""
+    """Return the first key whose value differs, with both values; None if the configurations are equal."""
     if isinstance(saved, dict) and isinstance(current, dict):
         for name in sorted(saved.keys() | current.keys()):
             if found := first_difference(saved.get(name), current.get(name), f"{key}.{name}".lstrip(".")):

@@ -1,4 +1,4 @@
-"""Numbers of a configuration or file: all of them finite."""
+"""Check that all numbers of a configuration or file are finite."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ _Key = tuple[int | str, ...]
 
 
 def finite(model: _Model) -> _Model:
-    """Return ``model`` when every number in it is finite.
+    """Return ``model`` if every number in it is finite.
 
-    JSON and YAML can write NaN and infinity, text such as ``"nan"`` is taken for a number, and both pass most bounds.
+    JSON and YAML can contain NaN and infinity, pydantic parses text such as ``"nan"``, and both pass most bounds.
 
     Raises:
-        ValidationError: names each that is not.
+        ValidationError: names each number that is not finite.
     """
     found = [
         InitErrorDetails(type=PydanticCustomError("finite", "a number must be finite"), loc=key, input=value)
@@ -35,7 +35,7 @@ def _infinite(value: Any, key: _Key) -> Iterator[tuple[_Key, float]]:
         return
     items: Any = ()
     if isinstance(value, BaseModel):
-        # Only what was given: an infinite default is meant.
+        # Only values that were set: an infinite default is intended.
         items = ((name, getattr(value, name)) for name in value.model_fields_set)
     elif isinstance(value, Mapping):
         items = value.items()

@@ -1,4 +1,4 @@
-"""Small files that a person names: read whole, bounded, and never waited for."""
+"""Small files named by users: read whole, with bounded size and without blocking."""
 
 import os
 import stat
@@ -8,19 +8,19 @@ from loader.errors import UsageError
 
 
 def read_named(path: Path, most_bytes: int, named: str = "") -> bytes:
-    """Read a whole file.
+    """Return the content of a file.
 
     Args:
-        path: of the file; a folder, pipe or device is refused.
-        most_bytes: size above which it is refused.
-        named: how messages call it, where that is more than its path.
+        path: path of the file; folders, pipes and devices are refused.
+        most_bytes: maximum size in bytes.
+        named: name of the file in messages; default: its path.
 
     Raises:
-        UsageError: it cannot be read, is no file or too large.
+        UsageError: the path is unreadable, no regular file, or too large.
     """
     named = named or str(path)
     try:
-        # A pipe would else wait for its writer before it could be told from a file.
+        # Opening a pipe would block before its type could be checked.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UsageError(f"{named} is no file: give a file, not a folder, pipe or device")
@@ -35,10 +35,10 @@ def read_named(path: Path, most_bytes: int, named: str = "") -> bytes:
 
 
 def read_named_text(path: Path, most_bytes: int, named: str = "") -> str:
-    """Read a whole file of UTF-8, with or without a byte order mark; see `read_named`.
+    """Return the content of a UTF-8 file, with or without a byte order mark; see `read_named`.
 
     Raises:
-        UsageError: as `read_named`, or it is no text; names the line.
+        UsageError: see `read_named`; also if a line is not UTF-8, naming the line.
     """
     data = read_named(path, most_bytes, named)
     try:

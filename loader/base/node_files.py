@@ -1,7 +1,7 @@
-"""Files that the processes of one machine make once and share, mapped into memory.
+"""Memory-mapped files that one process of a machine makes for all.
 
-Names follow from content. Whoever needs a file first makes it, under a lock; all others wait for it and map it. A file
-appears whole or not at all, and a process that dies leaves nothing but a part that the next sweep removes.
+File names derive from content. The first process that needs a file makes it under a lock; the others wait and map it.
+Files appear whole or not at all. A process that dies leaves at most a partial file, which the next sweep removes.
 """
 
 import fcntl
@@ -31,25 +31,25 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class NodeFiles:
-    """Files in a folder that only this user can write. Can be pickled; nothing is done before the first use.
+    """Files in a folder that only this user can write; picklable, and created on first use.
 
     Args:
-        parent: on a disk or in the memory (``/dev/shm``) of this machine; None is the temporary folder. The files lie
-            in a sub-folder of this user's, made where it is not there.
+        parent: folder on a local disk or in memory (``/dev/shm``); None is the temporary folder. The files lie in a
+            subfolder of the user's own.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
         self.folder = (parent or Path(tempfile.gettempdir())).absolute() / f"reelweave-{os.geteuid()}"
 
     def file(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Return the path of a file, made by ``fill`` where no process of this machine has made it yet.
+        """Return the path of a file, made by ``fill`` unless a process of this machine has made it before.
 
         Args:
-            name: fixes the content.
-            fill: writes the content to the path it is given; may raise, and nothing appears then.
+            name: file name, which identifies the content.
+            fill: function that writes the content to the given path; if it raises, no file appears.
 
         Raises:
-            OSError: the folder cannot be written, has no space left or belongs to another user.
+            OSError: the folder is not writable, has no space left or belongs to another user.
         """
         path = self._own_folder() / name
         if not _used(path):
@@ -59,13 +59,13 @@ class NodeFiles:
         return path
 
     def arrays(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]]) -> Arrays:
-        """Return arrays [n] of a process that computed them, read-only and mapped.
+        """Return arrays [n], computed by one process, as read-only memory maps.
 
-        Where the folder cannot be used, they are computed here, and a line of the log says so.
+        Where the folder is unusable, each process computes them, and logs a warning.
 
         Args:
-            name: fixes the content, together with the code of this package; letters, digits, "-" and "_".
-            make: computes them; no flags, which Arrow packs into bits.
+            name: name that identifies the content together with this package's code; letters, digits, "-" and "_".
+            make: function that computes the arrays; without booleans, which Arrow packs into bits.
         """
         made: list[Mapping[str, NDArray[Any]]] = []
 
@@ -87,12 +87,12 @@ class NodeFiles:
         return dict(make())
 
     def drop(self, name: str) -> None:
-        """Remove a file; those who have mapped it keep its content."""
+        """Remove a file; processes that have mapped it keep its content."""
         with suppress(OSError):
             (self.folder / name).unlink()
 
     def drop_arrays(self, name: str) -> None:
-        """Remove what `arrays` made under a name."""
+        """Remove the file of `arrays` under a name."""
         self.drop(f"{name}.{_this_code()}.arrays")
 
     def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
@@ -113,7 +113,7 @@ class NodeFiles:
         return self.folder
 
     def _sweep(self) -> None:
-        """Remove what nobody has used for a week."""
+        """Remove files unused for a week."""
         with suppress(OSError), os.scandir(self.folder) as found:
             for one in found:
                 with suppress(OSError):
@@ -123,12 +123,12 @@ class NodeFiles:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the system takes back from whoever dies."""
+    """Hold a lock that the kernel releases when the process dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-        # Whoever still waits for this lock finds the file, and so does whoever makes a new one.
+        # Processes still waiting for this lock, or for a new one, find the finished file.
         with suppress(OSError):
             path.unlink()
     finally:
@@ -136,7 +136,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _used(path: Path) -> bool:
-    """Whether it is there; notes the use for the sweep."""
+    """Return whether the file exists, and update its time of use for the sweep."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -163,9 +163,9 @@ def _read(path: Path) -> Arrays:
 
 @functools.cache
 def _this_code() -> str:
-    """Return a name of the code that computes, and of this start of the machine.
+    """Return a hash of this package's code, of library versions and of the machine's boot.
 
-    Other code may compute other arrays, and what was not on the disk when the power failed may be zeros.
+    Other code may compute other arrays; after a power failure, unwritten blocks of a file may be zeros.
     """
     said = hashlib.sha256(
         f"{boot_id()} {platform.python_version()} {np.__version__} {pa.__version__}".encode()

@@ -1,8 +1,7 @@
-"""Random numbers that are the same on every platform and numpy version.
+"""Random numbers that are equal on every platform and numpy version.
 
-They are the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011), with the key (seed, number of the epoch or step)
-and one counter block per purpose. The words are part of that algorithm's definition; ``Generator.shuffle`` gives no
-such promise.
+They are the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011), with the key (seed, epoch or step number) and one
+counter block per purpose. The algorithm defines these words; ``Generator.shuffle`` has no such guarantee.
 """
 
 import numpy as np
@@ -16,13 +15,13 @@ _AT_ONCE = 1 << 16  # keys that stay in the processor's cache
 
 
 def words(seed: int, number: int, purpose: int, count: int) -> NDArray[np.uint64]:
-    """``count`` words, uint64, each value as likely.
+    """Return ``count`` uniform random words, uint64.
 
     Args:
-        seed: of the whole run, 0 to 2^64 - 1.
-        number: of the epoch or step.
-        purpose: what they are for, so that two uses get different ones.
-        count: how many.
+        seed: seed of the run, 0 to 2^64 - 1.
+        number: number of the epoch or step.
+        purpose: stream number; different uses take different streams.
+        count: number of words.
     """
     philox = np.random.Philox(
         key=np.array([seed, number], np.uint64), counter=np.array([0, 0, 0, purpose], np.uint64)
@@ -31,26 +30,26 @@ def words(seed: int, number: int, purpose: int, count: int) -> NDArray[np.uint64
 
 
 def uniform(seed: int, number: int, purpose: int, count: int) -> NDArray[np.float64]:
-    """``count`` numbers in [0, 1), from the upper 53 bits of `words`."""
+    """Return ``count`` numbers in [0, 1), from the upper 53 bits of `words`."""
     return np.asarray((words(seed, number, purpose, count) >> np.uint64(11)) * 2.0**-53)
 
 
 def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers | None = None) -> Numbers:
-    """The numbers 0 to ``count`` - 1 in random order; by group and in random order within each, where groups are given.
+    """Return the numbers 0 to ``count`` - 1 in random order; sorted by group, and shuffled within each, if given.
 
-    What is sorted are 64-bit keys of group, random bits and number, as values: an argsort takes twice the memory and
-    several times as long. No two keys are equal, so that every sort gives the same.
+    The function sorts 64-bit keys of group, random bits and number by value: an argsort takes twice the memory and
+    several times as long. All keys differ, so every sort algorithm gives the same order.
 
-    Numbers of a group with equal random bits lie by number xor a random mask, so that either of any two comes first
-    equally often, however few these bits are. Only how several ties lie is not independent: of 100 million numbers
-    in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
+    Numbers of a group with equal random bits are ordered by number xor a random mask, so either of any two comes first
+    equally often, however few these bits are. Only the orders of several ties are not independent: of 100 million
+    numbers in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
 
     Args:
-        seed: as of `words`.
-        number: as of `words`.
-        purpose: as of `words`.
-        count: how many.
-        group_N: integers [N] from 0.
+        seed: see `words`.
+        number: see `words`.
+        purpose: see `words`.
+        count: number of values.
+        group_N: integers [N] from 0, group of each number.
     """
     keys_N = words(seed, number, purpose, count)
     number_bits = max(count - 1, 0).bit_length()
@@ -58,7 +57,7 @@ def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers 
     if group_N is not None and 64 - number_bits - group_bits < _FEWEST_RANDOM_BITS:
         return np.lexsort((keys_N, group_N)).astype(number_type(count))
     low = np.uint64((1 << number_bits) - 1)
-    mask = keys_N[:1] & low  # bits that no key keeps
+    mask = keys_N[:1] & low  # these bits are part of no key
     for part in parts(count, _AT_ONCE):
         key_n = keys_N[part]
         key_n >>= np.uint64(group_bits)

@@ -1,4 +1,4 @@
-"""Work that is done before somebody asks for it."""
+"""Prefetching of an iterator in a background thread."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterator[T], most: int) -> Iterator[T]:
-    """The same items, made in a thread of their own, at most ``most`` of them before they are asked for."""
+    """Yield the same items, computed in a thread, at most ``most`` of them in advance."""
     end = object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="plan")
     try:

@@ -1,9 +1,9 @@
-"""Text from outside as a terminal may be given it: nothing in it acts, moves the cursor or reverses what is read."""
+"""Escaping of untrusted text for terminals: no control codes, cursor movements or reversed text."""
 
 import re
 
-# Controls (C0, DEL, C1), separators of lines, halves of surrogate pairs, and what is not seen: marks of direction,
-# tags, and letters without width, but for the two that join letters and emoji.
+# Controls (C0, DEL, C1), line separators, surrogates, and invisible characters: direction marks, tags, and zero-width
+# letters except for the two that join letters and emoji.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
@@ -14,14 +14,14 @@ def printable(text: str, keep: str = "") -> str:
     r"""Escape every character that a terminal might obey or hide, as Python would: ``\x1b``, ``\u202e``, ``\n``.
 
     Args:
-        text: from a file name, a tag, a caption, an address, or an error of another library.
-        keep: characters to leave as they are.
+        text: text of a file name, tag, caption, address, or error of another library.
+        keep: characters to leave unchanged.
     """
     return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 
 
 def printable_json(text: str) -> str:
-    r"""Escape in a JSON document what `printable` escapes, as JSON spells it; the document says the same."""
+    r"""Escape the characters of `printable` in a JSON document, as JSON escapes; its values stay the same."""
     return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _json_escaped(found[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""Tensors in memory that processes share."""
+"""Tensors in memory shared by processes."""
 
 import os
 from typing import BinaryIO
@@ -7,24 +7,24 @@ import torch
 
 
 def has_memfd() -> bool:
-    """Tell whether the system makes anonymous files in memory, which `/dev/shm` and its limit do not bound."""
+    """Return whether the system supports anonymous memory files, which `/dev/shm` and its limit do not bound."""
     return hasattr(os, "memfd_create")
 
 
 def open_shared() -> BinaryIO:
     """Open an anonymous file in memory for writing."""
-    # Unlike what PyTorch makes, it is not bounded by /dev/shm, which is 64 MB in a container by default.
+    # Unlike PyTorch's shared memory, this is not limited by /dev/shm, 64 MB in a container by default.
     return os.fdopen(os.memfd_create("reelweave"), "wb")
 
 
 def map_shared(file: BinaryIO, size: int) -> torch.Tensor:
-    """Return the uint8 tensor that lies in such a file; other processes get it without a copy."""
+    """Return a uint8 tensor over such a file; other processes receive it without a copy."""
     storage = torch.UntypedStorage._new_shared_fd_cpu(file.fileno(), size)  # type: ignore[attr-defined]
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 def shared_zeros(size: int) -> torch.Tensor:
-    """Return a small uint8 tensor of zeros that child processes write to as well."""
+    """Return a small uint8 tensor of zeros that child processes can write to, too."""
     if not has_memfd():
         zeros = torch.zeros(size, dtype=torch.uint8)
         zeros.share_memory_()  # type: ignore[no-untyped-call]

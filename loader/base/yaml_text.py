@@ -1,7 +1,7 @@
-"""YAML that a person wrote: bounded, checked, and with the line of every key.
+"""Bounded YAML reader for files of users, with the line of every key.
 
-YAML can name types, repeat itself through aliases and nest without end. Here it holds mappings, lists and plain values,
-and everything else is refused before it costs time or memory.
+YAML can name types, expand through aliases and nest without limit. This reader accepts mappings, lists and plain
+values; everything else is refused before it costs time or memory.
 """
 
 import math
@@ -16,7 +16,7 @@ from loader.errors import UsageError
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 64
 MAX_NODES = 20_000
-"""Values and keys, those behind an alias counted each time."""
+"""Maximum number of values and keys; nodes behind an alias count each time."""
 
 _MAX_DIGITS = 100
 _CORE = ("null", "bool", "int", "float", "str", "seq", "map")
@@ -28,14 +28,14 @@ class Document(NamedTuple):
 
     Attributes:
         values: plain values; None for an empty text.
-        root: node they were built from.
+        root: root node of the values.
     """
 
     values: Any
     root: yaml.Node | None
 
     def line(self, key: Sequence[int | str]) -> int | None:
-        """Return the line, from 1, of a key, or of the innermost part of it that the text holds."""
+        """Return the line, from 1, of a key, or of its innermost parent in the text."""
         node, found = self.root, None
         for part in key:
             inner = _inner(node, part)
@@ -46,14 +46,14 @@ class Document(NamedTuple):
 
 
 def read_yaml(data: bytes | str, where: str) -> Document:
-    """Read one document.
+    """Parse and check one YAML document.
 
     Args:
-        data: whole text; UTF-8, a byte order mark may begin it.
+        data: whole text, UTF-8, with or without a byte order mark.
         where: file or option, for messages.
 
     Raises:
-        UsageError: it is no YAML, too large, or holds what no configuration needs; names the line and the key.
+        UsageError: the text is no YAML, too large, or uses an unsupported feature; names the line and the key.
     """
     if len(data) > MAX_BYTES:
         raise UsageError(f"{where} is larger than {MAX_BYTES >> 10} KiB; that is no configuration")
@@ -76,7 +76,10 @@ def read_yaml(data: bytes | str, where: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(f"{where}, line {line} is no YAML: {error.reason}") from error
-    except (ValueError, OverflowError) as error:  # PyYAML's scanner, of a character or version out of range
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # raised by PyYAML's scanner for a character or version out of range
         problem = f"{where}, line {reader.line + 1} is no YAML: a number is out of range"
         raise UsageError(problem) from error
 
@@ -87,7 +90,7 @@ def _at(error: yaml.MarkedYAMLError) -> str:
 
 
 def _key_at(node: yaml.Node | None, mark: yaml.Mark | None) -> tuple[str, ...] | None:
-    """Return the path to the value that begins at a mark."""
+    """Return the path of keys to the value that begins at a mark."""
     if node is None or mark is None:
         return None
     if node.start_mark.index == mark.index:
@@ -171,7 +174,7 @@ class _Loader(yaml.SafeLoader):
                 raise _wrong(key, f"the key {_short(key)} is there twice")
             seen.add(key.value)
             if key.tag != f"{_TAG}merge":
-                key.tag = f"{_TAG}str"  # `on` and `1` are names here
+                key.tag = f"{_TAG}str"  # `on` and `1` stay strings as keys
         return super().construct_mapping(node, deep)
 
     def _count(self, event: yaml.Event, nodes: int) -> None:

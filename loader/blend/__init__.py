@@ -1,4 +1,4 @@
-"""Several datasets as one: a blend file, what it names, and what an epoch draws."""
+"""Blends of several datasets: blend files and the draws of an epoch."""
 
 from loader.blend.blend import Blend, open_blend, open_source
 from loader.blend.curriculum import Curriculum, CurriculumStage

@@ -1,4 +1,4 @@
-"""Several datasets as one source of samples."""
+"""Blend of several datasets as one source of samples."""
 
 import hashlib
 import json
@@ -30,13 +30,13 @@ from loader.storage import StorageConfig
 class Blend:
     """Datasets mixed by weights or repetitions; a `loader.blend.source.SampleSource`. Picklable, as a `Dataset` is.
 
-    What an epoch holds: `tree.epoch_draws` says how much of each leaf, `drawing.draw` which samples.
+    `tree.epoch_draws` computes the number of draws of each leaf in an epoch, and `drawing.draw` their samples.
 
     Args:
-        datasets: different ones.
-        leaves: what is drawn from.
-        tree: how they are mixed.
-        begun: passes that were drawn of each leaf before epoch 0; none, where it is not given.
+        datasets: distinct datasets.
+        leaves: sets of samples to draw from.
+        tree: mixture of the leaves.
+        begun: passes over each leaf before epoch 0; default: none.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Blend:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fixes content and mixture, wherever the files lie and whatever the nodes are called."""
+        """Hash of content and mixture, independent of locations and node names."""
         leaves = [
             [self.datasets[leaf.dataset].fingerprint, leaf.split, leaf.start, leaf.stop]
             for leaf in self.leaves
@@ -71,53 +71,53 @@ class Blend:
 
     @cached_property
     def plan_index(self) -> PlanIndex:
-        """The samples of all datasets, one dataset after the other; also those that no leaf takes."""
+        """Samples of all datasets, dataset after dataset, including those of no leaf."""
         return joined([dataset.plan_index for dataset in self.datasets], np.diff(self._first_shards).tolist())
 
     @cached_property
     def dataset_of_N(self) -> NDArray[np.int64]:
-        """For each row of the index the place of its dataset, int64 [N]."""
+        """Number of each index row's dataset, int64 [N]."""
         return np.repeat(np.arange(len(self.datasets)), np.diff(self._starts))
 
     @cached_property
     def latents(self) -> Latents | None:
-        """What is said of the latents of all datasets; None where none has any.
+        """Description of the datasets' common latents; None if none has any.
 
         Raises:
-            UsageError: they were not stored alike.
+            UsageError: the datasets' latents differ.
         """
         return common([(dataset.storage.root, dataset.latents) for dataset in self.datasets])
 
     def rows(self, leaf: int) -> NDArray[np.int64]:
-        """Index rows of a leaf, rising."""
+        """Return the index rows of a leaf, rising."""
         return self._rows[leaf]
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard; as `Dataset.read_range`."""
+        """Return bytes of a shard, see `Dataset.read_range`."""
         dataset, own = self._of(shard, self._first_shards)
         return dataset.read_range(own, offset, size)
 
     def shard_uri(self, shard: int) -> str:
-        """Where a shard lies, for messages."""
+        """Return the URI of a shard, for messages."""
         dataset, own = self._of(shard, self._first_shards)
         return dataset.shard_uri(own)
 
     def key(self, row_number: int) -> str:
-        """Of the sample in a row."""
+        """Return the key of the sample in a row."""
         dataset, own = self._of(row_number, self._starts)
         return dataset.key(own)
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
-        """What is trained on, from all bytes of a sample; as `Dataset.clip`."""
+        """Parse the bytes of a sample, see `Dataset.clip`."""
         dataset, own = self._of(row_number, self._starts)
         return dataset.clip(own, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds, leaf after leaf; see `loader.blend.source.SampleSource`.
+        """Return the draws of an epoch, leaf after leaf; see `loader.blend.source.SampleSource`.
 
         Raises:
-            UsageError: a node has a weight and no sample that can be drawn, weights count tokens and there are no
-                lengths, or an epoch is too large.
+            UsageError: a node with a weight has no drawable sample, weights count tokens but lengths are missing, or an
+                epoch is too large.
         """
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
@@ -125,7 +125,7 @@ class Blend:
         return draw(self._rows, self._drawable(lengths_N), share, epoch, seed, self.begun)
 
     def shares(self, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
-        """Draws of each leaf in an epoch, on average over epochs, exact; arguments and errors as of `draws`."""
+        """Return the mean draws of each leaf per epoch, exact; for arguments and errors see `draws`."""
         if lengths_N is None and _counts_tokens(self.tree):
             raise UsageError("weight_by: tokens needs the lengths of the samples")
         held = [
@@ -136,20 +136,19 @@ class Blend:
         return [share.get(leaf, Fraction()) for leaf in range(len(self.leaves))]
 
     def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
-        """The same blend with other weights; see `tree.reweighted`."""
+        """Return the same blend with other weights, see `tree.reweighted`."""
         return Blend(self.datasets, self.leaves, reweighted(self.tree, weights), self.begun)
 
     def passes_after(self, epochs: int, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
-        """How often each leaf was drawn through when epoch ``epochs`` begins, exact; arguments as of `draws`."""
+        """Return the exact number of passes over each leaf before epoch ``epochs``; for arguments see `draws`."""
         held = (max(1, int(drawable_n.sum())) for drawable_n in self._drawable(lengths_N))
         parts = zip(self.begun, self.shares(lengths_N), held, strict=True)
         return [before + share * epochs / samples for before, share, samples in parts]
 
     def begun_after(self, passes: Sequence[Fraction]) -> "Blend":
-        """The same blend, whose epoch 0 goes on behind so many passes of each leaf; see `passes_after`.
+        """Return the same blend, with given passes over each leaf before epoch 0; see `passes_after`.
 
-        With other weights or lengths than before, a leaf that was drawn one and a half times goes on in the middle of
-        its second pass.
+        With new weights or lengths, a leaf drawn one and a half times continues in the middle of its second pass.
         """
         return Blend(self.datasets, self.leaves, self.tree, passes)
 
@@ -160,18 +159,18 @@ class Blend:
         ]
 
     def _of(self, number: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
-        """The dataset that a row or a shard belongs to, and its number there."""
+        """Return the dataset of a row or shard, and its number there."""
         place = int(np.searchsorted(starts, number, side="right")) - 1
         return self.datasets[place], number - int(starts[place])
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """Where the rows of each dataset start, and the end."""
+        """First row of each dataset, and the end."""
         return np.cumsum([0, *(len(dataset.plan_index) for dataset in self.datasets)])
 
     @cached_property
     def _first_shards(self) -> NDArray[np.int64]:
-        """Where the shards of each dataset start, and the end."""
+        """First shard of each dataset, and the end."""
         return np.cumsum([0, *(len(dataset.manifest.shards) for dataset in self.datasets)])
 
     @cached_property
@@ -192,18 +191,18 @@ class Blend:
 def open_blend(
     uri: str | os.PathLike[str], split: str = "train", config: StorageConfig | None = None
 ) -> Blend:
-    """Opens a blend file, ours or a MetadatasetV2 of Megatron-Energon, and every dataset that its split names.
+    """Open a blend file, ours or a MetadatasetV2 of Megatron-Energon, and every dataset of a split.
 
     Raises:
-        UsageError: a file says something wrong; names file and key.
-        RunError: there is no finished dataset where it names one.
+        UsageError: a file is invalid; names file and key.
+        RunError: a named dataset does not exist or is unfinished.
     """
     resolved = resolve(os.fspath(uri), split, config or StorageConfig())
     return Blend(resolved.datasets, resolved.leaves, resolved.tree)
 
 
 def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> SampleSource:
-    """A dataset, or the train split of a blend file where the path ends in .yaml."""
+    """Open a dataset, or the train split of a blend file if the path ends in .yaml."""
     return open_blend(uri, config=config) if is_blend_file(os.fspath(uri)) else open_dataset(uri, config)
 
 

@@ -26,7 +26,7 @@ class Subset(Settings):
 
     @property
     def span(self) -> SampleRange:
-        """Parsed range."""
+        """Parsed form of the key `range`."""
         return span_of(*self.range)
 
 
@@ -84,13 +84,13 @@ class Node(Settings):
 
 
 class WeightedNode(Node):
-    """Node of a blend."""
+    """Node of a `blend`, with its weight."""
 
     weight: Factor = Field(default=1.0, description="share of the blend, relative to the sum of its weights")
 
 
 class RepeatedNode(Node):
-    """Node of a blend_epochized."""
+    """Node of a `blend_epochized`, with its repetitions."""
 
     repetitions: Factor = Field(
         default=1.0, description="times each sample comes per epoch; fractions allowed"

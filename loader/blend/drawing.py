@@ -1,4 +1,4 @@
-"""Which samples an epoch draws: of each leaf one pass after the other, each in an order of its own."""
+"""Draws of an epoch: successive passes over each leaf, each in its own random order."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loader.base.philox import shuffled
 from loader.dataset.draws import Draws
 
-_PURPOSE = 1 << 32  # of the random words; smaller ones belong to the plan
+_PURPOSE = 1 << 32  # first Philox stream of leaves; plans use smaller ones
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -23,24 +23,24 @@ def draw(
     seed: int,
     begun: Sequence[Fraction],
 ) -> Draws:
-    """Epoch e takes draws floor(e x) to floor((e + 1) x) of a leaf with share x from its endless sequence of passes.
+    """Return the draws of an epoch: draws floor(e x) to floor((e + 1) x) of each leaf's endless sequence of passes.
 
-    After any number of epochs every leaf is thus less than one draw from its share, and no sample was drawn more than
-    once oftener than another of its leaf.
+    Here e is the epoch and x the leaf's share. After any number of epochs every leaf is less than one draw from its
+    share, and the draws of any two samples of a leaf differ by at most one.
 
     Args:
-        rows: int64 [n] of each leaf; two leaves may share some.
-        drawable: bool [n] of each leaf, which of its rows can be drawn.
-        shares: of each leaf, draws in an epoch, 0 where nothing can be drawn.
-        epoch: from 0.
-        seed: of the whole run.
-        begun: passes of each leaf before epoch 0; the draws are counted on from there.
+        rows: int64 [n] per leaf; leaves may overlap.
+        drawable: bool [n] per leaf, True for rows that can be drawn.
+        shares: draws of each leaf per epoch; 0 if nothing can be drawn.
+        epoch: number of the epoch, from 0.
+        seed: seed of the run.
+        begun: passes over each leaf before epoch 0, from which its draws count on.
 
     Returns:
-        The draws, leaf after leaf.
+        Draws, leaf after leaf.
     """
     before_N = np.zeros(1 + max(int(rows_n.max(initial=0)) for rows_n in rows), np.int64)
-    pieces: list[tuple[int, Rows]] = []  # of one pass each, so that no row is in one twice
+    pieces: list[tuple[int, Rows]] = []  # one pass each, so no piece holds a row twice
     for leaf, (rows_n, drawable_n, share, before) in enumerate(
         zip(rows, drawable, shares, begun, strict=True)
     ):
@@ -66,6 +66,6 @@ def draw(
 
 
 def _order(rows_n: Rows, drawable_n: Mask, seed: int, leaf: int, number: int) -> Rows:
-    """A pass. Its order comes from all rows; those that cannot be drawn are left out of it."""
+    """Return a pass: a permutation of all rows, without those that cannot be drawn."""
     order_n = shuffled(seed, number, _PURPOSE + leaf, len(rows_n))
     return rows_n[order_n[drawable_n[order_n]]]

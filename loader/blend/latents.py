@@ -1,4 +1,4 @@
-"""Latents of several datasets as those of one."""
+"""Common description of the latents of several datasets."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,16 @@ from loader.errors import UsageError
 
 
 def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
-    """What holds of the latents of all datasets of a blend; None where none has any.
+    """Return the description of latents that all datasets of a blend share; None if none has any.
 
-    A microbatch is of one bucket and may hold samples of each dataset, so a bucket is stored in all of them or in none.
+    A microbatch has one bucket and may hold samples of several datasets, so a bucket is stored in all of them or in
+    none.
 
     Args:
-        stored: root of each dataset, and what is said of its latents.
+        stored: root of each dataset, and the description of its latents.
 
     Raises:
-        UsageError: they are of another tokenizer, text encoder, type or shapes in one than in another.
+        UsageError: datasets differ in tokenizer, text encoder, dtype or shapes.
     """
     (root, first), *others = stored
     for other_root, other in others:
@@ -34,7 +35,7 @@ def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
 
 
 def _alike(latents: Latents) -> dict[str, object]:
-    """What must not differ between datasets that are blended."""
+    """Return the facts that must agree between blended datasets."""
     own = latents.model_dump(mode="json", include={"tokenizer", "shapes", "dtype"})
     text = None if latents.text is None else latents.text.encoder
     stored = {f"{one.frames}x{one.height}x{one.width}": one.latent is not None for one in latents.buckets}

@@ -1,4 +1,4 @@
-"""A blend file from disk or S3, checked; one reader for our files and Megatron-Energon's."""
+"""Reader of blend files, ours and Megatron-Energon's, from disk or S3."""
 
 import difflib
 import posixpath
@@ -26,23 +26,23 @@ _NOT_OURS = {
     "split_config": "the parts of a dataset are those of its own index.parquet; choose with split_part",
     "datasets": "this is a Metadataset of version 1; write it as MetadatasetV2, with blend",
 }
-"""Keys of Energon that cannot be honoured, and why."""
+"""Unsupported keys of Energon, and the reasons."""
 
 
 def is_blend_file(uri: str) -> bool:
-    """Whether a path names a blend file and no dataset."""
+    """Return whether a path names a blend file, not a dataset."""
     return uri.lower().endswith((".yaml", ".yml"))
 
 
 def beside(file: str, path: str) -> str:
-    """What ``path`` in a blend file means.
+    """Resolve ``path`` of a blend file.
 
     Args:
-        file: the blend file, as this function or `located` gives it.
-        path: a URI, or relative to the file.
+        file: location of the blend file, from this function or `located`.
+        path: a URI, or a path relative to the file.
 
     Raises:
-        UsageError: a file that is not local names something local, or leaves its bucket.
+        UsageError: a remote file names a local path, or a path outside its bucket.
     """
     if _URI.match(path):
         return path
@@ -59,25 +59,25 @@ def beside(file: str, path: str) -> str:
 
 
 def located(uri: str) -> str:
-    """One name for a file, however it was written."""
+    """Return a canonical name of a file."""
     return uri if _URI.match(uri) else str(Path(uri).resolve())
 
 
 def speaks_for(file: str) -> str:
-    """Return where the names in a blend file count as found: "", a person's own words, for one on this machine."""
+    """Return the place that permissions attribute a blend file's names to; "" (the user) for a local file."""
     return file if _URI.match(file) and not file.lower().startswith("file:") else ""
 
 
 def read_blend_file(file: str, config: StorageConfig, listed_in: str = "") -> BlendFile:
-    """The checked content of a blend file.
+    """Read and validate a blend file.
 
     Args:
-        file: as `located` gives it.
-        config: patience, limits, permissions.
-        listed_in: the blend file that names it; "" for a person.
+        file: location of the file, from `located`.
+        config: timeouts, limits and permissions.
+        listed_in: blend file that names this one; "" if the user did.
 
     Raises:
-        UsageError: there is none, or it says something wrong; names the file and every wrong key.
+        UsageError: the file is missing or invalid; names the file and every wrong key.
     """
     storage, name = open_object(file, config, listed_in)
     shown = redacted(file)
@@ -86,7 +86,7 @@ def read_blend_file(file: str, config: StorageConfig, listed_in: str = "") -> Bl
         raise UsageError(f"there is no file {shown}")
     if info.size > MAX_BYTES:
         raise UsageError(f"{shown} has {info.size} bytes; a blend file may have {MAX_BYTES}")
-    document = read_yaml(storage.read(name, 0, MAX_BYTES + 1), shown)  # a web server need not tell the size
+    document = read_yaml(storage.read(name, 0, MAX_BYTES + 1), shown)  # web servers may omit the size
     values = document.values
     if not isinstance(values, dict):
         raise UsageError(f"{shown} holds no mapping of keys to values; a blend file begins with splits:")
@@ -127,7 +127,7 @@ def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> 
 
 
 def _model_at(loc: Sequence[int | str]) -> type[BaseModel]:
-    """The model of the keys below a place in the file."""
+    """Return the model of the keys below a place in the file."""
     names = [part for part in loc if isinstance(part, str)]
     if not names:
         return BlendFile
@@ -136,5 +136,5 @@ def _model_at(loc: Sequence[int | str]) -> type[BaseModel]:
         "blend": WeightedNode,
         "blend_epochized": RepeatedNode,
     }
-    # A split may have any name, also one of these.
+    # The first name is a split's, which may equal a key.
     return Node if len(names) == 2 else by_key.get(names[-1], Node)

@@ -1,4 +1,4 @@
-"""From a blend file to its leaves: files within files opened, ranges merged, datasets opened once each."""
+"""Resolution of a blend file to its leaves: nested files, subsets of subsets, and each dataset opened once."""
 
 import hashlib
 from collections import Counter
@@ -21,12 +21,12 @@ from loader.storage.names import redacted
 
 MAX_LEAVES = 1000
 MAX_NESTED = 16
-"""Blends and files within each other."""
+"""Maximum nesting of blends and files."""
 
 
 @dataclass(frozen=True)
 class ResolvedBlend:
-    """What a blend file says, in one piece."""
+    """Resolved content of a blend file."""
 
     datasets: tuple[Dataset, ...]
     leaves: tuple[Leaf, ...]
@@ -34,11 +34,11 @@ class ResolvedBlend:
 
 
 def resolve(uri: str, split: str, config: StorageConfig) -> ResolvedBlend:
-    """Opens everything that a split of a blend file names.
+    """Open all datasets of a blend file's split.
 
     Raises:
-        UsageError: a file is wrong, leads back to itself, or takes samples that are not there.
-        RunError: there is no finished dataset where it names one.
+        UsageError: a file is invalid, includes itself, or takes samples beyond the dataset's.
+        RunError: a named dataset does not exist or is unfinished.
     """
     resolver = _Resolver(config)
     file = located(uri)
@@ -47,9 +47,9 @@ def resolve(uri: str, split: str, config: StorageConfig) -> ResolvedBlend:
 
 
 def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
-    """Index rows of a split in the order of the shards, which is the order that ranges count in.
+    """Return the index rows of a split in the order of the shards, in which ranges count.
 
-    One process of a machine finds them for all, and reads no more of the index than which split each row is of.
+    One process of a machine computes them for all, and reads only the index's split column.
     """
 
     def make() -> dict[str, NDArray[np.int64]]:
@@ -63,16 +63,16 @@ def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _NodeContext:
-    """Where in the tree a node stands, and what the nodes around it hand down.
+    """Context of a node in the tree, with inherited values.
 
     Attributes:
         named: file and key, for messages.
-        name: of the leaf or the node, "" for the root.
-        span: kept of everything below; None is all.
-        subflavors: of the nodes around it.
-        files: (file, split) that led here.
-        depth: blends and files around it.
-        listed_in: the blend file that names it, where that is none of this machine.
+        name: name of the leaf or node; "" for the root.
+        span: range of everything below that is kept; None for all.
+        subflavors: metadata of the enclosing nodes.
+        files: (file, split) pairs that led here.
+        depth: number of enclosing blends and files.
+        listed_in: remote blend file that names the node; "" for local files.
     """
 
     named: str
@@ -93,7 +93,7 @@ class _Resolver:
         self._split_sizes: dict[tuple[str, str], int] = {}
 
     def split(self, file: str, split: str, place: _NodeContext) -> int | Group:
-        """The tree below a split of a file."""
+        """Return the tree below a split of a file."""
         if (file, split) in place.files:
             raise UsageError(f"{place.named} leads back to {redacted(file)}, in which it stands")
         if file not in self._files:
@@ -191,7 +191,7 @@ def _uri(file: str, path: str, named: str) -> str:
 
 
 def _names(nodes: Sequence[Node], file: str, named: str) -> list[str]:
-    """What siblings are called; where two have one name, all of that name get their number."""
+    """Return the names of siblings; equal names all get their number as a suffix."""
     names = [
         node.name or (_last(_uri(file, node.path, f"{named}.path")) if node.path else str(number))
         for number, node in enumerate(nodes)
@@ -201,6 +201,6 @@ def _names(nodes: Sequence[Node], file: str, named: str) -> list[str]:
 
 
 def _last(uri: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path, without the ending of a blend file."""
     last = redacted(uri).rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] if is_blend_file(last) else last

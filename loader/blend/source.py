@@ -1,4 +1,4 @@
-"""What a stream needs of the place its samples come from: one dataset, or a blend of several."""
+"""Protocol of sample sources: one dataset, or a blend of several."""
 
 from typing import Protocol
 
@@ -16,42 +16,42 @@ class SampleSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Fixes the whole content and, with a seed, all draws."""
+        """Hash of the whole content, which together with a seed determines all draws."""
 
     @property
     def latents(self) -> Latents | None:
-        """What is said of the latents that stand for clips; None where none do."""
+        """Description of stored latents; None if there are none."""
 
     @property
     def plan_index(self) -> PlanIndex:
-        """What plans and reads need of every sample."""
+        """Columns of every sample that plans and reads need."""
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard, by its place in ``plan_index``; fewer where it ends before.
+        """Return bytes of a shard, by its number in ``plan_index``; fewer if the shard ends before.
 
         Raises:
-            FileNotFoundError: there is no such shard.
+            FileNotFoundError: the shard does not exist.
         """
 
     def shard_uri(self, shard: int) -> str:
-        """Where a shard lies, for messages."""
+        """Return the URI of a shard, for messages."""
 
     def key(self, row_number: int) -> str:
-        """Of the sample in a row."""
+        """Return the key of the sample in a row."""
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
-        """What is trained on, from all bytes of the sample in a row.
+        """Parse all bytes of the sample in a row.
 
         Raises:
-            RunError: they are not those that the index promises, or hold no clip.
+            RunError: the bytes contradict the index, or contain no clip.
         """
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds; a pure function.
+        """Return the draws of an epoch; a pure function.
 
         Args:
-            epoch: from 0.
-            seed: of the whole run, 0 to 2^64 - 1.
-            lengths_N: int64 [rows of the index], tokens of each sample as it is trained on, 0 for one that fits no
-                bucket and is not drawn; None draws all.
+            epoch: number of the epoch, from 0.
+            seed: seed of the run, 0 to 2^64 - 1.
+            lengths_N: int64 [rows of the index], S of each sample, 0 for samples without a bucket, which are not drawn;
+                None draws all.
         """

@@ -1,4 +1,4 @@
-"""Ranges of samples within ranges, as Megatron-Energon (7.4) defines them for a MetadatasetV2."""
+"""Nested sample ranges, as Megatron-Energon (7.4) defines them for a MetadatasetV2."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d{1,12})?)%")
 
 @dataclass(frozen=True)
 class SampleRange:
-    """First the samples ``first`` to ``last`` (not included; None is all), then shares of what is left."""
+    """Range of samples: ``first`` to ``last`` (exclusive; None is the end), then a share of these from low to high."""
 
     first: int = 0
     last: int | None = None
@@ -17,28 +17,28 @@ class SampleRange:
 
     @property
     def absolute(self) -> bool:
-        """Whether it counts samples."""
+        """True if the range counts samples."""
         return (self.first, self.last) != (0, None)
 
     def of(self, samples: int) -> tuple[int, int]:
-        """The range among so many samples; the end is not included.
+        """Return the range of a given number of samples, with exclusive end.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: the range exceeds the samples.
         """
         last = samples if self.last is None else self.last
         if last > samples or self.first > last:
             raise ValueError(f"[{self.first}, {last}] reaches over the end of {samples} samples")
-        # In floats and cut off, as Energon has it: 29 % of 100 samples are 28.
+        # Truncated floats, as in Energon: 29 % of 100 samples are 28.
         start, stop = (self.first + int((last - self.first) * share) for share in (self.low, self.high))
         return start, stop
 
 
 def span_of(start: object, end: object) -> SampleRange:
-    """The range that a file writes as ``[start, end]``.
+    """Parse a range that a file writes as ``[start, end]``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the values are no range.
     """
     if type(start) is int and (type(end) is int or end == "end"):
         if start < 0 or (isinstance(end, int) and end < start):
@@ -54,10 +54,10 @@ def span_of(start: object, end: object) -> SampleRange:
 
 
 def within(inner: SampleRange | None, outer: SampleRange | None) -> SampleRange:
-    """What is left of ``inner`` when a node around it keeps only ``outer`` of everything below it.
+    """Return the part of ``inner`` that remains if an enclosing node keeps only ``outer``.
 
     Raises:
-        ValueError: ``outer`` counts samples, which only a dataset itself can.
+        ValueError: ``outer`` counts samples, which only a dataset's own range may.
     """
     if outer is None:
         return inner or SampleRange()

@@ -1,4 +1,4 @@
-"""A blend in numbers: what is drawn from, and how much of each an epoch takes."""
+"""Blend tree: leaves, their weights, and their draws per epoch."""
 
 import difflib
 import math
@@ -12,15 +12,15 @@ from loader.errors import UsageError
 
 @dataclass(frozen=True)
 class Leaf:
-    """Samples that are drawn from as one thing.
+    """Set of samples drawn uniformly.
 
     Attributes:
-        name: where it stands in the blend, "images" or "web/images".
-        dataset: its place among the blend's datasets.
-        split: train, val.
-        start: of its range, among the samples of the split in the order of the shards.
-        stop: end of its range, not included.
-        subflavors: facts about the samples, from the files.
+        name: path in the blend, such as "images" or "web/images".
+        dataset: number of its dataset in the blend.
+        split: split of the dataset, such as train or val.
+        start: begin of its range, among the split's samples in the order of the shards.
+        stop: end of its range, exclusive.
+        subflavors: metadata of the samples, from the files.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class BlendNode:
-    """One of the nodes that a blend mixes: its full name, its weight or repetitions, and a leaf's place or a blend."""
+    """Weighted node of a blend: full name, weight or repetitions, and the number of a leaf or a nested blend."""
 
     name: str
     factor: Fraction
@@ -42,12 +42,12 @@ class BlendNode:
 
 @dataclass(frozen=True)
 class Group:
-    """A blend of nodes.
+    """Blend of nodes, the inner node of a tree.
 
     Attributes:
-        parts: of the blend.
-        by: what the factors count: repetitions of all samples, or weights by samples or by tokens.
-        samples: of an epoch, where the file says so.
+        parts: nodes of the blend.
+        by: unit of the factors: repetitions of all samples, or weights by samples or by tokens.
+        samples: draws per epoch; None derives them from the nodes.
     """
 
     parts: tuple[BlendNode, ...]
@@ -56,26 +56,26 @@ class Group:
 
 
 class LeafSize(NamedTuple):
-    """What a leaf holds: samples that can be drawn, and their tokens."""
+    """Number of drawable samples of a leaf, and their tokens."""
 
     samples: int
     tokens: int
 
 
 def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fraction]:
-    """Draws of each leaf in an epoch, exact, by its place; none of leaves that are not drawn from.
+    """Return the exact draws per epoch of each leaf, by number, without leaves that are not drawn.
 
-    A leaf alone is drawn once. Repetitions multiply what their node gives. Weights keep the proportions within their
-    nodes and scale the nodes to each other; all together give ``samples`` or, without that, as many draws as the nodes
-    would give unscaled. A node with weight 0 is as if it were not there. By tokens, a node's draws are its share of the
-    tokens over the mean length of its draws.
+    A leaf alone is drawn once. Repetitions multiply the draws of their node. Weights keep the proportions within nodes
+    and scale the nodes relative to each other. The total is ``samples``, or by default the nodes' unscaled draws. Nodes
+    of weight 0 count as absent. By tokens, a node's draws are its share of the tokens over the mean length of its
+    draws.
 
     Args:
-        node: a leaf's place, or a blend.
-        held: of each leaf.
+        node: number of a leaf, or a blend.
+        held: size of each leaf.
 
     Raises:
-        UsageError: a weight is above zero, but nothing can be drawn there.
+        UsageError: a node with a positive weight has no drawable sample.
     """
     if isinstance(node, int):
         return {node: Fraction(held[node].samples)}
@@ -104,14 +104,14 @@ def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fracti
 
 
 def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]) -> int | Group:
-    """The same blend with other weights.
+    """Return the same blend with other weights.
 
     Args:
-        tree: of a blend.
-        weights: by the full names of nodes, those not named stay as they are; or of all nodes of the outermost blend.
+        tree: tree of a blend.
+        weights: weights by full node name, which keep all others; or weights of all nodes of the outermost blend.
 
     Raises:
-        UsageError: no node has such a name, or such a place, or a blend is left without any weight.
+        UsageError: a name or number matches no node, or a blend is left without any weight.
     """
     parts = tree.parts if isinstance(tree, Group) and tree.by != "repetitions" else ()
     if not isinstance(weights, Mapping):
@@ -132,7 +132,7 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
 
 
 def exact(factor: float) -> Fraction:
-    """The number a person wrote: 0.1 is a tenth."""
+    """Return a float's shortest decimal as a fraction: 0.1 is a tenth."""
     return Fraction(repr(float(factor)))
 
 
@@ -156,7 +156,7 @@ def _reweighted(node: int | Group, weights: Mapping[str, Fraction]) -> int | Gro
 
 
 def check_weights(parts: Sequence[BlendNode], by: str) -> None:
-    """Refuses a blend in which nothing has a share.
+    """Refuse a blend whose factors are all zero.
 
     Raises:
         UsageError: all factors are zero.

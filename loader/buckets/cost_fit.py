@@ -1,4 +1,4 @@
-"""Cost models fitted to measured step times, with what speaks for and against each fit."""
+"""Cost models fitted to measured step times, with diagnostics of each fit."""
 
 import itertools
 from collections.abc import Callable
@@ -22,18 +22,18 @@ _LARGEST_MEAN_ERROR = 0.10
 _LARGEST_WORST_ERROR = 0.30
 _LEAST_GROWTH = 1.2
 _LARGEST_LOSS = 0.05
-_RANKS, _MICROBATCHES, _STEPS = 128, 4, 16  # of the steps that say what errors cost
+_RANKS, _MICROBATCHES, _STEPS = 128, 4, 16  # simulated cluster for the loss by prediction errors
 
 
 @dataclass(frozen=True, eq=False)
 class Timings:
-    """Measured steps.
+    """Measured step times of microbatches.
 
     Attributes:
-        batch: int64 [n], B of each.
-        length: int64 [n], S of each.
-        step_s: float64 [n], seconds without the wait for other ranks.
-        rank: int64 [n], which rank measured each; None where that is not known.
+        batch: int64 [n], B of each microbatch.
+        length: int64 [n], S of each microbatch.
+        step_s: float64 [n], seconds without waiting for other ranks.
+        rank: int64 [n], rank of each measurement; None if unknown.
     """
 
     batch: Places
@@ -42,26 +42,25 @@ class Timings:
     rank: Places | None = None
 
     def where(self, chosen: Flags | NDArray[np.intp]) -> "Timings":
-        """Some of them."""
+        """Return the selected timings."""
         rank = None if self.rank is None else self.rank[chosen]
         return Timings(self.batch[chosen], self.length[chosen], self.step_s[chosen], rank)
 
 
 @dataclass(frozen=True)
 class CostFit:
-    """A fitted cost model and how far to trust it.
+    """Fitted cost model and diagnostics of the fit.
 
     Attributes:
-        cost: the model.
-        r2: share of the variance of the step times that it explains.
-        mean_error: mean of |predicted / measured - 1| of shapes it was not fitted to. Of times of one shape the
-            median counts.
-        worst_error: the largest of these.
-        worst_cell: (B, S) where that is.
-        interval: half the width of the 95 % interval of a predicted step time, relative, at the longest S.
-        lost: share of the time that 128 ranks with 4 equally dear microbatches each wait, because these really take
-            measured / predicted times as long. A shape is drawn with its share of the time.
-        misfits: why the model does not describe the timings, in words.
+        cost: fitted cost model.
+        r2: coefficient of determination of the step times.
+        mean_error: mean of |predicted / measured - 1| over held-out shapes, with the median time of each shape.
+        worst_error: maximum of |predicted / measured - 1| over held-out shapes.
+        worst_cell: (B, S) of the worst error.
+        interval: half the width of the 95 % confidence interval of a predicted step time, relative, at the longest S.
+        lost: share of time that 128 ranks with 4 microbatches of equal predicted cost each wait, because of the
+            prediction errors; shapes are drawn in proportion to their measured time.
+        misfits: reasons against the model, in words.
     """
 
     cost: Cost
@@ -75,7 +74,7 @@ class CostFit:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the fit should not be used, in words; empty when it may."""
+        """Reasons against using the fit, in words; empty if it can be trusted."""
         if self.misfits or self.lost <= _LARGEST_LOSS:
             return self.misfits
         return (
@@ -84,10 +83,10 @@ class CostFit:
         )
 
     def trusted(self) -> Cost:
-        """The model.
+        """Return the fitted cost if it can be trusted.
 
         Raises:
-            UsageError: it should not be used; every doubt is named.
+            UsageError: the fit cannot be trusted; names every doubt.
         """
         if self.doubts:
             raise UsageError(f"the {self.cost.kind} cost cannot be trusted: {'; '.join(self.doubts)}")
@@ -95,35 +94,35 @@ class CostFit:
 
 
 def read_timings(text: str, name: str) -> Timings:
-    """Timings from CSV with the columns batch, length and step_s; further columns are passed over.
+    """Read timings from CSV with the columns batch, length and step_s; further columns are ignored.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: content of the file.
+        name: file name for messages.
 
     Raises:
-        UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
+        UsageError: a column is missing, a value is not a positive number, or there are no or too many rows.
     """
     batch, length, step_s = read_measured(text, name, _COLUMNS).T
     return Timings(batch.astype(np.int64), length.astype(np.int64), step_s)
 
 
 def fit_linear_quadratic(timings: Timings) -> CostFit:
-    """Fits a + b*B*S + c*B*S^2 in least relative squares, none of the three below 0."""
+    """Fit a + b*B*S + c*B*S^2 by relative least squares, with non-negative coefficients, and judge the fit."""
     return _judged(timings, linear_quadratic)
 
 
 def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
-    """The cost itself, unjudged; see `fit_linear_quadratic`."""
+    """Fit the cost of `fit_linear_quadratic` without judging it."""
     tokens = (timings.batch * timings.length).astype(np.float64)
     columns = np.stack([np.ones_like(tokens), tokens, tokens * timings.length], axis=1)
-    # Relative errors: what is wanted is the same percentage at 1k and at 60k tokens.
+    # Relative errors weigh 1k and 60k tokens by the same percentage.
     fixed, token, square = not_negative(columns / timings.step_s[:, None], np.ones_like(tokens))
     return LinearQuadraticCost(fixed_s=fixed, token_s=token, square_s=square)
 
 
 def fit_power(timings: Timings) -> CostFit:
-    """Fits a + b*B*S^p: the p in [1.6, 2.4] of the largest R^2 (AdaptiveLoad, section 3.2), a and b not below 0."""
+    """Fit a + b*B*S^p with the p in [1.6, 2.4] of maximum R^2 (AdaptiveLoad, section 3.2), and a, b >= 0."""
     return _judged(timings, _power)
 
 
@@ -141,7 +140,7 @@ def _power(timings: Timings) -> Cost:
 
 
 def not_negative(columns: Floats, values: Floats) -> list[float]:
-    """Least squares with no coefficient below 0, of a few columns: every set of them is tried."""
+    """Solve non-negative least squares of a few columns by trying every subset."""
     count = columns.shape[1]
     scale = np.abs(columns).max(axis=0)
     best, least = np.zeros(count), float(values @ values)
@@ -204,7 +203,7 @@ def _too_little(lengths: Places) -> list[str]:
 
 
 def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: Places) -> Floats:
-    """Seconds of each timing's shape by a fit that saw none of its length."""
+    """Return predicted seconds of each timing by a fit without the timings of its length (cross-validation)."""
     predicted_s = np.zeros(len(timings.step_s))
     for fold in np.array_split(lengths, min(_FOLDS, len(lengths))):
         out = np.isin(timings.length, fold)
@@ -213,7 +212,7 @@ def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: Places)
 
 
 def _per_shape(timings: Timings) -> tuple[Timings, Places]:
-    """Return one timing for each shape, the median of its own, and the place of one of these; int64 [shapes]."""
+    """Return the median timing of each shape, and the place of one of its timings; int64 [shapes]."""
     shapes = np.stack([timings.batch, timings.length])
     _, first, shape_n = np.unique(shapes, axis=1, return_index=True, return_inverse=True)
     shape_n = shape_n.reshape(-1)
@@ -226,7 +225,7 @@ def _per_shape(timings: Timings) -> tuple[Timings, Places]:
 
 
 def _lost(measured_s: Floats, predicted_s: Floats) -> float:
-    """Return the share of time lost to errors of the predictions; see `CostFit`."""
+    """Return the share of time lost to prediction errors, see `CostFit`."""
     generator = np.random.Generator(np.random.Philox(0))
     drawn = generator.choice(
         len(measured_s), (_STEPS, _RANKS, _MICROBATCHES), p=measured_s / measured_s.sum()
@@ -242,7 +241,7 @@ def _r2(cost: Cost, timings: Timings) -> float:
 
 
 def _interval(timings: Timings, fit: Callable[[Timings], Cost]) -> float:
-    """By refitting to resampled timings (bootstrap); the same on every run."""
+    """Return the relative half width of the confidence interval, by a deterministic bootstrap."""
     generator = np.random.Generator(np.random.Philox(0))
     longest = int(timings.length.max())
     count = len(timings.step_s)

@@ -1,4 +1,4 @@
-"""The CSV of a shape benchmark: what microbatches of B samples of S tokens were measured to take."""
+"""CSV of a shape benchmark: measurements of microbatches of B samples of S tokens."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ _WHOLE = ("batch", "length")
 
 
 def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
-    """Some of its columns, float64 [rows, columns]; others are passed over.
+    """Read columns of the file, float64 [rows, columns]; other columns are ignored.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
-        columns: wanted; batch and length hold whole numbers.
+        text: content of the file.
+        name: file name for messages.
+        columns: names of the columns; batch and length hold whole numbers.
 
     Raises:
-        UsageError: a column is missing, a value is no positive number, or there are no or too many rows.
+        UsageError: a column is missing, a value is not a positive number, or there are no or too many rows.
     """
     known, lines = csv_rows(text, name)
     missing = [column for column in columns if column not in known]

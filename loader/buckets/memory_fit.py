@@ -1,4 +1,4 @@
-"""M_mem from measured peaks: how many tokens of a microbatch fit into a GPU."""
+"""Fit of M_mem to measured memory peaks: the tokens of a microbatch that fit into a GPU."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ _LARGEST_ERROR = 0.05
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """peak = a + b*B*S: weights, gradients and optimizer, and what each token's activations take.
+    """Fit of peak = a + b*B*S: weights, gradients and optimizer state, plus activations per token.
 
     Attributes:
-        fixed_gib: a, above which no measured peak lies by more than the line says.
-        token_gib: b.
-        worst_error: largest of |predicted / measured - 1|, before the line was raised above all peaks.
+        fixed_gib: a in GiB, raised until the line lies above all measured peaks.
+        token_gib: b in GiB per token.
+        worst_error: maximum of |predicted / measured - 1|, before the line was raised.
     """
 
     fixed_gib: float
@@ -26,10 +26,10 @@ class MemoryFit:
     worst_error: float
 
     def tokens(self, limit_gib: float) -> int:
-        """M_mem: tokens of a microbatch whose peak stays below a limit.
+        """Return M_mem, the tokens of a microbatch whose peak stays below a limit.
 
         Raises:
-            UsageError: not even a thousand fit.
+            UsageError: fewer than a thousand tokens fit.
         """
         tokens = int((limit_gib - self.fixed_gib) / self.token_gib)
         if tokens < 1000:
@@ -41,14 +41,14 @@ class MemoryFit:
 
 
 def fit_memory(text: str, name: str) -> MemoryFit:
-    """Fits the peaks of a shape benchmark, CSV with the columns batch, length and peak_gib.
+    """Fit the peaks of a shape benchmark, CSV with the columns batch, length and peak_gib.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: content of the file.
+        name: file name for messages.
 
     Raises:
-        UsageError: the file cannot be read, too few shapes were measured, or the peaks lie on no line.
+        UsageError: the file is invalid, has too few shapes, or its peaks do not lie on a line.
     """
     batch, length, peak = read_measured(text, name, ("batch", "length", "peak_gib")).T
     tokens = batch * length

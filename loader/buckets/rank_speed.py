@@ -1,7 +1,7 @@
-"""Which ranks are slow or fast at everything: what must not be taken for a wrong cost of shapes.
+"""Straggler detection: ranks that are slow or fast for every shape.
 
-A straggling machine takes, say, 1.3 times as long as the others for every shape. Its times say nothing of what shapes
-cost, and no plan can be right as long as it is among the ranks: a person should know its number.
+A straggler takes, say, 1.3 times as long as the others for every shape. Its times do not belong in the cost of shapes,
+and no plan can balance a step around an unknown straggler, so its number is reported.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from loader.base.arrays import Floats, Places
 from loader.buckets.cost_fit import Timings
 
-_ALIKE = 0.02  # lengths that differ by less make one shape
+_ALIKE = 0.02  # relative tolerance within which lengths count as one shape
 _LEAST_TIMINGS = 20
 _ROUNDS = 10
 _ERRORS = 4.0
@@ -18,16 +18,16 @@ _MEDIAN_ERROR = 1.2533  # standard error of a median, relative to that of a mean
 
 
 def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
-    """How many times as long as the median rank others take for the same shapes, of those that clearly differ.
+    """Return the ratio of a rank's times to the median rank's for the same shapes, for ranks that clearly differ.
 
-    No cost is involved, right or wrong: ranks are compared by shapes that several of them ran (B equal, S to 2 %). The
-    logarithm of a time is taken for the sum of one number of its shape and one of its rank, found by median polish
-    (Tukey, "Exploratory Data Analysis", 1977, chapter 10), which a few odd times do not move. With equally many slow
-    and fast ranks the fast ones are the measure.
+    No cost model is involved: ranks are compared on shapes that several of them ran (equal B, S within 2 %). The
+    logarithm of a time is modelled as the sum of a shape effect and a rank effect, fitted by median polish (Tukey,
+    "Exploratory Data Analysis", 1977, chapter 10), which resists outliers. With equally many slow and fast ranks, the
+    fast ones are the reference.
 
     Args:
-        timings: with their ranks; without, no rank is odd.
-        factor: above 1; ranks between its inverse and it are not odd.
+        timings: timings with ranks; without ranks the result is empty.
+        factor: ratio above 1; ranks between its inverse and it are normal.
     """
     if timings.rank is None:
         return {}
@@ -40,7 +40,7 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     log_n = np.log(timings.step_s[shared_n])
     ranks_R, rank_n = _numbered(timings.rank[shared_n])
     shape_n = _numbered(shape_n[shared_n])[1]
-    # A rank counts once for a shape, however often it ran it.
+    # Each rank counts once per shape, however often it ran it.
     cells_c, cell_n = _numbered(shape_n * len(ranks_R) + rank_n)
     shape_c, rank_c = np.divmod(cells_c, len(ranks_R))
     log_c = _medians(log_n, cell_n)
@@ -57,13 +57,13 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
 
 
 def _numbered(value_n: Places) -> tuple[Places, Places]:
-    """The values there are, and the number of each among them."""
+    """Return the distinct values, and the place of each value among them."""
     values, number_n = np.unique(value_n, return_inverse=True)
     return values, number_n.reshape(-1)
 
 
 def _medians(value_n: Floats, group_n: Places) -> Floats:
-    """Of each group, 0 to the largest; all have members."""
+    """Return the median of each group 0 to the largest; all groups have members."""
     order_n = np.lexsort((value_n, group_n))
     sorted_n, count_g = value_n[order_n], np.bincount(group_n)
     first_g = np.cumsum(count_g) - count_g

@@ -50,7 +50,7 @@ class RecalibrateConfig(Settings):
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Outcome of a set point.
+    """Outcome of recalibration at a set point.
 
     Attributes:
         cost: cost model for the following steps.

@@ -1,4 +1,4 @@
-"""Every number a bucket report shows, from the plan index alone."""
+"""Bucket statistics of a report, computed from the plan index alone."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,22 +21,22 @@ _TOKEN_EDGES = (0, *(base * 10**power for power in range(2, 7) for base in (1, 2
 
 @dataclass(frozen=True)
 class BucketStats:
-    """One bucket that holds samples.
+    """Statistics of one bucket that holds samples.
 
     Attributes:
-        frames, height, width: its shape.
-        samples: in it.
-        length: S, tokens of one sample as trained, text counted at its cap.
-        batch: B, samples of a microbatch.
-        bound: what decides B: memory, compute, max_batch, or one.
-        microbatches: of an epoch, before any are halved to even out ranks.
+        frames, height, width: shape of the bucket.
+        samples: number of samples.
+        length: S, tokens per sample with text counted at its maximum.
+        batch: B, samples per microbatch.
+        bound: constraint that decides B: memory, compute, max_batch, or one.
+        microbatches: number of microbatches per epoch, before halving to complete steps.
         tokens: samples x S.
-        token_share: of the tokens of all buckets.
-        cost_share: the samples' cost over that of all buckets.
-        microbatch_cost: of a full microbatch over the largest of any bucket here; spread between buckets is what
-            ranks wait for.
-        over_limit: how many times M_comp or the target step time a microbatch costs, at least 1; None without a bound.
-        long_captions: samples whose caption is longer than ``max_text_tokens``.
+        token_share: share of the tokens of all buckets.
+        cost_share: share of the samples' cost in that of all buckets.
+        microbatch_cost: cost of a full microbatch over the maximum of all buckets; its spread between buckets makes
+            ranks wait.
+        over_limit: cost of a microbatch over M_comp or the target step time, at least 1; None without a limit.
+        long_captions: number of samples with captions above ``max_text_tokens``.
     """
 
     frames: int
@@ -57,7 +57,7 @@ class BucketStats:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts per bin: bin i holds values from edges[i] up to, not including, edges[i + 1]."""
+    """Counts per bin: bin i holds values from edges[i] up to, but not including, edges[i + 1]."""
 
     edges: list[float]
     counts: list[int]
@@ -65,19 +65,19 @@ class Histogram:
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """A dataset as the buckets see it.
+    """Statistics of a dataset under a bucket configuration.
 
     Attributes:
-        samples: in the index.
-        assigned: of them, in a bucket.
-        hours: of all samples.
-        tokens: of the assigned samples as trained, samples x S.
-        buckets: those that hold samples, shortest S first.
-        duration_s: histogram over all samples.
-        short_side_px: of all samples, the smaller of height and width.
-        clip_tokens: of all samples, S at the clip's own shape: what cutting and shrinking start from.
-        unassigned: {key, reason} of each sample in no bucket.
-        unassigned_reasons: how many samples have each reason.
+        samples: number of samples of the index.
+        assigned: number of samples in a bucket.
+        hours: duration of all samples.
+        tokens: tokens of the assigned samples as trained, samples x S.
+        buckets: buckets that hold samples, by rising S.
+        duration_s: histogram of the durations of all samples, in seconds.
+        short_side_px: histogram of the smaller of height and width of all samples, in pixels.
+        clip_tokens: histogram of S of all samples at their own shape, before cutting and resizing.
+        unassigned: {key, reason} of each sample without a bucket.
+        unassigned_reasons: number of samples by reason.
     """
 
     samples: int
@@ -92,16 +92,16 @@ class DatasetStats:
     unassigned_reasons: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain dicts and lists, ready for JSON."""
+        """Return the statistics as plain dicts and lists, ready for JSON."""
         return asdict(self)
 
 
 def dataset_stats(index: PlanIndex, keys: pa.ChunkedArray, config: BucketConfig) -> DatasetStats:
-    """Statistics of an index under a bucket configuration.
+    """Compute statistics of an index under a bucket configuration.
 
     Args:
-        index: of the samples.
-        keys: of the samples, to name those in no bucket.
+        index: plan index of the samples.
+        keys: keys of the samples, to name those without a bucket.
         config: shapes and budgets.
     """
     assignment = assign(index, config)
@@ -172,7 +172,7 @@ def _bucket_stats(
 
 
 def _histogram(values: Callable[[slice], NDArray[Any]], count: int, ladder: tuple[float, ...]) -> Histogram:
-    """Counts on the part of the ladder that the values reach; a value above it widens the last bin."""
+    """Count values on the part of the ladder that they reach; values above it widen the last bin."""
     if not count:
         return Histogram([], [])
     counts, top = np.zeros(len(ladder), np.int64), ladder[0]

@@ -1,4 +1,4 @@
-"""Samples that fit no bucket, each with its reason."""
+"""Samples without a bucket, each with its reason."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _SIZE = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class Unassigned:
-    """Rows of an index without a bucket; a hundred million of them are no hundred million strings.
+    """Rows of an index without a bucket, in columns instead of one string per row.
 
     Attributes:
         rows: int64 [X], rising.
-        reason_of: int32 [X], place in ``reasons``.
-        reasons: different ones, in words.
+        reason_of: int32 [X], place of each row's reason in ``reasons``.
+        reasons: distinct reasons in words.
     """
 
     rows: NDArray[np.int64]
@@ -31,16 +31,16 @@ class Unassigned:
         return len(self.rows)
 
     def named(self, keys: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
-        """(key, reason) of each row, made as they are asked for.
+        """Yield (key, reason) of each row.
 
         Args:
-            keys: of the whole index.
+            keys: keys of the whole index.
         """
         for row, reason in zip(self.rows, self.reason_of, strict=True):
             yield keys[int(row)].as_py(), self.reasons[reason]
 
     def counts(self) -> dict[str, int]:
-        """Rows of each reason, most first."""
+        """Return the number of rows by reason, most frequent first."""
         count_U = np.bincount(self.reason_of, minlength=len(self.reasons))
         return {self.reasons[place]: int(count_U[place]) for place in np.argsort(-count_U, kind="stable")}
 
@@ -53,17 +53,17 @@ def unassigned(
     fewest_frames: int,
     limits: str,
 ) -> Unassigned:
-    """Reasons for samples known to fit no bucket: too few frames, or else no size within the limits.
+    """Find the reason of each sample without a bucket: too few frames, or else no size within the limits.
 
     Args:
-        rows_X: of the index, rising.
-        frames_X: of the samples.
-        height_X: of the samples, pixels.
-        width_X: of the samples, pixels.
-        fewest_frames: of any bucket.
-        limits: of the sizes a sample may fill, in words.
+        rows_X: index rows, rising.
+        frames_X: number of frames of each sample.
+        height_X: height of each sample in pixels.
+        width_X: width of each sample in pixels.
+        fewest_frames: smallest number of frames of any bucket.
+        limits: limits on enlarging and cropping, in words.
     """
-    # One number says why: the frame count, or above all of these the size.
+    # One number encodes the reason: the frame count, or above all frame counts the size.
     size_X = height_X.astype(np.int64) << 31 | width_X
     why_U, reason_X = distinct(np.where(frames_X < fewest_frames, frames_X, _SIZE + size_X))
     reasons = [

@@ -1,4 +1,4 @@
-"""The dataset contract (DESIGN section 4): write, open, verify."""
+"""Dataset contract (docs/dataset.md): writing, opening and verifying datasets."""
 
 from loader.dataset.checks.verify import Verification, verify
 from loader.dataset.manifest import Manifest, Removal, RemovedSpan, read_manifest

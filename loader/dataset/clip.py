@@ -1,4 +1,4 @@
-"""What is trained on of a sample, from the bytes it has in its shard."""
+"""Parsing of a sample's bytes into the content for training."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from loader.errors import RunError
 
 
 class TrainingSample(NamedTuple):
-    """A sample for training.
+    """Content of one sample for training.
 
     Attributes:
-        key: of the sample.
-        caption: of the sample.
-        media: the encoded video or image; empty where only its latents are there.
-        upright: whether its pixels are known to be upright and square, as those of every clip that was curated.
-        latent: the .npy file of its latents, if any.
-        context: the .npy file of its caption's context, if any.
+        key: key of the sample.
+        caption: caption of the sample.
+        media: encoded video or image; empty if only latents are stored.
+        upright: True if the pixels are known to be upright and square, as in all curated clips.
+        latent: .npy file of its latents, if any.
+        context: .npy file of its caption's context, if any.
     """
 
     key: str
@@ -29,14 +29,14 @@ class TrainingSample(NamedTuple):
 
 
 def training_sample(region: bytes | memoryview, foreign: bool) -> TrainingSample:
-    """The clip in the bytes of a sample, headers and all.
+    """Parse the bytes of a sample, tar headers included.
 
     Args:
-        region: these bytes.
-        foreign: whether somebody else wrote them, so that the caption may stand elsewhere.
+        region: bytes of the sample.
+        foreign: True for tars of other origin, whose captions may be in other members.
 
     Raises:
-        RunError: they are not those of one sample, or it has neither pictures nor latents.
+        RunError: the bytes are not those of one sample, or contain neither pictures nor latents.
     """
     key, members = read_sample(region)
     suffix = media_suffix(members)

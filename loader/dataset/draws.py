@@ -1,4 +1,4 @@
-"""Which samples an epoch has, before they are shuffled."""
+"""Draws of an epoch, before the shuffle."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,13 +10,13 @@ from loader.base.arrays import Numbers, Places
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The samples of an epoch, in a fixed order that is no shuffle; a sample may be drawn more than once.
+    """Samples of an epoch in a fixed order before the shuffle; a sample may be drawn more than once.
 
     Attributes:
         rows: uint32 or int64 [D], index rows.
-        passes: int64 [D], how often the sample of the row was drawn before, in this epoch or an earlier one: with the
-            row it names the draw, and seeds what shall differ from draw to draw (noise, the frames of a clip).
-        leaf: int64 [D], which of the blended datasets drew it; 0 where nothing is blended.
+        passes: int64 [D], number of earlier draws of the row's sample, in all epochs. Row and pass identify the draw
+            and seed its random choices (noise, frames of a clip).
+        leaf: int64 [D], number of the blend's leaf that drew the sample; 0 without a blend.
     """
 
     rows: Numbers
@@ -25,5 +25,5 @@ class Draws:
 
     @classmethod
     def once(cls, rows_D: Numbers, epoch: int) -> Self:
-        """Each of the rows once, as in every epoch before. Of the other columns only one value is in memory."""
+        """Return draws of each row once, as in every epoch before; the other columns share one value in memory."""
         return cls(rows_D, *(np.broadcast_to(np.int64(value), rows_D.shape) for value in (epoch, 0)))

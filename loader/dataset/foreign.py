@@ -1,6 +1,6 @@
-"""A dataset over tars that somebody else wrote: a table for each tar, and all of them as one index.
+"""Datasets over existing tars of other origin: one table per tar, combined to one index.
 
-The tars are only read. What is known of a tar stands in one parquet file, so that a tar is read once; index,
+The tars are only read. A parquet file per tar stores the result of one pass over it, so each tar is read once; index,
 accounting and manifest follow from these files alone.
 """
 
@@ -39,7 +39,7 @@ from loader.storage.base import Storage
 TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(
     pa.field("reason", pa.string(), nullable=False)
 )
-"""One row per sample of a tar in its order; where ``reason`` is not "", why the sample cannot be used."""
+"""Schema with one row per sample of a tar in its order; ``reason`` says why a sample is unusable, or is empty."""
 
 STAGE = "index"
 _FACTS = b"reelweave"
@@ -48,17 +48,17 @@ _THREADS = 16
 
 @dataclass(frozen=True, eq=False)
 class TarIndex:
-    """What one pass over a tar gave.
+    """Result of one pass over a tar.
 
     Attributes:
-        path: of the tar.
-        size: of it, bytes.
-        version: of the object, as its storage says it.
-        sha256: of the whole tar.
-        damage: what is wrong with the tar itself, one sentence each.
-        probe: version of the code that looked at it.
-        table: columns ``TAR_TABLE``; a sample whose end is missing has size 0.
-        qualified: whether the keys in ``table`` are qualified by the tar; they never are in the file.
+        path: path of the tar.
+        size: size of the tar in bytes.
+        version: version of the object in its storage.
+        sha256: checksum of the whole tar.
+        damage: damages of the tar itself, one sentence each.
+        probe: version of the code that made the pass.
+        table: columns ``TAR_TABLE``; samples with a missing end have size 0.
+        qualified: True if the keys in ``table`` are prefixed by the tar's path; they never are in the file.
     """
 
     path: str
@@ -71,14 +71,14 @@ class TarIndex:
     qualified: bool = False
 
     def to_bytes(self) -> bytes:
-        """As a parquet file."""
+        """Return the content as a parquet file."""
         names = ("path", "size", "version", "sha256", "damage", "probe")
         facts = json.dumps({name: getattr(self, name) for name in names})
         return to_parquet(self.table.replace_schema_metadata({_FACTS: facts}))
 
     @staticmethod
     def from_bytes(data: bytes) -> "TarIndex | None":
-        """The content of such a file; None when it is none, or of another version of this code."""
+        """Parse such a file; None if it is invalid or of another version of this code."""
         try:
             table = from_parquet(data)
             facts = json.loads((table.schema.metadata or {})[_FACTS])
@@ -91,12 +91,12 @@ class TarIndex:
 
     @property
     def whole(self) -> pa.Table:
-        """Rows of the samples that lie in the tar from beginning to end."""
+        """Rows of the samples that are complete in the tar."""
         return self.table.filter(pc.greater(self.table.column("size"), 0))
 
     @property
     def idx(self) -> bytes:
-        """The content of its ``.idx``."""
+        """Content of the tar's ``.idx`` file."""
         offsets, sizes = self.whole.column("offset").to_pylist(), self.whole.column("size").to_pylist()
         return idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
 
@@ -110,22 +110,22 @@ def publish_foreign(
     previous: Manifest | None,
     with_sidecars: bool,
 ) -> tuple[Manifest, list[str]]:
-    """Makes tars a dataset, or the next revision of one; the manifest last, in one conditional write.
+    """Publish a dataset over tars, or its next revision, with the manifest last in one conditional write.
 
     Args:
-        storage: where the dataset shall lie.
-        tars: in the order of their paths.
-        foreign: where they lie.
-        config: kept in the manifest.
-        versions: kept in the manifest.
-        previous: the manifest this one replaces, as read.
-        with_sidecars: whether ``.nv-meta`` may be written.
+        storage: storage of the dataset.
+        tars: results of the tars, sorted by path.
+        foreign: location of the tars.
+        config: configuration for the manifest.
+        versions: versions for the manifest.
+        previous: manifest to replace, as read; None for a new dataset.
+        with_sidecars: True to write ``.nv-meta``.
 
     Returns:
-        The manifest that stands now, and the ``.idx`` files of somebody else that tell of other samples.
+        The current manifest, and existing ``.idx`` files of other origin that contradict the tars.
 
     Raises:
-        RunError: somebody else published here in the meantime.
+        RunError: another process has published here in the meantime.
     """
     tars = _named(tars, previous)
     kept = _kept(tars)
@@ -171,9 +171,9 @@ def publish_foreign(
 
 
 def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:
-    """Qualify the keys of tars that would repeat each other's, so that tars that all count from 0 keep every sample.
+    """Qualify the keys of tars that would repeat others, so that tars that all count from 0 keep every sample.
 
-    A tar that an earlier revision knows keeps its names; the new ones are qualified together or not at all.
+    Tars of an earlier revision keep their keys; new ones are qualified together or not at all.
     """
     known = {entry.path: entry for entry in previous.shards} if previous else {}
     old = [tar.path in known and known[tar.path].sha256 == tar.sha256 for tar in tars]
@@ -186,7 +186,7 @@ def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex
 
 
 def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified: Sequence[bool]) -> bool:
-    """Whether a key of a new tar also stands in another tar, among those that go by their plain keys."""
+    """Return whether a key of a new tar also occurs in another tar, among the unqualified ones."""
     plain = [number for number, apart in enumerate(qualified) if not apart]
     usable = [_usable(tars[number]) for number in plain]
     keys = pa.chunked_array(
@@ -198,7 +198,7 @@ def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified:
     )
     place_N = np.asarray(keys.combine_chunks().dictionary_encode().indices, np.int64)
     tar_N = np.repeat(np.array(plain, np.int64), [own.true_count for own in usable])
-    pairs = np.unique(place_N * len(tars) + tar_N)  # a key of a tar, once
+    pairs = np.unique(place_N * len(tars) + tar_N)  # each (key, tar) pair once
     in_several = np.bincount(pairs // len(tars), minlength=1) > 1
     new = ~np.array(old, np.bool_)
     return bool((in_several[pairs // len(tars)] & new[pairs % len(tars)]).any())
@@ -215,7 +215,7 @@ def _usable(tar: TarIndex) -> pa.BooleanArray:
 
 
 def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
-    """Per tar, the rows that become samples: usable, and the first with their key."""
+    """Return per tar a mask of the rows that become samples: usable, and the first with their key."""
     keys = pa.chunked_array([tar.table.column("key").combine_chunks() for tar in tars], pa.string())
     usable = np.concatenate([np.asarray(_usable(tar)) for tar in tars])
     rows = np.flatnonzero(usable)
@@ -226,13 +226,13 @@ def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
 
 
 def _used(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
-    """Rows that become samples, sorted by key."""
+    """Return the rows that become samples, sorted by key."""
     parts = [tar.table.filter(pa.array(own)) for tar, own in zip(tars, kept, strict=True)]
     return pa.concat_tables(parts).sort_by("key").combine_chunks()
 
 
 def _accounting(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
-    """One row per sample, and one per damaged tar."""
+    """Return one accounting row per sample, and one per damaged tar."""
     parts = []
     for tar, own in zip(tars, kept, strict=True):
         if tar.damage:
@@ -277,7 +277,7 @@ def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Ite
         rows = to_rows(whole.filter(pa.array(own[in_tar])))
         places = np.flatnonzero(own[in_tar]).tolist()
         used = {row["key"] for row in rows}
-        # Energon leaves out by the key in the tar, so a second sample of a used key cannot be left out alone.
+        # Energon excludes by the key in the tar, so a duplicate of a used key cannot be excluded alone.
         unused = whole.filter(
             pa.array([key not in used for key in whole.column("key").to_pylist()], pa.bool_())
         )
@@ -288,14 +288,14 @@ def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Ite
 
 
 def _plain(tar: TarIndex, key: Any) -> Any:
-    """The keys as they stand in the tar."""
+    """Return the keys as they are in the tar."""
     return pc.utf8_slice_codeunits(key, len(qualifier(tar.path))) if tar.qualified else key
 
 
 def _idx_files(
     storage: Storage, tars: Sequence[TarIndex], previous: Manifest | None
 ) -> tuple[list[FileEntry], list[str]]:
-    """Writes the ``.idx`` that are missing or were ours; entries of those that hold what they should, other paths."""
+    """Write missing ``.idx`` files and our own; return entries of correct ones, and paths of the others."""
     ours = {file.path for file in previous.files} if previous else set()
 
     def write(tar: TarIndex) -> tuple[FileEntry, bool]:

@@ -1,8 +1,8 @@
-"""What plans knew of the samples of earlier revisions: a stream that counts steps of one can go on with another.
+"""History of earlier revisions, so that a stream that counts steps of one can resume on another.
 
-``history.arrow`` has a row for each sample of the present revision and of the remembered ones before it, in an order
-that holds for all of them: the shape that decides its bucket, and the revisions it came and went with. Of a sample that
-was taken down no key and no place is left.
+``history.arrow`` has a row for each sample of the current revision and of the remembered ones before it, in an order
+consistent with all of them: the shape that decides its bucket, and the revisions that added and removed it. Neither the
+key nor the location of a removed sample is kept.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from loader.dataset.tables.arrow_file import read_columns
 from loader.errors import RunError
 
 REMEMBERED = 16
-"""Revisions before the present one."""
+"""Number of revisions before the current one to remember."""
 
 SHAPE = ("frames", "fps", "height", "width", "text_tokens")
-_ALIVE = 2**31 - 1  # as the revision that a sample goes with
+_ALIVE = 2**31 - 1  # removal revision of samples that exist
 _SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.from_numpy_dtype(DTYPES[name]), nullable=False) for name in SHAPE),
@@ -38,9 +38,9 @@ class RevisionHistory:
     """Columns [N] of ``history.arrow``.
 
     Attributes:
-        shape: those of `PlanIndex` that decide the bucket, by name.
-        came: int32, revision that had the sample first.
-        went: int32, first revision that had it no more.
+        shape: columns of `PlanIndex` that decide the bucket, by name.
+        came: int32, first revision with the sample.
+        went: int32, first revision without the sample.
     """
 
     shape: dict[str, NDArray[np.generic]]
@@ -49,7 +49,7 @@ class RevisionHistory:
 
     @staticmethod
     def of(plan_index: PlanIndex, revision: int) -> "RevisionHistory":
-        """The history of a dataset of which nothing earlier is known."""
+        """Return the history of a dataset without known earlier revisions."""
         count = len(plan_index)
         return RevisionHistory(
             _shape(plan_index), np.full(count, revision, np.int32), np.full(count, _ALIVE, np.int32)
@@ -58,16 +58,16 @@ class RevisionHistory:
     def grown(
         self, before: pa.ChunkedArray, after: pa.ChunkedArray, now: PlanIndex, revision: int
     ) -> "RevisionHistory":
-        """The history with one more revision.
+        """Return the history with one more revision.
 
-        A sample is the same while its key and its shape are. Another shape may be another bucket, so it then counts as
-        one that went and one that came.
+        A sample keeps its identity with its key and shape. A new shape may mean another bucket, so it counts as a
+        removal and an addition.
 
         Args:
             before: keys of the last revision, in the order of its index.
-            after: keys of the new one, likewise.
-            now: of the new one.
-            revision: its number.
+            after: keys of the new revision, in the order of its index.
+            now: plan index of the new revision.
+            revision: number of the new revision.
         """
         alive = np.flatnonzero(self.went == _ALIVE)
         place = pc.fill_null(pc.index_in(after, value_set=before.combine_chunks()), -1)
@@ -77,7 +77,7 @@ class RevisionHistory:
             same_n[same_n] = self.shape[name][old_n[same_n]] == values[same_n]
         went = self.went.copy()
         went[np.setdiff1d(alive, old_n[same_n], assume_unique=True)] = revision
-        # A sample that came stands behind the last one before it that stayed: their order is that of the keys.
+        # Added samples follow their last kept predecessor, in the order of the keys.
         anchor_n = np.maximum.accumulate(np.where(same_n, old_n, -1)) if len(now) else old_n
         fresh = np.flatnonzero(~same_n)
         base = np.concatenate([np.arange(len(went)), anchor_n[fresh]])
@@ -99,7 +99,7 @@ class RevisionHistory:
         )
 
     def plan_index(self, revision: int) -> PlanIndex:
-        """Shapes of the samples of a revision, in the order of its index; where they lay is not known any more."""
+        """Return shapes of a revision's samples, in the order of its index; locations are unknown."""
         held = self._held(revision)
         count = int(held.sum())
         places = {
@@ -109,19 +109,19 @@ class RevisionHistory:
         return PlanIndex(**columns)
 
     def rows_after(self, revision: int, later: int) -> Places:
-        """For each row of a revision that of a later one, int64 [N]; -1 for a sample that is not in it."""
+        """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples."""
         held = self._held(later)
         return np.where(held, np.cumsum(held) - 1, -1)[self._held(revision)]
 
     def count(self, revision: int) -> int:
-        """Number of samples that a revision has."""
+        """Return the number of a revision's samples."""
         return int(self._held(revision).sum())
 
     def _held(self, revision: int) -> Flags:
         return (self.came <= revision) & (self.went > revision)
 
     def to_arrow(self) -> bytes:
-        """The bytes of ``history.arrow``."""
+        """Return the content of ``history.arrow``."""
         sink = pa.BufferOutputStream()
         columns = [*(self.shape[name] for name in SHAPE), self.came, self.went]
         with pa.ipc.new_file(sink, _SCHEMA) as writer:
@@ -130,10 +130,10 @@ class RevisionHistory:
 
     @staticmethod
     def from_arrow(data: bytes, where: str) -> "RevisionHistory":
-        """The history in the bytes of a file.
+        """Parse the content of ``history.arrow``.
 
         Raises:
-            RunError: there is none in them.
+            RunError: the content is no history.
         """
         columns: dict[str, Any] = dict(read_columns(data, "history", where, (_SCHEMA,)))
         possible = (
@@ -149,7 +149,7 @@ class RevisionHistory:
 
 
 def ancestors(previous: Manifest) -> list[Ancestor]:
-    """The revisions that the one after ``previous`` remembers, the oldest first."""
+    """Return the revisions that the successor of ``previous`` remembers, oldest first."""
     known = [*previous.ancestors, Ancestor(revision=previous.revision, index_sha256=previous.index_sha256)]
     return known[-REMEMBERED:]
 

@@ -1,4 +1,4 @@
-"""Latents and text contexts that stand for clips and captions: what a manifest says of them; reading their bytes."""
+"""Stored latents and text contexts, in place of clips and captions: manifest section, and parsing of their bytes."""
 
 import hashlib
 import io
@@ -15,68 +15,68 @@ from loader.errors import RunError
 from loader.settings import Settings
 
 LATENT, CONTEXT = "latent.npy", "context.npy"
-"""Suffixes: float16 or float32 [views, C, T, H, W], and [tokens, D]: the tokens that count, and no others."""
+"""Suffixes: float16 or float32 [views, C, T, H, W], and [tokens, D] without padding tokens."""
 
 _MAX_HEADER_BYTES = 4096
 
 
 class LatentBucket(Settings):
-    """What is stored of one bucket's samples, and why."""
+    """Storage decision for one bucket's latents."""
 
     frames: int
     height: int
     width: int
-    samples: int = Field(description="of the bucket, those that failed too")
+    samples: int = Field(description="samples of the bucket, failed ones included")
     latent: tuple[int, int, int, int] | None = Field(
-        description="channels, frames, rows and columns of a sample's latents; null: encoded on the fly, from clips"
+        description="channels, frames, rows and columns of a sample's latents; null: encode clips during training"
     )
-    encode_s: float | None = Field(description="measured seconds of encoding a sample; null: not measured")
+    encode_s: float | None = Field(description="measured seconds to encode a sample; null: not measured")
     step_share: float | None = Field(
-        description="of a sample's seconds in a step; null: its cost is not known"
+        description="share of encoding in a sample's seconds per step; null: unknown cost"
     )
-    latent_bytes: int = Field(description="of an average sample, all its views, stored or not")
-    clip_bytes: int = Field(description="of an average sample")
-    why: str = Field(description="it was chosen so")
+    latent_bytes: int = Field(description="mean bytes of a sample's latents, all views, stored or not")
+    clip_bytes: int = Field(description="mean bytes of a sample's clip")
+    why: str = Field(description="reason for the decision")
 
 
 class LatentText(Settings):
-    """The stored contexts of captions."""
+    """Stored contexts of captions."""
 
-    encoder: dict[str, Any] = Field(description="what fixes their values")
-    width: int = Field(description="D, values of a token")
+    encoder: dict[str, Any] = Field(description="configuration that determines the contexts")
+    width: int = Field(description="D, values per token")
     pooled_width: int = Field(
-        description="values of the first row that stand for the whole caption; 0: none do"
+        description="values of the pooled embedding in the first row; 0: no pooled embedding"
     )
     empty: str = Field(description="path of the empty caption's context")
 
 
 class Latents(Settings):
-    """The section ``latents`` of a manifest."""
+    """Section ``latents`` of a manifest."""
 
-    source: str = Field(description="URI of the dataset they were made from")
-    source_index: str = Field(description="sha256 of its index, which fixes its content")
-    tokenizer: dict[str, Any] = Field(description="what fixes the values of the latents")
-    text: LatentText | None = Field(description="null: captions are encoded on the fly")
+    source: str = Field(description="URI of the dataset that was encoded")
+    source_index: str = Field(description="sha256 of that dataset's index, which determines its content")
+    tokenizer: dict[str, Any] = Field(description="configuration that determines the latents")
+    text: LatentText | None = Field(description="stored contexts; null: captions are encoded during training")
     shapes: dict[str, Any] = Field(
-        description="the configuration that gave each sample its bucket and its frames"
+        description="configuration that determined each sample's bucket and frames"
     )
-    seed: int | None = Field(description="of the frames of each view; null where a clip has only one view")
+    seed: int | None = Field(description="seed of the frames of each view; null: one view per clip")
     dtype: Literal["float16", "float32"]
-    device: str = Field(description="they were computed on")
+    device: str = Field(description="device that computed the latents")
     buckets: tuple[LatentBucket, ...]
 
     def shape(self, frames: int, height: int, width: int) -> tuple[int, int, int, int] | None:
-        """Channels, frames, rows and columns of latents of a bucket; None where clips are encoded on the fly."""
+        """Return channels, frames, rows and columns of a bucket's latents; None if clips are encoded in training."""
         return self._shapes.get((frames, height, width))
 
     @property
     def complete(self) -> bool:
-        """Whether no sample is left to be encoded on the fly."""
+        """True if no sample is left to encode during training."""
         return all(bucket.latent or not bucket.samples for bucket in self.buckets)
 
     @property
     def channels(self) -> int | None:
-        """Of the latents; None where none are stored."""
+        """Number of channels; None if no latents are stored."""
         return next((bucket.latent[0] for bucket in self.buckets if bucket.latent), None)
 
     @cached_property
@@ -85,23 +85,23 @@ class Latents(Settings):
 
 
 def empty_path(data: bytes) -> str:
-    """Return the path of the empty caption's context, which fixes its bytes."""
+    """Return the path of the empty caption's context, derived from its bytes."""
     return f"latents/empty-{hashlib.sha256(data).hexdigest()[:12]}.context.npy"
 
 
 def view_of(
     member: bytes | memoryview, dtype: str, shape: tuple[int, int, int, int], passed: int
 ) -> NDArray[Any]:
-    """The latents of one pass, [C, T, H, W]: a view of the bytes of a KEY.latent.npy.
+    """Return the latents of one pass, [C, T, H, W], as a view of the bytes of a KEY.latent.npy.
 
     Args:
-        member: its bytes.
-        dtype: that the manifest promises.
-        shape: that the manifest promises.
-        passed: how often the sample was drawn before; views follow each other.
+        member: bytes of the file.
+        dtype: dtype in the manifest.
+        shape: shape in the manifest.
+        passed: number of earlier draws of the sample; passes cycle through the views.
 
     Raises:
-        RunError: the bytes hold something else.
+        RunError: the content contradicts the manifest.
     """
     views = array_of(member, dtype, (None, *shape), LATENT)
     if not len(views):
@@ -111,16 +111,16 @@ def view_of(
 
 
 def array_of(member: bytes | memoryview, dtype: str, shape: Sequence[int | None], name: str) -> NDArray[Any]:
-    """The array in the bytes of a .npy file, a view of them: nothing is unpickled and nothing allocated.
+    """Return the array of a .npy file as a view of its bytes, without unpickling or allocation.
 
     Args:
-        member: the bytes.
-        dtype: that it must have.
-        shape: that it must have; None stands for any size.
-        name: of the member, for messages.
+        member: bytes of the file.
+        dtype: required dtype.
+        shape: required shape; None accepts any size.
+        name: name of the member, for messages.
 
     Raises:
-        RunError: it is another file, or of another type or shape.
+        RunError: the file is no .npy file, or has another dtype or shape.
     """
     head = io.BytesIO(member[:_MAX_HEADER_BYTES])
     try:

@@ -1,4 +1,4 @@
-"""A file of a dataset as its manifest lists it: there, of its size, with its checksum."""
+"""Checked reading of files listed in a manifest."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ MAX_TABLE_BYTES = 64 * 2**30
 
 
 def read_listed(storage: Storage, entry: FileEntry, where: str) -> bytes:
-    """Return the content of a listed file; of a larger one, no more than that is read.
+    """Return the content of a listed file after checking size and checksum, without reading more than its size.
 
     Args:
-        storage: of the dataset.
-        entry: of the manifest.
-        where: the file, for messages.
+        storage: storage of the dataset.
+        entry: entry of the manifest.
+        where: file name for messages.
 
     Raises:
-        RunError: it is missing, damaged or no file at all.
+        RunError: the file is missing, damaged or no file.
     """
     if entry.size > MAX_TABLE_BYTES:
         raise RunError(f"{where} has {entry.size} bytes, more than fits in memory")
@@ -32,7 +32,7 @@ def read_listed(storage: Storage, entry: FileEntry, where: str) -> bytes:
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn the error for a missing file into words that say what to do."""
+    """Replace the error for a missing file by one that names the remedy."""
     try:
         yield
     except FileNotFoundError as error:

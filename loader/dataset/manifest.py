@@ -1,4 +1,4 @@
-"""``manifest.json``: what a dataset is, said last, so that a dataset is visible whole or not at all."""
+"""Manifest, ``manifest.json``: content and checksums, written last so that a dataset appears whole or not at all."""
 
 import hashlib
 import json
@@ -21,15 +21,15 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 Size = Annotated[int, Field(ge=0, lt=2**62)]
-"""Bytes, or a count, as columns of int64 can hold them."""
+"""Bytes or counts that fit int64 columns."""
 
 _SHARD = re.compile(r"shards/\d{6,18}(-[0-9a-f]{1,64})?\.tar")
 
 
 class ShardEntry(BaseModel, frozen=True, extra="forbid"):
-    """One shard as the manifest lists it.
+    """Manifest entry of one shard.
 
-    ``qualified`` shards are tars of somebody else whose keys repeat elsewhere: their samples go by shard and key.
+    ``qualified`` shards are tars of other origin whose keys repeat elsewhere; shard and key identify their samples.
     """
 
     path: str
@@ -40,12 +40,12 @@ class ShardEntry(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def key_prefix(self) -> str:
-        """Prefix that makes the keys in this tar unique over all tars; empty where they are already."""
+        """Prefix that makes the tar's keys unique over all tars; empty if they are already."""
         return qualifier(self.path) if self.qualified else ""
 
 
 class FileEntry(BaseModel, frozen=True, extra="forbid"):
-    """One other file of the dataset."""
+    """Manifest entry of one file other than a shard."""
 
     path: str
     size: Size
@@ -53,7 +53,7 @@ class FileEntry(BaseModel, frozen=True, extra="forbid"):
 
 
 class Totals(BaseModel, frozen=True, extra="forbid"):
-    """Sums a person asks for first; ``accounting`` counts rows per state."""
+    """Totals of a dataset; ``accounting`` counts rows by state."""
 
     samples: Size
     sources: Size
@@ -63,7 +63,7 @@ class Totals(BaseModel, frozen=True, extra="forbid"):
 
 
 class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
-    """Where a sample lay that was taken down: seconds of a source, by its URI and, where known, its content."""
+    """Location of a removed sample: seconds of a source, by its URI and, if known, its checksum."""
 
     source: str
     source_sha256: str = ""
@@ -72,9 +72,9 @@ class RemovedSpan(BaseModel, frozen=True, extra="forbid"):
 
 
 class Removal(BaseModel, frozen=True, extra="forbid"):
-    """What was taken down: a source or one sample, when (ISO date), why, and how many samples went.
+    """Take-down of a source or one sample: date (ISO), reason, and number of removed samples.
 
-    ``span`` keeps the same seconds out when they are cut otherwise; null where a source went, or nothing is known.
+    ``span`` excludes the same seconds under other cuts; null for sources, or if unknown.
     """
 
     source: str | None = None
@@ -86,23 +86,23 @@ class Removal(BaseModel, frozen=True, extra="forbid"):
 
 
 class Foreign(BaseModel, frozen=True, extra="forbid"):
-    """The tars were written by somebody else: they are only ever read.
+    """Tars of other origin, which are only read.
 
-    ``uri`` is the folder or prefix they lie in; null where that is the dataset's own.
+    ``uri`` is their folder or prefix; null if it is the dataset's own.
     """
 
     uri: str | None = None
 
 
 class Ancestor(BaseModel, frozen=True, extra="forbid"):
-    """An earlier revision whose samples ``history.arrow`` still tells."""
+    """Earlier revision whose samples ``history.arrow`` records."""
 
     revision: NonNegativeInt
     index_sha256: Sha256
 
 
 class Manifest(BaseModel, frozen=True, extra="forbid"):
-    """The content of ``manifest.json``. ``revision`` counts the changes since the dataset was first published."""
+    """Content of ``manifest.json``; ``revision`` counts the changes since the first publication."""
 
     format: str = "reelweave-dataset"
     format_version: int = FORMAT_VERSION
@@ -118,64 +118,64 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     ancestors: list[Ancestor] = Field(default=[], exclude_if=lambda ancestors: not ancestors)
 
     def to_bytes(self) -> bytes:
-        """JSON for people, closed by a checksum of everything before it."""
-        # What only some datasets have is not said of the others, whose bytes stay what they were.
+        """Return readable JSON, closed by a checksum of everything before it."""
+        # Absent sections are omitted, so that manifests without them keep their bytes.
         absent = {name for name in ("foreign", "latents") if getattr(self, name) is None}
         body = self.model_dump(exclude=absent)
         return json.dumps({**body, "sha256": digest(body)}, indent=1, ensure_ascii=False).encode()
 
     @property
     def index_sha256(self) -> str:
-        """The fingerprint of the index, which fixes the whole content of the dataset."""
+        """Checksum of the index, which determines the whole content of the dataset."""
         return self.table("index").sha256
 
     def table(self, name: str) -> FileEntry:
-        """The entry of table "index", "accounting" or "scores"."""
+        """Return the entry of the table "index", "accounting" or "scores"."""
         path = table_path(name, self.revision)
         return next(file for file in self.files if file.path == path)
 
     @property
     def plan_index(self) -> FileEntry | None:
-        """The entry of the plan index; None where a dataset was written without one."""
+        """Entry of the plan index; None if the dataset has none."""
         path = plan_path(self.revision)
         return next((file for file in self.files if file.path == path), None)
 
 
 def qualifier(tar: str) -> str:
-    """Return the prefix of keys that are qualified by their tar: its path without ``.tar``, and a slash."""
+    """Return the key prefix of a tar: its path without ``.tar``, and a slash."""
     return f"{tar.removesuffix('.tar')}/"
 
 
 def table_path(name: str, revision: int) -> str:
-    """Where a table lies: ``index.parquet``, and ``index.000001.parquet`` after the first change.
+    """Return the path of a table: ``index.parquet``, and ``index.000001.parquet`` after the first change.
 
-    A change writes its tables under new names, so that a reader sees the old dataset or the new one, whole.
+    Changes write tables under new names, so readers see the old dataset or the new one, whole.
     """
     return _revised(name, revision, "parquet")
 
 
 def plan_path(revision: int) -> str:
-    """Where the plan index lies: ``plan.arrow``, and ``plan.000001.arrow`` after the first change."""
+    """Return the path of the plan index: ``plan.arrow``, and ``plan.000001.arrow`` after the first change."""
     return _revised("plan", revision, "arrow")
 
 
 def history_path(revision: int) -> str:
-    """Where the history lies: ``history.000001.arrow`` after the first change; the first revision has none."""
+    """Return the path of the history: ``history.000001.arrow`` after the first change; the first revision has none."""
     return _revised("history", revision, "arrow")
 
 
 def count_states(states: list[str]) -> dict[str, int]:
-    """Rows per state, every state named."""
+    """Return the number of rows by state, for all states."""
     counts = Counter(states)
     return {state: counts[state] for state in STATES}
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """The dataset's manifest.
+    """Read and check the dataset's manifest.
 
     Raises:
-        RunError: there is no finished dataset here, or its manifest is damaged, of another format, or lists what no
-            dataset may hold: `parse_manifest`.
+        RunError: no finished dataset exists here, or its manifest is damaged or of another format, see
+            `parse_manifest`.
     """
     where = storage.uri(MANIFEST)
     info = storage.stat(MANIFEST)
@@ -192,10 +192,10 @@ def read_manifest(storage: Storage) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest in the bytes of a ``manifest.json``.
+    """Parse and check the content of a ``manifest.json``.
 
     Raises:
-        RunError: it is damaged, of another format, or contradicts itself.
+        RunError: the content is damaged, of another format, or contradictory.
     """
     try:
         body = parse(data)
@@ -223,7 +223,7 @@ def _first_fault(error: Exception) -> str:
 
 
 def _contradiction(manifest: Manifest) -> str | None:
-    """What a manifest leaves out or says otherwise in another place; None where it is a dataset's."""
+    """Return the first contradiction or gap of a manifest; None if it is consistent."""
     listed = [file.path for file in manifest.files]
     paths = [*listed, *(shard.path for shard in manifest.shards)]
     if len(known := set(paths)) < len(paths):
@@ -266,7 +266,7 @@ def _other_totals(manifest: Manifest) -> str | None:
 
 
 def sha256(data: bytes | memoryview) -> str:
-    """Hex digest."""
+    """Return the SHA-256 hex digest."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""The plan index, ``plan.arrow``: what a plan and a read need of every sample, in 36 bytes instead of a whole row.
+"""Plan index, ``plan.arrow``: the columns of every sample for plans and reads, 36 bytes per sample.
 
-One Arrow record batch, not compressed, so that its columns are used where they lie: mapped from a local file, shared by
-all processes of a machine, paged in as they are used.
+It is one uncompressed Arrow record batch, so its columns can be memory-mapped: shared by all processes of a machine,
+and paged in on use.
 """
 
 import hashlib
@@ -42,16 +42,16 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "size": np.uint32,
     "crc32": np.uint32,
 }
-"""Of each column, in the order they lie in the file."""
+"""Dtypes of the columns, in the order of the file."""
 
 PLANNED = [name for name in DTYPES if name != "crc32"]
-"""Columns of ``index.parquet`` that a plan index is made from."""
+"""Columns of ``index.parquet`` copied into the plan index."""
 
 _SCHEMA = pa.schema(
     [pa.field(name, pa.from_numpy_dtype(dtype), nullable=False) for name, dtype in DTYPES.items()]
 )
 _WITHOUT_CRC32 = pa.schema([_SCHEMA.field(name) for name in PLANNED])
-_FRAMING_BYTES = 1 << 16  # of an Arrow file with so few columns; measured: about 2,000
+_FRAMING_BYTES = 1 << 16  # upper bound of an Arrow file's metadata; measured: about 2,000
 _PART_BYTES = 32 << 20
 _READERS = 8
 
@@ -63,16 +63,16 @@ class PlanIndex:
     """Columns [N], one entry per row of ``index.parquet``, in its order.
 
     Attributes:
-        frames: int32.
-        fps: float32.
+        frames: int32, number of frames.
+        fps: float32, frames per second.
         height: uint16, pixels.
         width: uint16, pixels.
-        text_tokens: int32.
+        text_tokens: int32, tokens of the caption.
         shard: int32, place in ``Manifest.shards``.
-        offset: int64, of the sample in its shard.
-        size: uint32, bytes of the sample, headers and padding too.
-        crc32: uint32, of these bytes (`zlib.crc32`); None where the dataset has none, its samples are then checked by
-            the sha256 of the index alone.
+        offset: int64, byte offset of the sample in its shard.
+        size: uint32, bytes of the sample with headers and padding.
+        crc32: uint32, checksum of these bytes (`zlib.crc32`); None if the dataset has none, so that only the index's
+            sha256 checks samples.
     """
 
     frames: NDArray[np.int32]
@@ -89,19 +89,19 @@ class PlanIndex:
         return len(self.frames)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Those it has, by name."""
+        """Return the present columns by name."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
-    """The samples of several datasets, one dataset after the other; so are their shards numbered.
+    """Concatenate the plan indices of several datasets; shards are numbered consecutively.
 
-    The columns stay where they lie: those of mapped files cost no memory here either.
+    The columns are not copied, so those of mapped files take no memory.
 
     Args:
-        indices: of the datasets; without a checksum of one, there is none.
-        shards: how many each has.
+        indices: plan indices; checksums are dropped if one lacks them.
+        shards: number of shards of each dataset.
     """
     if len(indices) == 1:
         return indices[0]
@@ -115,15 +115,15 @@ def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
 
 
 def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | None = None) -> PlanIndex:
-    """The plan index of an index.
+    """Make the plan index of an index.
 
     Args:
-        index: one row per sample; the columns `PLANNED` are read.
-        shards: paths, in the order of the manifest.
-        crc32: of every row's sample, or None.
+        index: one row per sample, with the columns `PLANNED`.
+        shards: paths of the shards, in the order of the manifest.
+        crc32: checksum of each row's sample, or None.
 
     Raises:
-        RunError: a value does not fit its column, or a row names a shard that is not listed.
+        RunError: a value does not fit its column, or a row names an unlisted shard.
     """
     columns = {name: index.column(name).to_numpy() for name in PLANNED if name != "shard"}
     columns["shard"] = _places(index.column("shard"), shards)
@@ -134,7 +134,7 @@ def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | No
 
 
 def write_plan_index(plan_index: PlanIndex, sink: Any) -> None:
-    """Writes ``plan.arrow`` to a path or a pyarrow stream; the same bytes for the same columns."""
+    """Write ``plan.arrow`` to a path or a pyarrow stream; equal columns give equal bytes."""
     columns = plan_index.columns()
     schema = _SCHEMA if "crc32" in columns else _WITHOUT_CRC32
     with pa.ipc.new_file(sink, schema) as writer:
@@ -142,22 +142,22 @@ def write_plan_index(plan_index: PlanIndex, sink: Any) -> None:
 
 
 def to_arrow(plan_index: PlanIndex) -> bytes:
-    """The bytes of ``plan.arrow``."""
+    """Return the content of ``plan.arrow``."""
     sink = pa.BufferOutputStream()
     write_plan_index(plan_index, sink)
     return bytes(sink.getvalue())
 
 
 def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
-    """The plan index in the bytes of a ``plan.arrow``, whose columns are views of them.
+    """Parse the content of a ``plan.arrow``; the columns are views of its bytes.
 
     Args:
-        data: bytes-like.
-        where: the file, for messages.
-        samples: it must have.
+        data: bytes-like object.
+        where: file name for messages.
+        samples: required number of samples.
 
     Raises:
-        RunError: it is no plan index of so many samples.
+        RunError: the content is no plan index of this number of samples.
     """
     columns = read_columns(data, "plan index", where, (_SCHEMA, _WITHOUT_CRC32), samples)
     return PlanIndex(**cast(dict[str, Any], columns))
@@ -166,20 +166,20 @@ def from_arrow(data: Any, where: str, samples: int) -> PlanIndex:
 def open_plan_index(
     storage: Storage, entry: FileEntry, samples: int, shards: Sequence[int], node: NodeFiles
 ) -> PlanIndex:
-    """The plan index of a dataset, once its checksum is right, mapped from a file.
+    """Open the plan index of a dataset as a memory map, after checking its checksum.
 
-    That of a remote dataset is fetched by one process of the machine for all. Where no file can be written, each reads
-    it into its memory.
+    One process of a machine downloads the plan index of a remote dataset for all. If no file can be written, each
+    process reads it into memory.
 
     Args:
-        storage: of the dataset.
-        entry: of the manifest.
-        samples: of the dataset.
-        shards: bytes of each, in the order of the manifest.
-        node: where this machine keeps it, if the dataset is remote.
+        storage: storage of the dataset.
+        entry: entry of the manifest.
+        samples: number of samples of the dataset.
+        shards: size of each shard in bytes, in the order of the manifest.
+        node: files shared by this machine's processes, for remote datasets.
 
     Raises:
-        RunError: it is missing, damaged or of another shape.
+        RunError: the file is missing, damaged or of another shape.
     """
     where = storage.uri(entry.path)
     if entry.size > samples * MAX_BYTES_PER_SAMPLE + _FRAMING_BYTES:
@@ -204,14 +204,14 @@ def open_plan_index(
 
 
 def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str | None:
-    """What a plan index says that cannot be, in words and with the first row of it; None where all is well.
+    """Return the first impossible row of a plan index, in words; None if all rows are possible.
 
-    A plan divides by these numbers, and a reader goes where they point.
+    Plans divide by these numbers, and readers seek to these offsets.
 
     Args:
-        plan_index: as it was read; its columns are gone over a part at a time.
-        where: the file, for messages.
-        shards: bytes of each, in the order of the manifest.
+        plan_index: plan index as read, checked a part at a time.
+        where: file name for messages.
+        shards: size of each shard in bytes, in the order of the manifest.
     """
     size_S = np.array(shards, np.int64)
     for part in parts(len(plan_index)):
@@ -231,17 +231,17 @@ def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str 
 
 
 def refuse_impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> None:
-    """Pass where a plan index says nothing `impossible`.
+    """Refuse a plan index with an `impossible` row.
 
     Raises:
-        RunError: it does.
+        RunError: a row is impossible.
     """
     if wrong := impossible(plan_index, where, shards):
         raise RunError(f"{wrong}; run `reelweave verify`")
 
 
 def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:
-    """What a plan index says otherwise than its index, in words; ``crc32`` is not in the index."""
+    """Return contradictions between a plan index and its index, in words; the index has no ``crc32``."""
     try:
         own, expected = plan_index.columns(), from_index(index, shards).columns()
     except RunError as error:
@@ -251,23 +251,23 @@ def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Se
 
 
 def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
-    """Gives the rows of the whole index their ``sample_crc32``, where the plan index has it."""
+    """Add ``sample_crc32`` to all rows of the index, if the plan index has checksums."""
     if plan_index.crc32 is not None:
         for row, crc32 in zip(rows, plan_index.crc32.tolist(), strict=True):
             row["sample_crc32"] = crc32
 
 
 def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:
-    """Map a file of a size; no checksum where it has another, which may be without bounds."""
+    """Map a file of the given size and hash it; return no checksum if its size differs."""
     if os.fstat(file.fileno()).st_size != size:
         return b"", ""
-    # Hashed through a small buffer and not through the map, of which only pages in use count as the process's memory.
+    # Hashing through a small buffer, because mapped pages would count as the process's memory.
     sha256 = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
     return (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""), sha256
 
 
 def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str]:
-    """Map the copy of this machine; fetch it where there is none, or where it was damaged since."""
+    """Map this machine's copy; download it if it is missing or damaged."""
     name, found = f"{entry.sha256}.plan.arrow", (b"", "")
     try:
         for _ in range(2):
@@ -287,7 +287,7 @@ def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str
 
 
 class _FetchError(Exception):
-    """A fault of the storage, which is none of this machine's disk."""
+    """Fault of the storage, as opposed to this machine's disk."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -295,7 +295,7 @@ class _FetchError(Exception):
 
 
 def _fetch(storage: Storage, entry: FileEntry, path: Path) -> None:
-    """Write an object to a local file, several ranges at once."""
+    """Download an object to a local file, several ranges at once."""
 
     def fetch(start: int) -> None:
         try:

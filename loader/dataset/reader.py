@@ -1,4 +1,4 @@
-"""Opening a dataset: its plan index mapped, its tables in memory, its clips by one range read each."""
+"""Dataset reader: a mapped plan index, tables in memory, and one range read per clip."""
 
 import operator
 import os
@@ -36,22 +36,21 @@ from loader.errors import RunError, UsageError
 from loader.storage import Storage, StorageConfig, open_storage
 
 NAME_CHARS = 16
-"""Of a fingerprint, enough to name a revision of a dataset."""
+"""Characters of a fingerprint that suffice to name a revision of a dataset."""
 
 
 class Dataset:
-    """A finished dataset. Can be pickled; the tables are then read again where it arrives.
+    """Finished dataset; picklable, with tables read again in the receiving process.
 
     Args:
-        storage: where it lies.
-        config: for its tars, where they lie elsewhere, and for what this machine keeps.
+        storage: storage of the dataset.
+        config: configuration for tars in another storage, and for files of this machine.
 
     Attributes:
-        storage: where it lies.
-        node: what the processes of this machine share of it.
-        shard_storage: where its tars lie: the same place, but for an index over tars of somebody else that was
-            written apart from them.
-        manifest: what it says of itself.
+        storage: storage of the dataset.
+        node: files shared by the processes of this machine.
+        shard_storage: storage of the tars, which differs for an index over tars of other origin elsewhere.
+        manifest: content of ``manifest.json``.
     """
 
     def __init__(self, storage: Storage, config: StorageConfig | None = None) -> None:
@@ -92,19 +91,19 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Fixes the whole content: the sha256 of the index."""
+        """Checksum of the index, which determines the whole content."""
         return self.manifest.index_sha256
 
     @property
     def latents(self) -> Latents | None:
-        """What is said of the latents it holds; None where it holds none."""
+        """Description of the stored latents; None if there are none."""
         return self.manifest.latents
 
     def latent_files(self) -> dict[str, bytes]:
-        """Content by path of the files that belong to its latents and to no sample.
+        """Return the content by path of the files that belong to the latents but to no sample.
 
         Raises:
-            RunError: one is missing or damaged.
+            RunError: a file is missing or damaged.
         """
         if self.latents is None or self.latents.text is None:
             return {}
@@ -113,12 +112,12 @@ class Dataset:
 
     @cached_property
     def index(self) -> pa.Table:
-        """``index.parquet``: one row per sample, sorted by key (columns: ``loader.dataset.schema.INDEX``)."""
+        """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``)."""
         return self._table("index")
 
     @cached_property
     def plan_index(self) -> PlanIndex:
-        """What plans are made from, by row of the index, which is not read where ``plan.arrow`` exists."""
+        """Plan index by row of the index, which is read only if ``plan.arrow`` is missing."""
         entry, shards = self.manifest.plan_index, self.manifest.shards
         samples, sizes = self.manifest.totals.samples, [shard.size for shard in shards]
         if entry is not None:
@@ -128,16 +127,16 @@ class Dataset:
         return found
 
     def read_column(self, name: str) -> pa.ChunkedArray:
-        """A column of the index, of which no other is read."""
+        """Read one column of the index, without the others."""
         entry = self.manifest.table("index")
         where, samples = self.storage.uri(entry.path), self.manifest.totals.samples
         with explained(where), self.storage.open(entry.path) as file:
-            # Pages have checksums of their own; the file's would need all of it.
+            # Pages have their own checksums; the file's checksum would need all of its bytes.
             return read_table(file, entry.size, where, INDEX, samples, [name]).column(name)
 
     @cached_property
     def history(self) -> RevisionHistory | None:
-        """The samples of earlier revisions; None where none is remembered."""
+        """History of earlier revisions; None if there is none."""
         path = history_path(self.manifest.revision)
         entry = next((file for file in self.manifest.files if file.path == path), None)
         if entry is None:
@@ -151,7 +150,7 @@ class Dataset:
         return found
 
     def revision_of(self, fingerprint: str) -> int | None:
-        """Number of the revision, this one or an earlier one, whose fingerprint begins so; None where none is known."""
+        """Return the number of the current or earlier revision by a fingerprint's beginning; None if unknown."""
         if len(fingerprint) < NAME_CHARS:
             return None
         if self.fingerprint.startswith(fingerprint):
@@ -160,38 +159,38 @@ class Dataset:
         return next((one.revision for one in known if one.index_sha256.startswith(fingerprint)), None)
 
     def plan_index_of(self, revision: int) -> PlanIndex:
-        """What plans were made from in a revision that `revision_of` knows."""
+        """Return the plan index of a revision known to `revision_of`."""
         if self.history is None or revision == self.manifest.revision:
             return self.plan_index
         return self.history.plan_index(revision)
 
     def rows_after(self, revision: int, later: int) -> Places:
-        """For each row of a revision that of a later one, int64 [N]; -1 for a sample that is not in it."""
+        """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples."""
         if self.history is None or revision == later:
             return np.arange(len(self.plan_index_of(revision)))
         return self.history.rows_after(revision, later)
 
     @cached_property
     def accounting(self) -> pa.Table:
-        """``accounting.parquet``: one row per span (columns: ``loader.dataset.schema.ACCOUNTING``)."""
+        """Content of ``accounting.parquet``: one row per span (``loader.dataset.schema.ACCOUNTING``)."""
         return self._table("accounting")
 
     @cached_property
     def scores(self) -> pa.Table:
-        """``scores.parquet``: one row per clip that was cut (columns: ``loader.dataset.schema.SCORES``)."""
+        """Content of ``scores.parquet``: one row per clip that was cut (``loader.dataset.schema.SCORES``)."""
         return self._table("scores")
 
     @cached_property
     def row_numbers(self) -> dict[str, int]:
-        """Row of the index by key."""
+        """Number of the index row by key."""
         return {key: number for number, key in enumerate(self.index.column("key").to_pylist())}
 
     def row(self, row_number: int) -> Row:
-        """One row of the index, maps as dicts."""
+        """Return one row of the index, with maps as dicts."""
         return to_rows(self.index.slice(row_number, 1))[0]
 
     def shards(self) -> list[ShardRecord]:
-        """Every shard with its index rows, in the order of the manifest and of the tars."""
+        """Return every shard with its index rows, in the order of the manifest and of the tars."""
         index = to_rows(self.index)
         add_crc32(index, self.plan_index)
         rows: dict[str, list[Row]] = {}
@@ -203,10 +202,10 @@ class Dataset:
         ]
 
     def sample(self, row_number: int) -> Sample:
-        """The whole sample in row ``row_number``, by one range read, to be written into another shard.
+        """Read a whole sample by one range read, for writing it into another shard.
 
         Raises:
-            RunError: its bytes are not those the index promises.
+            RunError: the bytes contradict the index.
         """
         row = self.row(row_number)
         with explained(self.shard_storage.uri(row["shard"])):
@@ -224,7 +223,7 @@ class Dataset:
         return Sample(own, content.get("mp4"), embeddings)
 
     def read_member(self, row_number: int, suffix: str) -> bytes:
-        """The content of one member of the sample in row ``row_number`` of the index, by one range read.
+        """Read one member of a sample by one range read.
 
         Raises:
             RunError: the sample has no such member, or its shard ends before it.
@@ -232,7 +231,7 @@ class Dataset:
         return self._read(self.members(suffix), row_number, suffix)
 
     def read_media(self, row_number: int) -> bytes:
-        """The encoded video or picture of the sample in row ``row_number``, by one range read.
+        """Read the encoded video or image of a sample by one range read.
 
         Raises:
             RunError: the sample has none, or its shard ends before it.
@@ -241,30 +240,30 @@ class Dataset:
 
     @cached_property
     def media(self) -> Members:
-        """Where every sample's video or picture lies, whatever its suffix."""
+        """Locations of all samples' videos or images, of any suffix."""
         return media_members(self.index)
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard, by its place in the manifest; fewer where it ends before.
+        """Return bytes of a shard, by its place in the manifest; fewer if the shard ends before.
 
         Raises:
-            FileNotFoundError: there is no such shard.
+            FileNotFoundError: the shard does not exist.
         """
         return self.shard_storage.read(self.manifest.shards[shard].path, offset, size)
 
     def shard_uri(self, shard: int) -> str:
-        """Where a shard lies, for messages."""
+        """Return the URI of a shard, for messages."""
         return self.shard_storage.uri(self.manifest.shards[shard].path)
 
     def key(self, row_number: int) -> str:
-        """Of the sample in a row."""
+        """Return the key of the sample in a row."""
         return str(self.index.column("key")[row_number].as_py())
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
-        """What is trained on, from all bytes of the sample in row ``row_number``.
+        """Check and parse all bytes of the sample in a row.
 
         Raises:
-            RunError: they are not those that the index promises, or hold no clip.
+            RunError: the bytes contradict the index, or contain no clip.
         """
         crc32_N = self.plan_index.crc32
         if crc32_N is not None:
@@ -278,13 +277,13 @@ class Dataset:
         return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
 
     def members(self, suffix: str) -> Members:
-        """Where the members with a suffix lie; computed once."""
+        """Return the locations of the members with a suffix; computed once."""
         if suffix not in self._members:
             self._members[suffix] = members(self.index, suffix)
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """What an epoch holds: every sample once; see `loader.blend.source.SampleSource`."""
+        """Return every sample once, as each epoch draws; see `loader.blend.source.SampleSource`."""
         del seed  # every epoch is one whole pass
         rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws.once(rows_D, epoch)
@@ -315,20 +314,20 @@ class Dataset:
 
 
 def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:
-    """Opens the finished dataset at a folder or ``s3://`` prefix.
+    """Open the finished dataset at a folder or ``s3://`` prefix.
 
     Raises:
-        RunError: there is none, or its manifest is damaged.
+        RunError: the dataset does not exist, or its manifest is damaged.
     """
     config = storage_config or StorageConfig()
     return Dataset(open_storage(uri, config), config)
 
 
 def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | None = None) -> Storage:
-    """Where the tars of a dataset lie.
+    """Return the storage of a dataset's tars.
 
     Raises:
-        RunError: a dataset from elsewhere names a place that it may not (`loader.storage.permissions`).
+        RunError: a remote dataset names a place that permissions refuse (`loader.storage.permissions`).
     """
     if manifest.foreign is None or manifest.foreign.uri is None:
         return storage

@@ -1,4 +1,4 @@
-"""Tables of the dataset contract: one row per sample, per span, per scored clip (DESIGN section 4)."""
+"""Table schemas of the dataset contract: one row per sample, per span and per scored clip."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ INDEX = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
         pa.field("shard", pa.string(), nullable=False),  # "shards/000000-0f343b093112.tar"
-        pa.field("offset", pa.int64(), nullable=False),  # of the sample's first member header
-        pa.field("size", pa.int64(), nullable=False),  # bytes of all its members, headers and padding too
-        # Where each member's content lies in the shard, so that one range read gets it.
+        pa.field("offset", pa.int64(), nullable=False),  # offset of the sample's first member header
+        pa.field("size", pa.int64(), nullable=False),  # bytes of all members with headers and padding
+        # Location of each member's content in the shard, for a single range read.
         pa.field(
             "members",
             pa.list_(
@@ -36,24 +36,24 @@ INDEX = pa.schema(
         pa.field(
             "caption_source", pa.string(), nullable=False
         ),  # "sidecar:NAME.txt", "container:title", "model:NAME", "none"
-        # Of a model's caption: model, prompt_sha256, frame times, seed, tokens.
+        # For captions by a model: model, prompt_sha256, frame times, seed, tokens.
         pa.field("caption_provenance", pa.map_(pa.string(), pa.string()), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("source_sha256", pa.string(), nullable=False),
-        # What the input list said of the source, by column: licence, source, ...
+        # Columns of the input list for the source: licence, source, ...
         pa.field("attributes", pa.map_(pa.string(), pa.string()), nullable=False),
         pa.field("start_s", pa.float64(), nullable=False),
         pa.field("end_s", pa.float64(), nullable=False),
         pa.field("scores", pa.map_(pa.string(), pa.float64()), nullable=False),
-        pa.field("audio", pa.string(), nullable=False),  # codec of the sound track, or "none"
-        pa.field("split", pa.string(), nullable=False),  # "train" or "val"; all clips of a source in one
+        pa.field("audio", pa.string(), nullable=False),  # codec of the audio track, or "none"
+        pa.field("split", pa.string(), nullable=False),  # "train" or "val"; equal for all clips of a source
         pa.field(
             "bin", pa.string(), nullable=False
         ),  # group of shapes that share shards, "all" without grouping
-        pa.field("sha256", pa.string(), nullable=False),  # of the clip, KEY.mp4
-        # sha256 by suffix ("video.npy", "text.npy", "context.npy", "latent.npy") of the arrays beside the clip.
+        pa.field("sha256", pa.string(), nullable=False),  # checksum of the clip, KEY.mp4
+        # Checksums by suffix ("video.npy", "text.npy", "context.npy", "latent.npy") of the arrays beside the clip.
         pa.field("embeddings", pa.map_(pa.string(), pa.string()), nullable=False),
-        # Of all the sample's bytes in its shard, headers and padding too: names the key of any flipped byte.
+        # Checksum of all the sample's bytes in its shard, with headers and padding, to name the key of any damage.
         pa.field("sample_sha256", pa.string(), nullable=False),
     ]
 )
@@ -63,9 +63,9 @@ STATES = ("kept", "filtered", "duplicate", "failed")
 ACCOUNTING = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
-        pa.field("start_s", pa.float64()),  # null when the source gave no span
+        pa.field("start_s", pa.float64()),  # null for a source without spans
         pa.field("end_s", pa.float64()),
-        pa.field("key", pa.string()),  # null when no clip was written
+        pa.field("key", pa.string()),  # null if no clip was written
         pa.field("state", pa.string(), nullable=False),
         pa.field("stage", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
@@ -85,7 +85,7 @@ SCORES = pa.schema(
         pa.field("scores", pa.map_(pa.string(), pa.float64()), nullable=False),
     ]
 )
-"""Every clip that was cut, kept or not, so that thresholds can be tried without decoding anything."""
+"""Scores of every clip that was cut, kept or not, so that thresholds can be changed without decoding."""
 
 TABLES = {"index": INDEX, "accounting": ACCOUNTING, "scores": SCORES}
 
@@ -97,16 +97,16 @@ OPTIONAL: dict[str, Any] = {
     "bin": "all",
     "embeddings": {},
 }
-"""Index columns a writer may leave out, and what then stands there."""
+"""Index columns that writers may omit, with their defaults."""
 
 PLACEMENT = ("shard", "offset", "size", "members", "sample_sha256", "sample_crc32")
-"""What is known only once a sample lies in a shard; all other index columns travel in KEY.json as well.
+"""Columns known only after a sample is written to a shard; KEY.json contains all other index columns.
 
-``sample_crc32`` is no column of the index but of the plan index; rows read back have it where their dataset does.
+``sample_crc32`` belongs to the plan index, not to the index; rows read back have it if their dataset does.
 """
 
 MEMBER_ORDER = ("json", "txt", "text.npy", "video.npy", "context.npy", "latent.npy", "mp4")
-"""Metadata before media, so that one range read of a sample's head describes it."""
+"""Order of members: metadata before media, so that one range read of a sample's head describes it."""
 
 Row = dict[str, Any]
-"""One row of either table, by column name."""
+"""One row of a table, by column name."""

@@ -1,4 +1,4 @@
-"""One shard: a deterministic tar of samples, its index file, and where everything lies in it."""
+"""Shards: deterministic tars of samples with their ``.idx`` files, and the location of every member."""
 
 import hashlib
 import io
@@ -22,19 +22,19 @@ from loader.dataset.tars.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
 
-_NAME_CHARS = 12  # of a digest: numbers tell shards of a dataset apart, these tell attempts at one
-MAX_SAMPLE_BYTES = 2**32 - 1  # what the plan index can say; a USTAR header could say twice as much
+_NAME_CHARS = 12  # characters of the digest in a shard's name, which distinguish attempts to write it
+MAX_SAMPLE_BYTES = 2**32 - 1  # limit of the plan index; a USTAR header could state twice as much
 
 
 @dataclass(frozen=True, repr=False)
 class Sample:
-    """A clip on its way into a shard.
+    """Sample to be written into a shard.
 
     Attributes:
-        row: the index columns except the placement, which follows from writing, and ``embeddings``;
-            those of ``schema.OPTIONAL`` may be missing.
-        clip: the encoded clip, KEY.mp4; None where latents stand for it.
-        embeddings: by suffix, "text.npy", "video.npy", "context.npy" or "latent.npy": an array (float16 or
+        row: index columns except the placement, which follows from writing, and ``embeddings``; those of
+            ``schema.OPTIONAL`` may be missing.
+        clip: encoded clip, KEY.mp4; None if latents replace it.
+        embeddings: arrays by suffix, "text.npy", "video.npy", "context.npy" or "latent.npy": an array (float16 or
             float32, any shape), or the bytes of its .npy file.
     """
 
@@ -49,7 +49,7 @@ class Sample:
         return table(self.row, self.clip, [*self.embeddings])
 
     def finished(self) -> tuple[Row, list[tuple[str, bytes]]]:
-        """The whole row but its placement, and (suffix, content) in the order they lie in the tar."""
+        """Return the whole row except its placement, and (suffix, content) pairs in tar order."""
         arrays = {
             suffix: array if isinstance(array, bytes) else npy_bytes(array)
             for suffix, array in self.embeddings.items()
@@ -64,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A written shard: what the manifest says of it, and the finished index rows of its samples."""
+    """Written shard: its manifest entry, and the finished index rows of its samples."""
 
     path: str
     size: int
@@ -73,35 +73,35 @@ class ShardRecord:
 
     @property
     def split(self) -> str:
-        """Of all its samples; "train" for an empty shard."""
+        """Split of all its samples; "train" for an empty shard."""
         return str(self.rows[0]["split"]) if self.rows else "train"
 
     @property
     def energon(self) -> EnergonShard:
-        """As Energon sees it."""
+        """Description of the shard for Energon."""
         return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(self.rows), self.split)
 
 
 def shard_path(number: int, sha256: str) -> str:
-    """Return the path of a shard inside a dataset, which fixes its bytes.
+    """Return the path of a shard inside a dataset, which contains its digest.
 
-    So a writer that lost its lease cannot put other bytes where a manifest points.
+    So a writer that lost its lease cannot replace bytes that a manifest refers to.
 
     Args:
-        number: Place in the order of writing.
-        sha256: Hex digest of the tar.
+        number: place in the order of writing.
+        sha256: hex digest of the tar.
     """
     return f"shards/{number:06d}-{sha256[:_NAME_CHARS]}.tar"
 
 
 def next_shard_number(shards: Iterable[ShardRecord]) -> int:
-    """Return the number after the highest among the shards of a dataset, 0 for none."""
+    """Return the number after the highest among a dataset's shards, 0 for none."""
     numbers = (shard.path.removeprefix("shards/").removesuffix(".tar").partition("-")[0] for shard in shards)
     return 1 + max(map(int, numbers), default=-1)
 
 
 def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> ShardRecord:
-    """Write the samples, in the given order, to one tar and its ``.idx``; same input, same bytes, same name.
+    """Write samples in the given order to one tar and its ``.idx``; equal input gives equal bytes and names.
 
     Only one sample is in memory at a time; the tar is assembled in a local temporary file.
     """
@@ -122,7 +122,7 @@ def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> Sha
 
 
 def idx_bytes(offsets: list[int], end: int) -> bytes:
-    """The content of a ``.tar.idx``: little-endian uint64 offsets of the samples, then the end of the last."""
+    """Return the content of a ``.tar.idx``: little-endian uint64 offsets of the samples, then the last one's end."""
     return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
 
 
@@ -145,7 +145,7 @@ def _add(tar: tarfile.TarFile, sample: Sample) -> Row:
 
 
 def _hash_samples(local: Path, rows: list[Row]) -> str:
-    """Gives each row its ``sample_sha256`` and ``sample_crc32``; returns the digest of the whole file."""
+    """Add ``sample_sha256`` and ``sample_crc32`` to each row, and return the digest of the whole file."""
     whole = hashlib.sha256()
     with local.open("rb") as file:
         for row in rows:
@@ -158,7 +158,7 @@ def _hash_samples(local: Path, rows: list[Row]) -> str:
 
 
 def _readable_row(row: Row) -> bytes:
-    # Maps sorted, as they come back from the index: a sample written again has the same bytes.
+    # Maps are sorted, as they are read back from the index, so a rewritten sample has the same bytes.
     ordered = {
         name: dict(sorted(row[name].items())) if isinstance(row[name], dict) else row[name]
         for name in INDEX.names
@@ -168,7 +168,7 @@ def _readable_row(row: Row) -> bytes:
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
-    """The bytes of an array's .npy file."""
+    """Return the content of an array's .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()

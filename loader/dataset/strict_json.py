@@ -1,18 +1,18 @@
-"""JSON from a disk that anybody may have written to: each key once, numbers only, not too deep."""
+"""Strict JSON parsing for untrusted files: unique keys, finite numbers, bounded depth."""
 
 import hashlib
 import json
 from typing import Any, NoReturn
 
 SEAL = "sha256"
-"""Key under which a JSON object holds the `digest` of all its other keys."""
+"""Key of a JSON object for the `digest` of all its other keys."""
 
 
 def parse(data: bytes | str) -> Any:
-    """Return the JSON value in some bytes.
+    """Parse JSON without ambiguities.
 
     Raises:
-        ValueError: it is no JSON, or says something that readers disagree on: a key twice, NaN, an infinite number.
+        ValueError: the text is no JSON, or ambiguous: a repeated key, NaN, or an infinite number.
     """
     try:
         return json.loads(data, object_pairs_hook=_object, parse_constant=_refuse)
@@ -21,16 +21,16 @@ def parse(data: bytes | str) -> Any:
 
 
 def digest(body: dict[str, Any]) -> str:
-    """Return the checksum of a JSON object, whatever the order of its keys."""
+    """Return the checksum of a JSON object, independent of the order of its keys."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def unseal(body: dict[str, Any]) -> bool:
-    """Take the checksum out of an object; False where it holds none.
+    """Remove and verify an object's checksum; return False if it has none.
 
     Raises:
-        ValueError: it is another object's.
+        ValueError: the checksum does not match.
     """
     seal = body.pop(SEAL, None)
     if seal is not None and seal != digest(body):

@@ -1,4 +1,4 @@
-"""Publishing a dataset or a change of one: tables and sidecars first, the manifest last."""
+"""Publication of a dataset or a change of one: tables and sidecars first, the manifest last."""
 
 import itertools
 import re
@@ -38,21 +38,21 @@ _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)
 
 
 Compose = Callable[[int], tuple[Manifest, Mapping[str, bytes]]]
-"""Number of a revision -> its manifest, and path to content of its tables and sidecars."""
+"""Function from revision number to its manifest, and path to content of its tables and sidecars."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Everything a dataset says beside its shards.
+    """Content of a dataset besides its shards.
 
     Attributes:
         accounting: rows of the table ``accounting``.
         scores: rows of the table ``scores``.
-        config: the whole resolved configuration the dataset was made with.
-        versions: of code and models, by name.
-        removals: what was taken down, in order.
-        latents: what is said of them, where the dataset holds any.
-        files: content of further files, which are of no sample, by a path that follows from it.
+        config: whole resolved configuration of the dataset.
+        versions: versions of code and models, by name.
+        removals: take-downs, in order.
+        latents: description of the stored latents, if any.
+        files: content by path of further files that belong to no sample; paths contain a digest of the content.
     """
 
     accounting: list[Row]
@@ -67,19 +67,19 @@ class Content:
 def publish(
     storage: Storage, shards: list[ShardRecord], content: Content, previous: Manifest | None = None
 ) -> Manifest:
-    """Makes written shards a dataset, or the next revision of one: tables first, then ``manifest.json``.
+    """Publish written shards as a dataset, or as its next revision: tables first, then ``manifest.json``.
 
-    The manifest is created, or exchanged for the previous one, in a single conditional write; until then
-    readers see the old state, from then on the new one.
+    A single conditional write creates or replaces the manifest; before it readers see the old state, after it the new
+    one.
 
     Args:
-        storage: where the shards lie already; new ones under names no earlier revision used.
-        shards: all of the dataset, in order.
-        content: what it says of them.
-        previous: the manifest this one replaces, as read; None for a new dataset.
+        storage: storage that contains the shards; new ones under names that no earlier revision used.
+        shards: all shards of the dataset, in order.
+        content: all other content.
+        previous: manifest to replace, as read; None for a new dataset.
 
     Raises:
-        RunError: two samples share a key, or somebody else published here in the meantime.
+        RunError: two samples share a key, or another process has published here in the meantime.
     """
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
@@ -87,21 +87,21 @@ def publish(
 
 
 def publish_files(storage: Storage, compose: Compose, previous: Manifest | None) -> Manifest:
-    """Write what a manifest lists beside its shards and their ``.idx``, then, in one conditional write, itself.
+    """Write the files of a manifest other than shards and ``.idx``, then the manifest, in one conditional write.
 
-    No file that a manifest may name is replaced. Where another writer left other tables of the same revision, the
-    next number is taken; sidecars, whose names are not ours to choose, wait until the new manifest stands.
+    Files that a manifest may refer to are never replaced. If another writer left other tables of the same revision, the
+    next number is used. Sidecars, whose names Energon prescribes, are written after the new manifest.
 
     Args:
-        storage: of the dataset.
-        compose: what makes the manifest of a revision, and path to content of its tables and sidecars.
-        previous: the manifest this one replaces, as read; None for a new dataset.
+        storage: storage of the dataset.
+        compose: function that makes the manifest of a revision, and path to content of its tables and sidecars.
+        previous: manifest to replace, as read; None for a new dataset.
 
     Returns:
-        The manifest that stands now: the previous one when both say the same.
+        The current manifest: the previous one if both have the same content.
 
     Raises:
-        RunError: somebody else published here in the meantime.
+        RunError: another process has published here in the meantime.
     """
     for revision in itertools.count(0 if previous is None else previous.revision + 1):
         manifest, contents = compose(revision)
@@ -137,7 +137,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
 
 
 def _placed(storage: Storage, path: str, data: bytes) -> bool:
-    """Whether the path holds this content now; False when it holds another."""
+    """Create the path; return whether it now has this content."""
     if storage.create(path, data):
         return True
     found = storage.stat(path)
@@ -147,7 +147,7 @@ def _placed(storage: Storage, path: str, data: bytes) -> bool:
 def _remembering(
     storage: Storage, manifest: Manifest, contents: Mapping[str, bytes], previous: Manifest
 ) -> tuple[Manifest, Mapping[str, bytes]]:
-    """The same with the history of the samples, so that streams of the revisions before can go on."""
+    """Add the history of samples, so that streams of earlier revisions can resume."""
     dataset = Dataset(storage)
     if dataset.manifest != previous:
         raise _changed_meanwhile(storage)
@@ -163,14 +163,14 @@ def _remembering(
 
 
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
-    """Finishes a change whose manifest stands: sidecars as it lists them, nothing left of older revisions."""
+    """Complete a published change: write the listed sidecars, and remove files of older revisions."""
     settle_files(storage, manifest, energon_files(shard.energon for shard in shards))
 
 
 def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, bytes]) -> None:
-    """As ``settle``, with the content of the sidecars by path.
+    """Complete a change as `settle` does, with the content of the sidecars by path.
 
-    Of a folder whose tars somebody else wrote, nothing is removed but tables of older revisions.
+    In a folder with tars of other origin, only tables of older revisions are removed.
     """
     for path, data in sidecars.items():
         entry = next(file for file in manifest.files if file.path == path)
@@ -196,7 +196,7 @@ def _changed_meanwhile(storage: Storage) -> RunError:
 
 
 def _same(one: Manifest, other: Manifest) -> bool:
-    """Whether two manifests say the same but for the revision and the names that follow from it."""
+    """Return whether two manifests have equal content apart from the revision and names derived from it."""
 
     def essence(manifest: Manifest) -> dict[str, Any]:
         body = manifest.model_dump(exclude={"revision", "files", "ancestors"})
@@ -209,14 +209,14 @@ def _same(one: Manifest, other: Manifest) -> bool:
 def _composed(
     shards: list[ShardRecord], content: Content, revision: int
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """The manifest, and path to content of every file but the shards, their ``.idx`` and itself."""
+    """Return the manifest, and path to content of every file except shards, ``.idx`` files and the manifest."""
     rows = sorted((row for shard in shards for row in shard.rows), key=lambda row: row["key"])
     for one, other in itertools.pairwise(rows):
         if one["key"] == other["key"]:
             raise RunError(f"key {one['key']} occurs twice, in {one['shard']} and {other['shard']}")
     index = to_table(rows, INDEX)
     crc32 = [row["sample_crc32"] for row in rows if "sample_crc32" in row]
-    # Shards of a dataset that had no plan index have no CRCs.
+    # Shards of a dataset without a plan index have no CRCs.
     plan_index = from_index(
         index, [shard.path for shard in shards], crc32 if len(crc32) == len(rows) else None
     )
@@ -257,16 +257,16 @@ def _composed(
 
 
 class DatasetWriter:
-    """Writes samples one by one into shards and publishes on a clean exit from its ``with`` block.
+    """Writer of single samples into shards, which publishes at a clean exit of its ``with`` block.
 
-    For a single process; the pipeline writes shards in parallel with ``write_shard`` and ``publish``.
-    Nothing becomes visible when the block ends in an exception.
+    It is meant for a single process; curation writes shards in parallel with ``write_shard`` and ``publish``. Nothing
+    becomes visible if the block ends in an exception.
 
     Args:
-        storage: an empty place for the dataset.
-        max_shard_bytes: a shard closes before a sample would make it larger (one larger sample gets its own).
-        config: kept in the manifest.
-        versions: kept in the manifest.
+        storage: empty storage for the dataset.
+        max_shard_bytes: size at which a shard is closed before the next sample; a larger sample has its own shard.
+        config: configuration for the manifest.
+        versions: versions for the manifest.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class DatasetWriter:
         self._accounting: list[Row] = []
 
     def add(self, sample: Sample) -> None:
-        """Adds a kept sample and its accounting row."""
+        """Add a kept sample and its accounting row."""
         clip_bytes = len(sample.clip or b"")
         if self._pending and self._pending_bytes + clip_bytes > self._max_shard_bytes:
             self._flush()
@@ -302,7 +302,7 @@ class DatasetWriter:
         )
 
     def account(self, rows: Iterable[Row]) -> None:
-        """Adds accounting rows of spans and sources that gave no sample."""
+        """Add accounting rows of spans and sources without a sample."""
         self._accounting.extend(rows)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The steps of a dataset's epochs, as training plans them, with what a report measures of each."""
+"""Steps of a dataset's epochs as training plans them, for reports."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ EpochDraws = Callable[[int], Draws]
 
 
 def draws_of(source: SampleSource, assignment: Assignment, seed: int) -> EpochDraws:
-    """What a stream of the source draws in an epoch."""
+    """Return a function from epoch number to the draws of a stream of the source."""
     lengths_N = assignment.drawn_lengths() if isinstance(source, Blend) else None
     return lambda epoch: source.draws(epoch, seed, lengths_N)
 
@@ -29,17 +29,17 @@ def draws_of(source: SampleSource, assignment: Assignment, seed: int) -> EpochDr
 def dataset_steps(
     assignment: Assignment, draws: EpochDraws, seed: int, layout: StepLayout, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
-    """The first steps of a dataset, epoch after epoch, and the seconds that placing each took.
+    """Yield the first steps of a dataset, epoch after epoch, each with the seconds spent on its placement.
 
     Args:
-        assignment: each row's bucket.
-        draws: what each epoch holds.
-        seed: of the stream, 0 to 2^64 - 1.
-        layout: of a step over the ranks.
-        steps: how many.
+        assignment: bucket of each row.
+        draws: function from epoch number to its draws.
+        seed: seed of the stream, 0 to 2^64 - 1.
+        layout: layout of a step over the ranks.
+        steps: number of steps.
 
     Raises:
-        UsageError: there are fewer samples in buckets than microbatches in a step.
+        UsageError: the buckets hold fewer samples than a step has microbatches.
     """
     epoch, first = 0, 0
     while first < steps:
@@ -56,7 +56,7 @@ def dataset_steps(
 def dataset_packs(
     assignment: Assignment, draws: EpochDraws, seed: int, layout: StepLayout, steps: int
 ) -> Iterator[tuple[PackedStep, float]]:
-    """As `dataset_steps`, in packs; all of an epoch are made at once, and each step has its part of the seconds."""
+    """Yield steps of packs like `dataset_steps`; an epoch is planned at once, and its seconds spread over its steps."""
     sizes = PackSizes(layout.ranks, layout.microbatches, assignment.budgets.memory_tokens)
     epoch, first = 0, 0
     while first < steps:

@@ -1,4 +1,4 @@
-"""What a plan's steps will idle, and which setting would help: for people, before the first sample is read."""
+"""Forecast of a plan's idle time, with advice on settings, before the first sample is read."""
 
 from dataclasses import dataclass, replace
 
@@ -10,27 +10,27 @@ from loader.plan.epoch_plan import EpochPlan
 from loader.plan.policy import StepLayout, place
 
 BALANCED_FROM = 4
-"""Microbatches of a rank in a step from which a wide mixture of shapes can be balanced."""
+"""Microbatches per rank and step from which a wide mixture of shapes can be balanced."""
 
 WORTH_A_WORD = 0.03
-"""Idle time from which a person is told."""
+"""Idle share from which advice is given."""
 
 _LOOKAHEAD = 4
-_LOOKED_AT = 16_384  # microbatches: 0.1 s at most
+_LOOKED_AT = 16_384  # microbatches examined: 0.1 s at most
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
 class IdleForecast:
-    """Idle time of the first steps of a plan, by its cost model (`loader.paper.plan_metrics.PlannedStepMetrics.idle`).
+    """Idle shares of the first steps of a plan, by its cost model (`loader.paper.plan_metrics.PlannedStepMetrics`).
 
     Attributes:
-        idle: mean over the steps.
-        idle_floor: the same under the best placement that the microbatches of each step allow, at least.
-        dearest: largest cost of one microbatch, in mean loads of a rank.
-        idle_at_four: mean idle if the same microbatches were planned ``BALANCED_FROM`` to a rank and step.
-        idle_in_slots: mean idle if ranks had equally many of them, placed as the slot regime does.
-        microbatches: of a rank in a step, on average.
+        idle: mean idle share over the steps.
+        idle_floor: lower bound of `idle` over all placements of the same microbatches.
+        dearest: maximum cost of a microbatch, relative to a rank's mean load.
+        idle_at_four: mean idle share with ``BALANCED_FROM`` microbatches per rank and step.
+        idle_in_slots: mean idle share with equally many microbatches per rank, placed by the slot regime.
+        microbatches: mean microbatches per rank and step.
     """
 
     idle: float
@@ -41,7 +41,7 @@ class IdleForecast:
     microbatches: int
 
     def advice(self) -> str | None:
-        """Return what is lost and what to set, in words; None where it is little or nothing would help."""
+        """Return the loss and the remedy in words; None if the loss is small or no setting helps."""
         if self.microbatches < BALANCED_FROM and self.idle - self.idle_at_four > WORTH_A_WORD:
             return too_few(self)
         if self.idle_floor > WORTH_A_WORD and self.dearest > 1:
@@ -50,7 +50,7 @@ class IdleForecast:
 
 
 def too_few(found: IdleForecast) -> str:
-    """Return what few microbatches of a rank cost, and what to set, in words."""
+    """Return the cost of few microbatches per rank, and the remedy, in words."""
     each = "1 microbatch" if found.microbatches == 1 else f"{found.microbatches} microbatches"
     in_slots = (
         f"; regime=slot, which keeps {each} on every rank, to {found.idle_in_slots:.1%}"
@@ -65,7 +65,7 @@ def too_few(found: IdleForecast) -> str:
 
 
 def heavy_tail(idle_floor: float, dearest: float) -> str:
-    """Return what it means that single microbatches exceed a rank's share of their step, in words."""
+    """Return the cost of microbatches above a rank's mean load, and the remedy, in words."""
     return (
         f"one microbatch costs up to {dearest:.1f} times a rank's share of its step, so that ranks wait"
         f" {idle_floor:.1%} of the time at least, whatever the plan: set more microbatches, fewer frames or smaller"
@@ -75,10 +75,10 @@ def heavy_tail(idle_floor: float, dearest: float) -> str:
 
 
 def forecast_idle(plan: EpochPlan) -> IdleForecast:
-    """Measure the first steps of a plan whose ranks wait once a step; a pure function.
+    """Forecast idle shares from the first steps of a plan with one synchronization per step; a pure function.
 
     Args:
-        plan: in the regime "step" or "pack". Packs are not planned otherwise: their other figures are ``idle``.
+        plan: plan of the regime "step" or "pack"; for packs the alternatives are not computed and equal ``idle``.
     """
     layout, ranks = plan.layout, plan.layout.ranks
     steps = min(max(_LOOKED_AT // layout.per_step, 1), len(plan), _MOST_STEPS)
@@ -104,7 +104,7 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
 
 
 def _idle_of(plan: EpochPlan, layout: StepLayout, count: int) -> float:
-    """Mean idle of the plan's first ``count`` microbatches divided otherwise; what makes no whole step is left out."""
+    """Return the mean idle share of the first ``count`` microbatches under another layout, in whole steps."""
     steps = min(count // layout.per_step, layout.window if layout.regime == "slot" else count)
     if not steps:
         return 0.0

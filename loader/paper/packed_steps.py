@@ -1,4 +1,4 @@
-"""A packed plan on paper: steps of a stream of samples, measured without reading one."""
+"""Simulated steps of a packed plan, without reading samples."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,21 +19,21 @@ from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_ord
 from loader.plan.policy import Placement, Policy
 
 PACK_POLICIES: tuple[Policy, ...] = ("equal_token", "balanced")
-"""equal_token: each pack filled with the samples as they come. balanced: packs of equal cost."""
+"""equal_token: packs filled in stream order. balanced: packs of equal cost."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedStep:
-    """One step of packs.
+    """Packs of one simulated step.
 
     Attributes:
-        planned: its samples, each a microbatch of B = 1 with the S of its own; rank and slot tell the pack. Costs
-            include each sample's part of what every pack costs.
-        carried: samples that fit into no pack and are the first of the next step; a mean, where an epoch is known as a
-            whole.
-        fill: share of the token budget that is used.
-        alone: samples longer than the token budget, each in a pack of its own.
-        idle_floor: see `StepMetrics`.
+        planned: samples of the step, as microbatches of B = 1 with unpadded S; rank and slot identify the pack. Costs
+            include each sample's share of the fixed cost of its pack.
+        carried: number of samples that fit into no pack and begin the next step; a mean over the epoch if it was
+            planned at once.
+        fill: used share of the token budget.
+        alone: number of samples longer than the token budget, each in a pack of its own.
+        idle_floor: lower bound of the idle share, see `PlannedStepMetrics`.
     """
 
     planned: PlannedStep
@@ -45,13 +45,13 @@ class PackedStep:
 
 @dataclass(frozen=True)
 class SimulatedPacks(SimulatedPlan):
-    """What came out; the errors of `SimulatedPlan` are those of whole packs.
+    """Metrics of a simulated packed plan; cost errors apply to whole packs.
 
     Attributes:
-        idle_slot: mean idle share where ranks wait for each other after every pack.
-        fill: mean share of the token budget that is used.
+        idle_slot: mean idle share with synchronization after every pack.
+        fill: mean used share of the token budget.
         carried: share of the samples that wait for one step because they fit into no pack.
-        alone: samples longer than the token budget.
+        alone: number of samples longer than the token budget.
     """
 
     idle_slot: float
@@ -69,20 +69,19 @@ def packed_steps(
     packs: int,
     steps: int,
 ) -> Iterator[tuple[PackedStep, float]]:
-    """The steps and the seconds that planning each took. Steps go on over the end of an epoch.
+    """Yield the steps, each with the seconds spent on planning it; steps may span two epochs.
 
     Args:
-        epochs: the samples of an epoch, microbatches of B = 1, in the order of the stream.
+        epochs: function from epoch number to its samples, as microbatches of B = 1 in stream order.
         policy: one of ``PACK_POLICIES``.
-        cost: model; a pack costs ``fixed_s`` and what its samples cost.
-        budgets: ``memory_tokens`` bounds a pack. Under `balanced` a step takes no more samples than its packs may cost
-            on average.
-        ranks: of the cluster.
-        packs: of a rank in a step.
-        steps: how many.
+        cost: cost model; a pack costs ``fixed_s`` and the cost of its samples.
+        budgets: ``memory_tokens`` bounds a pack; under `balanced` the cost limit bounds the mean cost of packs.
+        ranks: number of data-parallel ranks.
+        packs: number of packs per rank and step.
+        steps: number of steps.
 
     Raises:
-        UsageError: a step takes more samples than an epoch has.
+        UsageError: a step needs more samples than an epoch has.
     """
     sizes = PackSizes(ranks, packs, budgets.memory_tokens)
     waiting, read, carried = _own_lengths(epochs(0)), 1, 0
@@ -111,11 +110,11 @@ def packed_steps(
 def simulate_packs(
     steps: Iterator[tuple[PackedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
 ) -> SimulatedPacks:
-    """Measures packed steps.
+    """Compute metrics of packed steps.
 
     Args:
-        steps: as `packed_steps` gives them, at least one.
-        keep: is shown every step.
+        steps: steps of `packed_steps`, at least one.
+        keep: callback for every step.
     """
     metrics, spent_s, slot_idle, fill = [], [], [], []
     carried, alone = 0.0, 0
@@ -151,7 +150,7 @@ _TOO_SMALL = (
 
 
 def _own_lengths(samples: Microbatches) -> Microbatches:
-    """Nothing is padded in a pack."""
+    """Return samples whose padded length is their own, since packs are not padded."""
     return replace(samples, length=samples.tokens)
 
 
@@ -167,20 +166,20 @@ def _balanced(
 def packed_step(
     number: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
 ) -> PackedStep:
-    """One step.
+    """Return one step with its costs, placement and fill.
 
     Args:
-        number: of the step.
-        samples: microbatches of B = 1 with the S of their own.
-        pack: int64 [N], slot * ranks + rank of each.
-        cost: model.
-        sizes: of the packs.
-        carried: see `PackedStep`.
+        number: number of the step.
+        samples: microbatches of B = 1 with unpadded S.
+        pack: int64 [N], slot * ranks + rank of each sample.
+        cost: cost model.
+        sizes: number and size of the packs.
+        carried: number of carried samples, see `PackedStep`.
     """
     together_with = np.bincount(pack, minlength=sizes.per_step)[pack]
     own = cost.sample_s(samples.length)
     costs = own + cost.fixed_s / together_with
-    # The packs of a rank cost the same fixed_s under every plan.
+    # Under every plan a rank pays fixed_s for each of its packs.
     least = sizes.packs * cost.fixed_s + least_load(own, sizes.ranks)
     placement = Placement(pack % sizes.ranks, pack // sizes.ranks, sizes.ranks)
     return PackedStep(

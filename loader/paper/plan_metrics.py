@@ -1,4 +1,4 @@
-"""How even a step is: spread and idle time of the ranks, padding, composition."""
+"""Metrics of step plans: load spread, idle time, padding and composition."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,23 +15,22 @@ from loader.plan.policy import Placement
 
 @dataclass(frozen=True)
 class PlannedStepMetrics:
-    """One step.
+    """Balance and composition of one planned step.
 
-    Loads are sums over a rank's microbatches where ranks wait for each other once a step. Where they wait in every
-    slot, each slot has its own loads, and what is said of them is the mean over the slots.
+    Loads are sums over a rank's microbatches if ranks synchronize once per step. If they synchronize in every slot,
+    each slot has its own loads, and spreads are means over the slots.
 
     Attributes:
-        compute_cv: (max - min) / max of the ranks' cost.
-        compute_cv_s2: the same of the ranks' B*S^2, the load that AdaptiveLoad reports.
-        token_cv: the same of the ranks' B*S.
-        idle: 1 - mean / max of the ranks' cost, or of the sums over the slots of mean and of max: the share of the
-            cluster's time spent waiting.
-        idle_floor: the same of a rank with the least load that some rank has under every placement
-            (`loader.plan.balance.least_load`). No plan of this step idles less.
-        dearest: cost of the dearest microbatch, or sample of a pack, in mean loads of a rank.
+        compute_cv: (max - min) / max of the ranks' costs.
+        compute_cv_s2: (max - min) / max of the ranks' B*S^2, the load that AdaptiveLoad reports.
+        token_cv: (max - min) / max of the ranks' B*S.
+        idle: 1 - mean / max of the ranks' costs, with mean and max summed over the slots: the share of the cluster's
+            time spent waiting.
+        idle_floor: lower bound of `idle` over all placements, from `loader.plan.balance.least_load`.
+        dearest: maximum cost of a microbatch, or of a sample of a pack, relative to a rank's mean load.
         padding: share of the trained tokens that are padding.
-        image_share: of the samples.
-        samples: in the step.
+        image_share: share of the samples that are images.
+        samples: number of samples of the step.
     """
 
     compute_cv: float
@@ -47,13 +46,13 @@ class PlannedStepMetrics:
 
 @dataclass(frozen=True)
 class PlanMetrics:
-    """Means over steps, and the spread of what steps are made of.
+    """Means over steps, and the spread of their composition.
 
     Attributes:
         compute_cv, compute_cv_s2, token_cv, idle, idle_floor, padding: means, see `PlannedStepMetrics`.
-        dearest: the largest, see `PlannedStepMetrics`.
-        image_share_std: standard deviation over the steps.
-        samples_std: the same of the samples of a step, relative to their mean.
+        dearest: maximum over the steps, see `PlannedStepMetrics`.
+        image_share_std: standard deviation of the image share over the steps.
+        samples_std: standard deviation of the samples per step, relative to their mean.
     """
 
     compute_cv: float
@@ -68,12 +67,12 @@ class PlanMetrics:
 
 
 def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement) -> PlannedStepMetrics:
-    """Metrics of one step.
+    """Compute the metrics of one step.
 
     Args:
-        microbatches: of all ranks.
-        costs: float64 [M], of each.
-        placement: of each.
+        microbatches: microbatches of all ranks.
+        costs: float64 [M], cost of each microbatch.
+        placement: rank and slot of each microbatch.
     """
     trained = microbatches.batch * microbatches.length
     loads = _loads(costs, placement)
@@ -92,13 +91,13 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
 
 
 def idle(costs: Floats, placement: Placement) -> float:
-    """The share of the cluster's time spent waiting, see `PlannedStepMetrics`."""
+    """Return the share of the cluster's time spent waiting, see `PlannedStepMetrics`."""
     loads = _loads(costs, placement)
     return 1 - float(loads.mean(axis=1).sum() / loads.max(axis=1).sum())
 
 
 def plan_metrics(steps: Sequence[PlannedStepMetrics]) -> PlanMetrics:
-    """Means over steps; at least one."""
+    """Return means over at least one step."""
     samples = np.array([step.samples for step in steps])
 
     def mean(name: str) -> float:
@@ -118,7 +117,7 @@ def plan_metrics(steps: Sequence[PlannedStepMetrics]) -> PlanMetrics:
 
 
 def _loads(values: NDArray[Any], placement: Placement) -> Floats:
-    """Sums of values, [waits, ranks]: one row for the step, or one for each of its slots."""
+    """Return sums of values [waits, ranks], with one row per step, or one per slot in the slot regime."""
     wait = placement.slot if placement.regime == "slot" else np.zeros_like(placement.slot)
     waits = int(wait.max()) + 1
     sums = np.bincount(wait * placement.ranks + placement.rank, values, minlength=waits * placement.ranks)

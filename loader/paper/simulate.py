@@ -1,4 +1,4 @@
-"""A plan on paper: steps of a stream under a policy, measured without reading a sample."""
+"""Simulated steps of a stream under a policy, without reading samples."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,17 +14,17 @@ from loader.plan.microbatches import Microbatches, together
 from loader.plan.policy import Placement, StepLayout, place
 
 COST_ERRORS = (0.02, 0.05, 0.10)
-"""Standard deviations of the relative error of a cost, for which the idle time is stated."""
+"""Standard deviations of the relative cost error for which idle shares are computed."""
 
 PLAN_SCHEMA = pa.schema(
     [(name, pa.int64()) for name in ("step", "rank", "slot", "bucket", "S", "B")] + [("cost", pa.float64())]
 )
-"""Of a plan written down: one row per microbatch."""
+"""Schema of an exported plan: one row per microbatch."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """One step: its microbatches, what they cost and where they run."""
+    """Microbatches of one step, with their costs and placement."""
 
     number: int
     microbatches: Microbatches
@@ -32,7 +32,7 @@ class PlannedStep:
     placement: Placement
 
     def table(self) -> pa.Table:
-        """One row per microbatch, by rank and slot: step, rank, slot, bucket, S, B, cost."""
+        """Return one row per microbatch, by rank and slot: step, rank, slot, bucket, S, B, cost."""
         placement, microbatches = self.placement, self.microbatches
         order = np.lexsort((placement.slot, placement.rank))
         columns = [
@@ -49,12 +49,12 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class SimulatedPlan:
-    """What came out.
+    """Metrics of a simulated plan.
 
     Attributes:
         metrics: means over the steps.
-        plan_ms_per_step: milliseconds of planning, without drawing the stream.
-        idle_with_error: mean idle share when costs are really off by a random error, by its standard deviation.
+        plan_ms_per_step: milliseconds of planning per step, without drawing the stream.
+        idle_with_error: mean idle share under random cost errors, by their standard deviation.
     """
 
     metrics: PlanMetrics
@@ -65,13 +65,13 @@ class SimulatedPlan:
 def planned_steps(
     draw: Callable[[int], Microbatches], layout: StepLayout, cost: Cost, steps: int
 ) -> Iterator[tuple[PlannedStep, float]]:
-    """The steps and the seconds that placing each took.
+    """Yield the steps, each with the seconds spent on its placement.
 
     Args:
-        draw: the microbatches of a step, ranks x m of them.
-        layout: of each step.
-        cost: model.
-        steps: how many. The stream goes on behind them, and windows are planned whole.
+        draw: function from step number to its microbatches, ranks x m of them.
+        layout: layout of each step.
+        cost: cost model.
+        steps: number of steps; the stream continues behind them, since windows are planned whole.
     """
     for first in range(0, steps, layout.window):
         drawn = together([draw(number) for number in range(first, first + layout.window)])
@@ -86,11 +86,11 @@ def planned_steps(
 def simulate(
     steps: Iterator[tuple[PlannedStep, float]], keep: Callable[[PlannedStep], None] = lambda _: None
 ) -> SimulatedPlan:
-    """Measures planned steps.
+    """Compute metrics of planned steps.
 
     Args:
-        steps: as `planned_steps` gives them, at least one.
-        keep: is shown every step.
+        steps: steps of `planned_steps`, at least one.
+        keep: callback for every step.
     """
     metrics, spent_s = [], []
     off: dict[float, list[float]] = {error: [] for error in COST_ERRORS}

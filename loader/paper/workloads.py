@@ -1,4 +1,4 @@
-"""Named mixtures of sample lengths, to plan for a cluster without a dataset."""
+"""Named mixtures of sample lengths, for planning without a dataset."""
 
 import math
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from loader.buckets.assignment import BatchSize, Bucket, Budgets, batch_size
 from loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
 from loader.plan.microbatches import Microbatches
 
-_CAPTIONS = (77, 294)  # tokens; B is counted with the longest, so that no microbatch is over M_mem
+_CAPTIONS = (77, 294)  # tokens; B is computed for the longest caption, so no microbatch exceeds M_mem
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A mixture.
+    """Mixture of sample shapes and caption lengths.
 
     Attributes:
-        about: where it comes from, for people.
+        about: description for reports.
         buckets: shapes of the samples.
-        shares: of the samples, one per bucket; they add up to 1.
-        text_tokens: fewest and most of a caption; all numbers between are as likely.
-        compression: pixels per token.
+        shares: share of the samples per bucket; their sum is 1.
+        text_tokens: minimum and maximum tokens of a caption, uniformly distributed.
+        compression: pixels per token along each axis.
         budgets: M_mem, M_comp and p.
     """
 
@@ -36,28 +36,28 @@ class Workload:
     budgets: Budgets
 
     def visual_tokens(self) -> NDArray[np.int64]:
-        """S_visual of each bucket."""
+        """Return S_visual of each bucket."""
         shapes = np.array([(bucket.frames, bucket.height, bucket.width) for bucket in self.buckets])
         return visual_tokens(shapes[:, 0], shapes[:, 1], shapes[:, 2], self.compression)
 
     def batch_sizes(self, budgets: Budgets) -> tuple[BatchSize, ...]:
-        """B of each bucket, counted with the longest caption: padded to it, a microbatch must still fit."""
+        """Return B of each bucket for the longest caption, to which microbatches may be padded."""
         lengths = self.visual_tokens() + self.text_tokens[1]
         return tuple(batch_size(int(length), budgets) for length in lengths)
 
     def draw(
         self, batch_sizes: Sequence[BatchSize], seed: int, step: int, count: int, repeated: int = 1
     ) -> Microbatches:
-        """The microbatches that a shuffled stream of samples gives one step; a pure function.
+        """Return one step's microbatches from a shuffled stream of samples; a pure function.
 
-        A bucket fills a microbatch every B samples, so it comes with a chance of its share over B.
+        A bucket fills a microbatch every B samples, so its microbatches have probability share / B, normalized.
 
         Args:
             batch_sizes: B of each bucket.
-            seed: of the stream, 0 to 2^64 - 1.
-            step: of the stream.
-            count: microbatches.
-            repeated: as many in a row have one bucket; ``count`` is a multiple of it.
+            seed: seed of the stream, 0 to 2^64 - 1.
+            step: step of the stream.
+            count: number of microbatches.
+            repeated: number of consecutive microbatches of one bucket, a divisor of ``count``.
         """
         draws = uniform(seed, step, 0, count // repeated)
         batch_K = np.array([size.batch for size in batch_sizes])
@@ -82,12 +82,12 @@ class Workload:
         )
 
     def samples(self, seed: int, tokens: int, number: int) -> Microbatches:
-        """The samples of a stream one by one, microbatches of B = 1; a pure function.
+        """Return samples of a part of the stream, as microbatches of B = 1; a pure function.
 
         Args:
-            seed: of the stream, 0 to 2^64 - 1.
-            tokens: of a part of the stream, about.
-            number: of the part.
+            seed: seed of the stream, 0 to 2^64 - 1.
+            tokens: approximate tokens of a part.
+            number: number of the part.
         """
         mean = float(self.visual_tokens() @ np.array(self.shares)) + sum(self.text_tokens) / 2
         alone = (BatchSize(1, "max_batch"),) * len(self.buckets)
@@ -108,7 +108,7 @@ def _koala_wide() -> Workload:
         shares=tuple(shares.values()),
         text_tokens=_CAPTIONS,
         compression=COMPRESSIONS["adaptiveload"],
-        # M_comp is where the dual constraint alone idles least at 16 ranks.
+        # At this M_comp, 16 ranks under the dual constraint alone idle least.
         budgets=Budgets(memory_tokens=144_000, compute_budget=3.4e9),
     )
 
@@ -121,10 +121,10 @@ def _adaptiveload() -> Workload:
         shares=(1 / len(frames),) * len(frames),
         text_tokens=_CAPTIONS,
         compression=COMPRESSIONS["adaptiveload"],
-        # M_comp is again where the dual constraint alone idles least at 16 ranks.
+        # At this M_comp, too, 16 ranks under the dual constraint alone idle least.
         budgets=Budgets(memory_tokens=144_000, compute_budget=52_000.0**2),
     )
 
 
 WORKLOADS = {"koala-wide": _koala_wide(), "adaptiveload": _adaptiveload()}
-"""By name."""
+"""Workloads by name."""

@@ -1,10 +1,10 @@
-"""Which rank runs which microbatch of a step, so that all ranks have the same work.
+"""Load balancing of a step with one synchronization: an assignment of microbatches to ranks of equal cost.
 
-Pure functions over costs; nothing here knows samples. In a step with one synchronisation only the sums of the ranks
-count: the largest microbatches are placed first, each on the rank with the least work (LPT, Graham 1969), then heavy
-and light ranks are paired and exchange what brings them nearest, all pairs at once.
+Pure functions over costs. Only the ranks' sums count. Largest-first placement puts each microbatch on the least loaded
+rank (LPT, Graham 1969). Then heavy and light ranks form pairs, which exchange microbatches to equalize their loads, all
+pairs at once.
 
-Time and memory are bounded for any costs: a rank offers a fixed number of its microbatches in a round, and no more than
+Time and memory are bounded for any costs: a rank offers a fixed number of its microbatches per round, and at most
 ``_COMPARED`` exchanges are compared at once.
 """
 
@@ -17,42 +17,42 @@ from numpy.typing import NDArray
 from loader.base.arrays import Floats, Places
 
 _ROUNDS = 60
-_GOOD_ENOUGH = 1e-4  # of the mean load above it; below, the cost model is the larger error
+_GOOD_ENOUGH = 1e-4  # excess over the mean load; below it, errors of the cost model dominate
 _SHIFTS = 7
-_COMPARED = 500_000  # exchanges at once: 4 MB in float64
-_OFFERED_ONE, _OFFERED_TWO = 64, 36  # microbatches of a rank in a round of one for one, of two for two
-_GOLDEN = 0.618034  # rounds of any number spread evenly over what a rank may offer
+_COMPARED = 500_000  # exchanges compared at once: 4 MB in float64
+_OFFERED_ONE, _OFFERED_TWO = 64, 36  # offers of a rank per round, for exchanges one for one and two for two
+_GOLDEN = 0.618034  # golden ratio: offers of successive rounds spread evenly over a rank's microbatches
 
 
 class RankCapacity(NamedTuple):
-    """How much fits on a rank: the ``sizes`` of what it runs, int64 [M], add up to ``limit`` at most, and not to 0."""
+    """Capacity of a rank: the ``sizes`` int64 [M] of its microbatches sum to at most ``limit``, and to more than 0."""
 
     sizes: Places
     limit: int
 
 
 def balanced(costs: Floats, ranks: int) -> Places:
-    """A rank for each microbatch; ranks may get different numbers of them, and each at least one.
+    """Return a rank for each microbatch; ranks may get different numbers of them, each at least one.
 
     Args:
-        costs: float64 [M], M at least ``ranks``.
-        ranks: of the step.
+        costs: float64 [M], cost of each microbatch; M is at least ``ranks``.
+        ranks: number of ranks.
 
     Returns:
-        int64 [M], the same for the same costs on every machine.
+        int64 [M], equal for equal costs on every machine.
     """
     return exchanged(costs, _largest_first(costs, ranks), np.zeros(ranks))
 
 
 def least_load(costs: Floats, ranks: int) -> float:
-    """Return a load that some rank has under every placement, whatever else binds.
+    """Return a load that some rank has under every placement, a lower bound of the makespan.
 
-    It is the largest of the mean load, the dearest microbatch, and for every k the k + 1 cheapest of the k x ranks + 1
-    dearest microbatches, of which some rank gets as many (Martello and Toth, "Knapsack Problems", 1990, bound L2 of
-    P||Cmax).
+    The bound is the maximum of the mean load, the dearest microbatch, and a sum for every k: of the k x ranks + 1
+    dearest microbatches some rank gets k + 1, which cost at least as much as the k + 1 cheapest of them (Martello and
+    Toth, "Knapsack Problems", 1990, bound L2 of P||Cmax).
 
     Args:
-        costs: float64 [M].
+        costs: float64 [M], cost of each microbatch.
         ranks: number of ranks.
     """
     dearest_first = np.sort(costs)[::-1]
@@ -63,7 +63,7 @@ def least_load(costs: Floats, ranks: int) -> float:
 
 
 def _largest_first(costs: Floats, ranks: int) -> Places:
-    """LPT. The first ``ranks`` microbatches come to one rank each, so none stays empty."""
+    """Place by LPT; the first ``ranks`` microbatches go to one rank each, so no rank stays empty."""
     heap = [(0.0, rank) for rank in range(ranks)]
     placed = np.empty(len(costs), np.int64)
     values = costs.tolist()
@@ -82,20 +82,20 @@ def exchanged(
     rounds: int = _ROUNDS,
     enough: float = _GOOD_ENOUGH,
 ) -> Places:
-    """Improves by rounds: the heaviest rank meets the lightest, the next heaviest the next, and so on.
+    """Improve a placement in rounds: the heaviest rank exchanges with the lightest, the second with the second, ...
 
-    In every other round the outermost pairs may exchange two microbatches for two, which takes longer.
+    In every second round the outermost pairs may exchange two microbatches for two, which takes longer.
 
     Args:
-        costs: float64 [M].
-        placed: int64 [M], the rank of each.
-        targets: float64 [ranks], what each should have more than others.
-        room: what a rank may hold at most; None is no bound.
-        rounds: at most.
-        enough: a rank may have so much too much, in units of the mean load.
+        costs: float64 [M], cost of each microbatch.
+        placed: int64 [M], rank of each microbatch.
+        targets: float64 [ranks], desired excess of each rank's load.
+        room: capacity of a rank; None is unbounded.
+        rounds: maximum number of rounds.
+        enough: tolerated excess of a rank's load, in mean loads.
 
     Returns:
-        int64 [M], the new rank of each.
+        int64 [M], new rank of each microbatch.
     """
     placed, ranks = placed.copy(), len(targets)
     for number in range(rounds):
@@ -104,7 +104,7 @@ def exchanged(
             break
         by_load = np.argsort(-loads, kind="stable")
         heavy, light = by_load[: ranks // 2], by_load[::-1][: ranks // 2]
-        # Other pairs meet as rounds go on: the same two have nothing left to offer each other.
+        # A shift pairs other ranks, because the same two have nothing left to exchange.
         light = np.roll(light, number // 2 % _SHIFTS)
         two_for_two = number % 2 == 1
         offered = _OFFERED_TWO if two_for_two else _OFFERED_ONE
@@ -129,21 +129,21 @@ def _meet(
     light: Places,
     room: RankCapacity | None,
 ) -> None:
-    """Each pair of ranks exchanges the bundles that bring the two nearest, in place; none, where none does.
+    """Exchange between each pair of ranks the bundles that best equalize their loads, in place.
 
     Args:
-        costs: float64 [M].
-        placed: int64 [M], the rank of each; changed.
-        loads: float64 [ranks].
-        items: as of `_items`.
-        bundles: int64 [2, n], columns of ``items`` that may be given together.
-        heavy: int64 [P], ranks.
-        light: int64 [P], others.
-        room: as of `exchanged`.
+        costs: float64 [M], cost of each microbatch.
+        placed: int64 [M], rank of each microbatch; changed in place.
+        loads: float64 [ranks], load of each rank.
+        items: offered microbatches, see `_items`.
+        bundles: int64 [2, n], pairs of columns of ``items`` to exchange together.
+        heavy: int64 [P], heavy rank of each pair.
+        light: int64 [P], light rank of each pair.
+        room: capacity of a rank, see `exchanged`.
     """
 
     def moved(values: NDArray[Any]) -> NDArray[Any]:
-        """What each exchange takes from the heavy rank, [P, n, n]."""
+        """Return the net value that each exchange takes from the heavy rank, [P, n, n]."""
         given_Pn, taken_Pn = (
             np.where(items[ranks] >= 0, values[items[ranks]], 0)[:, bundles].sum(axis=1)
             for ranks in (heavy, light)
@@ -172,7 +172,7 @@ def _meet(
 
 
 def _bundles(columns: int, two: bool) -> Places:
-    """What may be given together: one microbatch or none, with ``two`` also two; the last column is empty, [2, n]."""
+    """Return bundles [2, n] of one microbatch or none, with ``two`` also of two; the last column stands for none."""
     none = columns - 1
     one = np.stack([np.arange(columns), np.full(columns, none)])
     if not two:
@@ -184,10 +184,10 @@ def _offered(costs: Floats, placed: Places, most: int, phase: float) -> Places:
     """Return the numbers of at most ``most`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
 
     Args:
-        costs: float64 [M].
-        placed: int64 [M], the rank of each.
-        most: microbatches of a rank.
-        phase: in [0, 1); another one gives other microbatches of a rank that has more than ``most``.
+        costs: float64 [M], cost of each microbatch.
+        placed: int64 [M], rank of each microbatch.
+        most: maximum number of microbatches per rank.
+        phase: offset in [0, 1); other phases select other microbatches of ranks with more than ``most``.
     """
     counts = np.bincount(placed)
     if counts.max() <= most:
@@ -195,13 +195,13 @@ def _offered(costs: Floats, placed: Places, most: int, phase: float) -> Places:
     order = np.lexsort((-costs, placed))
     count = counts[placed[order]]
     place = np.arange(len(order)) - (np.cumsum(counts) - counts)[placed[order]]
-    # Of count places in a row, those at which a line that rises by most / count a place passes a whole number.
+    # Select the places at which a line with slope most / count crosses a whole number.
     passes = np.floor((place + 1) * most / count + phase) > np.floor(place * most / count + phase)
     return np.sort(order[passes | (count <= most)])
 
 
 def _items(offered: Places, placed: Places, ranks: int) -> Places:
-    """The offered microbatches of each rank, [ranks, most + 1], filled up with at least one -1."""
+    """Return the offered microbatches of each rank, [ranks, most + 1], padded with at least one -1."""
     rank = placed[offered]
     counts = np.bincount(rank, minlength=ranks)
     order = np.argsort(rank, kind="stable")

@@ -1,8 +1,8 @@
-"""Step plans: which samples each rank trains on in each step of an epoch, the same on every rank.
+"""Step plans: the samples of each rank in each step of an epoch, computed equally on every rank.
 
-An epoch is two random orders: of the samples, within their buckets, and of the microbatches that these are cut into.
-What a microbatch holds follows from its number (`loader.plan.microbatch_table`), so that a plan keeps 4 bytes
-per sample and 4 per microbatch.
+An epoch consists of two random orders: of the samples within their buckets, and of the microbatches that these are cut
+into. A microbatch's content follows from its number (`loader.plan.microbatch_table`), so a plan takes 4 bytes per
+sample and 4 per microbatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,22 +33,22 @@ from loader.plan.policy import Placement, StepLayout, place
 from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle, grouped
 
 _DRAWN_AT_ONCE = 1 << 16
-_KEPT_WINDOWS = 64  # behind the one that is placed; a process further behind places by itself
+_KEPT_WINDOWS = 64  # windows kept behind the current one; slower processes place theirs again
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedMicrobatch:
-    """What one rank trains on at once.
+    """Samples of one forward pass on one rank.
 
     Attributes:
-        bucket: place in ``Assignment.buckets``; -1 of a pack, whose samples have one each.
-        first: place in ``EpochPlan.order``.
+        bucket: place in ``Assignment.buckets``; -1 for a pack, whose samples have a bucket each.
+        first: first place in ``EpochPlan.order``.
         rows: int64 [B], index rows.
-        passes: int64 [B], how often each was drawn before.
-        weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean
-            losses is the mean over the step's samples. 0 marks a filler (``plan_epoch``).
-        rank: that runs it.
-        slot: its place in the order of the rank's microbatches of the step.
+        passes: int64 [B], number of earlier draws of each sample.
+        weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean losses
+            is the mean over the step's samples; 0 for a filler (``plan_epoch``).
+        rank: rank that runs the microbatch.
+        slot: place among the rank's microbatches of the step.
     """
 
     bucket: int
@@ -62,11 +62,11 @@ class PlannedMicrobatch:
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """One optimizer step: microbatches of all ranks or of one, by rank and slot.
+    """Microbatches of one optimizer step, of all ranks or of one, by rank and slot.
 
     Attributes:
-        microbatches: every rank has at least one.
-        samples: of the step, on all ranks.
+        microbatches: planned microbatches; every rank has at least one.
+        samples: number of samples of the step on all ranks.
     """
 
     microbatches: tuple[PlannedMicrobatch, ...]
@@ -75,19 +75,19 @@ class StepPlan:
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """The steps of one epoch or of the rest of one; a sequence of ``StepPlan`` that holds no object per step.
+    """Steps of one epoch or of the rest of one; a lazy sequence of ``StepPlan``.
 
     Attributes:
-        assignment: the buckets of its samples.
-        draws: of the epoch.
-        order: uint32 or int64 [N], draws, grouped by bucket or by pack, so that each microbatch is one run of them;
-            an array, or what is computed where it is asked for.
-        table: the microbatches.
-        turns: uint32 or int64 [M], their numbers in the order they are trained: steps x microbatches of a step.
-        fillers: how many microbatches at the very end repeat another one with weight 0.
-        carried: samples that fit into no pack of a step and begin the next one.
-        layout: how a step is divided over the ranks.
-        shared: where the processes of a machine share what is placed, and the plan's name there.
+        assignment: buckets of the samples.
+        draws: draws of the epoch.
+        order: uint32 or int64 [N], draws grouped by bucket or by pack, so that each microbatch is one run of them; an
+            array, or a lazy permutation.
+        table: microbatches as runs of `order`.
+        turns: uint32 or int64 [M], microbatch numbers in training order: steps x microbatches of a step.
+        fillers: number of microbatches at the very end that repeat others with weight 0.
+        carried: number of samples that fit into no pack of a step and begin the next one.
+        layout: layout of a step over the ranks.
+        shared: files in which the processes of a machine share placements, and the plan's name there.
     """
 
     assignment: Assignment
@@ -105,7 +105,7 @@ class EpochPlan:
 
     @property
     def mean_samples(self) -> float:
-        """Of a step."""
+        """Mean number of samples per step."""
         return len(self.order) / len(self)
 
     def __getitem__(self, step: int) -> StepPlan:
@@ -115,18 +115,18 @@ class EpochPlan:
         return (self[step] for step in range(len(self)))
 
     def placed(self, step: int) -> tuple[Places, Placement]:
-        """The microbatches of a step, int64 [ranks x m], places in ``turns``, and where each of them runs."""
+        """Return a step's microbatches, int64 [ranks x m] places in ``turns``, and their placement."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of a plan of {len(self)} steps")
         window, place_in_window = divmod(step, self.layout.window)
         return _window(self, window)[place_in_window]
 
     def runs(self, members: Places) -> MicrobatchRuns:
-        """What some microbatches are, as runs of ``order``."""
+        """Return some microbatches as runs of ``order``."""
         return self.table.runs(self.turns[members])
 
     def costs(self, members: Places) -> Floats:
-        """Of some microbatches, by the cost of the assignment."""
+        """Return the costs of some microbatches, by the assignment's cost model."""
         runs, cost = self.runs(members), self.assignment.cost
         if self.layout.regime == "pack":
             own = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
@@ -134,13 +134,13 @@ class EpochPlan:
         return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
 
     def images(self, members: Places) -> Flags:
-        """Whether each begins with an image; all or none of its samples are, but in packs."""
+        """Return True for microbatches that begin with an image; except in packs all samples are of one kind."""
         first = self.draws.rows[self.order[self.runs(members).start]]
         image_K = np.array([bucket.frames == 1 for bucket in self.assignment.buckets])
         return np.asarray(image_K[self.assignment.bucket_of[first]])
 
     def step(self, step: int, rank: int | None = None) -> StepPlan:
-        """One step; of one rank alone, where it is given: a large cluster's step has thousands of microbatches."""
+        """Return one step, or one rank's part of it, since a large cluster's step has thousands of microbatches."""
         members, placement = self.placed(step)
         runs, counts = self.runs(members), self.counts(members)
         samples = int(runs.size[counts].sum())
@@ -158,22 +158,22 @@ class EpochPlan:
         )
 
     def members(self, step: int) -> Places:
-        """The microbatches of a step whose ranks wait once, places in ``turns``."""
+        """Return the microbatches of a step with one synchronization, as places in ``turns``."""
         return np.arange(step * self.layout.per_step, (step + 1) * self.layout.per_step)
 
     def counts(self, members: Places) -> Flags:
-        """Whether the samples of some microbatches count; fillers repeat others."""
+        """Return False for fillers, whose samples count elsewhere."""
         return members < len(self.turns) - self.fillers
 
     def cut(self, step: int, numbers: Places, start: Places, size: Places, rank: int) -> StepPlan:
-        """Parts of a step's microbatches for one rank, in the given order; for steps whose ranks wait once.
+        """Return parts of a step's microbatches for one rank, in the given order; not for the slot regime.
 
         Args:
-            step: of the plan.
-            numbers: int64 [P], microbatch of each part, its place in the step.
-            start: int64 [P], number of the part's first sample in it.
-            size: int64 [P], samples of each part.
-            rank: that reads them.
+            step: number of the step in the plan.
+            numbers: int64 [P], microbatch of each part, as place in the step.
+            start: int64 [P], number of the part's first sample in its microbatch.
+            size: int64 [P], number of samples of each part.
+            rank: rank that reads the parts.
         """
         members = self.members(step)
         runs, counts = self.runs(members), self.counts(members)
@@ -190,12 +190,12 @@ class EpochPlan:
         )
 
     def drawn(self, members: Places) -> Numbers:
-        """The draws of some microbatches, one microbatch after the other."""
+        """Return the draws of some microbatches, one microbatch after the other."""
         runs = self.runs(members)
         return self.order[expand_ranges(runs.start, runs.size)]
 
     def drawn_before(self, step: int) -> Iterator[Numbers]:
-        """The draws of all earlier steps, a part at a time."""
+        """Yield the draws of all earlier steps, a part at a time."""
         whole_windows = step // self.layout.window * self.layout.window
         earlier = whole_windows * self.layout.per_step
         for part in parts(earlier, _DRAWN_AT_ONCE):
@@ -204,7 +204,7 @@ class EpochPlan:
             yield self.drawn(self.placed(number)[0])
 
     def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
-        """Rows and passes that may take the place of sample ``number``: what follows of its bucket, no draw twice."""
+        """Yield (row, passes) of replacements for sample ``number``: later draws of its bucket, each once."""
         bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
         for part in parts(len(self.order), _DRAWN_AT_ONCE):
             drawn = self.order[
@@ -230,10 +230,10 @@ class EpochPlan:
 
 
 class DoneSegment(NamedTuple):
-    """The first part of an epoch, or the next one, that is over: so many steps under that assignment and layout.
+    """Finished first part of an epoch: a number of steps under an assignment and a layout.
 
-    Where the dataset changed behind it, ``rows_after`` is the row of each sample in the next part, -1 for one that is
-    gone, int64 [N].
+    If the dataset changed afterwards, ``rows_after`` int64 [N] maps each row to its row in the next part, -1 if
+    removed.
     """
 
     assignment: Assignment
@@ -254,34 +254,32 @@ def plan_epoch(
     near_N: Numbers | None = None,
     groups: Grouped | None = None,
 ) -> EpochPlan:
-    """Plans an epoch, or the rest of one, in which every draw that has a bucket is trained on exactly once.
+    """Plan an epoch, or the rest of one, in which every draw with a bucket is trained on exactly once.
 
-    Samples are shuffled within their buckets and cut into microbatches of B (the last of a bucket may be
-    smaller), the microbatches are shuffled, and as many as a step takes are divided over the ranks. Where their
-    number is no multiple of that, the largest are halved until it is. Where nothing is left to halve (buckets
-    of B = 1), the last step is filled up with repeated microbatches of weight 0.
+    Samples are shuffled within their buckets and cut into microbatches of B; only the last one of a bucket may be
+    smaller. The microbatches are shuffled, and each step's microbatches are divided among the ranks. If their number
+    makes no whole steps, the largest are halved until it does. If nothing is left to halve (buckets of B = 1), repeated
+    microbatches of weight 0 fill the last step.
 
-    In the regime of packs, samples of all buckets are shuffled together and packed step by step
-    (`loader.plan.packing`).
+    In the pack regime, samples of all buckets are shuffled together and packed step by step (`loader.plan.packing`).
 
-    Where ranks wait once a step, which samples a step holds follows from the number of its microbatches alone,
-    ranks x m: 8 x 1, 4 x 2 and 2 x 4 train the same steps.
+    With one synchronization per step, a step's samples depend only on its number of microbatches, ranks x m: 8 x 1,
+    4 x 2 and 2 x 4 train the same steps.
 
     Args:
         assignment: samples in buckets.
-        seed: of the whole run, 0 to 2^64 - 1.
-        epoch: from 0.
-        layout: of a step over the ranks.
-        done: what is over of this epoch, in order, where assignment or layout were others before; what is left
-            is planned.
-        draws: what the epoch holds; every row of the assignment once, where it is not given.
-        shuffle: how samples are shuffled within their buckets.
-        near_N: place of each row in the order of the shards, for runs that are longer than 1; None is their own order.
-        groups: of a permuted order, where they are known already (`group_draws`) and nothing is done.
+        seed: seed of the run, 0 to 2^64 - 1.
+        epoch: number of the epoch, from 0.
+        layout: layout of a step over the ranks.
+        done: finished parts of this epoch, in order, under other assignments or layouts; the rest is planned.
+        draws: draws of the epoch; default: every row of the assignment once.
+        shuffle: shuffle of samples within their buckets.
+        near_N: place of each row in the order of the shards, for runs longer than 1; None is the row order.
+        groups: groups of a permuted order from `group_draws`, to save computing them; only if nothing is done.
 
     Raises:
-        UsageError: there are fewer samples in buckets than microbatches in a step, or fewer steps in a part than are
-            done of it.
+        UsageError: the buckets hold fewer samples than a step has microbatches, or a part has fewer steps than are
+            done.
     """
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
@@ -293,7 +291,7 @@ def plan_epoch(
     changes = [number for number, part in enumerate(done) if part.rows_after is not None]
     over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
     for number, part in enumerate(done):
-        # Before a change of the dataset the rows were others; a dataset draws each of them once.
+        # Before a change of the dataset the rows were others; a single dataset draws each row once.
         once = changes and number <= changes[-1]
         own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
         before = _part(
@@ -325,7 +323,7 @@ def _check_fills(samples: int, layout: StepLayout) -> None:
 
 
 def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
-    """Group the draws of an epoch by bucket, for a permuted order; the same in every epoch that draws the same."""
+    """Group the draws of an epoch by bucket, for a permuted order; equal for epochs with equal draws."""
     return _grouped(assignment, draws, np.zeros(len(draws.rows), np.bool_), near_N)
 
 
@@ -335,12 +333,12 @@ def _grouped(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Number
 
 
 def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
-    """The group of each draw, 0 where it is over or has no bucket, else that of its bucket; and how many each has."""
+    """Return each draw's group (0 if done or without a bucket, else bucket + 1), and the size of each group."""
     group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
     count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
     for some in parts(len(group_D)):
         bucket_d = assignment.bucket_of[draws.rows[some]]
-        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # 0: not to be drawn
+        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # group 0 is not drawn
         count_G += np.bincount(group_D[some], minlength=len(count_G))
     return group_D, count_G
 
@@ -392,7 +390,7 @@ def _part(
     near_N: Numbers | None,
     groups: Grouped | None,
 ) -> EpochPlan:
-    """Plans the draws that are not over when the ``part``-th part of an epoch begins."""
+    """Plan the draws that are not done at the beginning of an epoch's ``part``-th part."""
     if shuffle.order == "permuted" and layout.regime != "pack":
         groups = groups or _grouped(assignment, draws, over_D, near_N)
         return _permuted(assignment, seed, epoch, part, layout, draws, shuffle, groups)
@@ -425,7 +423,7 @@ def _part(
 
 @lru_cache(maxsize=2)
 def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
-    """Place the steps of a window: in this process, or in whichever process of the machine comes to it first."""
+    """Place the steps of a window, in this process or in the machine's first process that needs them."""
     if plan.shared is None:
         found = _placed(plan, number)
     else:
@@ -440,7 +438,7 @@ def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
 
 
 def _placed(plan: EpochPlan, number: int) -> dict[str, Places]:
-    """Microbatches, ranks and slots of the steps of a window, one step after the other; int64 [steps x ranks x m]."""
+    """Return microbatches, ranks and slots of a window's steps, step after step; int64 [steps x ranks x m]."""
     length = plan.layout.window * plan.layout.per_step
     members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
     placed = place(plan.layout, plan.costs(members), plan.runs(members).size, plan.images(members))

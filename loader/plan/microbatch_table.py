@@ -1,4 +1,4 @@
-"""Cutting an epoch into microbatches: full-sized, as many as whole steps take, and in random order."""
+"""Cutting of an epoch into microbatches: full size, a whole number of steps, and random order."""
 
 import heapq
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from loader.base.philox import shuffled
 
 
 class MicrobatchRuns(NamedTuple):
-    """Some microbatches, as runs of an order.
+    """Microbatches as runs of an order of draws.
 
     Attributes:
-        start: int64 [M], of each run.
-        size: int64 [M], samples of each.
+        start: int64 [M], first place of each run.
+        size: int64 [M], number of samples of each run.
         bucket: int64 [M], place in ``Assignment.buckets``.
     """
 
@@ -24,16 +24,15 @@ class MicrobatchRuns(NamedTuple):
 
 
 class MicrobatchTable(NamedTuple):
-    """All microbatches that an order is cut into, numbered as they lie in it.
+    """Run-length table of all microbatches that an order of draws is cut into, numbered in that order.
 
-    Nothing is kept of each one: those of one bucket and one size, one behind the other, are a stretch, and there are
-    few of these.
+    Consecutive microbatches of equal bucket and size form one row, a stretch; so the table is short.
 
     Attributes:
-        start: int64 [S], where each stretch begins in the order; rising.
-        size: int64 [S], samples of each of its microbatches.
+        start: int64 [S], first place of each stretch in the order; rising.
+        size: int64 [S], samples per microbatch.
         bucket: int64 [S], place in ``Assignment.buckets``.
-        length: int64 [S], its microbatches; may be 0.
+        length: int64 [S], number of microbatches; may be 0.
     """
 
     start: Places
@@ -43,25 +42,25 @@ class MicrobatchTable(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Microbatches."""
+        """Number of microbatches in the table."""
         return int(self.length.sum())
 
     def runs(self, numbers_M: Numbers) -> MicrobatchRuns:
-        """Some of them, by their numbers."""
+        """Return some microbatches by their numbers."""
         number_M = numbers_M.astype(np.int64)
         behind_S: Places = np.cumsum(self.length)
         stretch_M = np.searchsorted(behind_S, number_M, side="right")
-        earlier_M: Places = number_M - (behind_S - self.length)[stretch_M]  # of the same stretch
+        earlier_M: Places = number_M - (behind_S - self.length)[stretch_M]  # place within the stretch
         size_M = self.size[stretch_M]
         return MicrobatchRuns(self.start[stretch_M] + earlier_M * size_M, size_M, self.bucket[stretch_M])
 
 
 def cut_microbatches(count_K: Places, batch_K: Places) -> MicrobatchTable:
-    """Cuts draws grouped by bucket into microbatches of B, of which only the last of a bucket may be smaller.
+    """Cut draws grouped by bucket into microbatches of B; only the last one of a bucket may be smaller.
 
     Args:
-        count_K: draws of each bucket.
-        batch_K: B of each.
+        count_K: number of draws of each bucket.
+        batch_K: B of each bucket.
     """
     full_K, rest_K = np.divmod(count_K, batch_K)
     begin_K = np.cumsum(count_K) - count_K
@@ -75,9 +74,9 @@ def cut_microbatches(count_K: Places, batch_K: Places) -> MicrobatchTable:
 
 
 def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
-    """The largest halved until their number is whole steps, or nothing of more than one sample is left.
+    """Halve the largest microbatches until their number makes whole steps, or none has more than one sample.
 
-    They are taken from the ends of their stretches, and each half is a stretch of its own.
+    Halved microbatches come from the ends of their stretches, and each half is a stretch of its own.
     """
     times = -table.total % per_step
     largest = np.argsort(-table.size, kind="stable")
@@ -104,20 +103,20 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
 
 
 def training_order(table: MicrobatchTable, run: int, seed: int, number: int, purpose: int) -> Numbers:
-    """The numbers of all microbatches in random order; runs of one bucket as wholes, and what fills no run comes last.
+    """Return the numbers of all microbatches in random order; with ``run`` > 1, whole runs of one bucket first.
 
-    Microbatches of a run follow each other in the order, too: their samples are in random order already.
+    Microbatches of a run stay adjacent in the order of draws, too: their samples are in random order already.
 
     Args:
         table: microbatches.
-        run: as many in a row have one bucket.
-        seed: as of `loader.base.philox.words`.
-        number: as of `loader.base.philox.words`.
-        purpose: as of `loader.base.philox.words`.
+        run: number of consecutive microbatches from one bucket.
+        seed: see `loader.base.philox.words`.
+        number: see `loader.base.philox.words`.
+        purpose: see `loader.base.philox.words`.
     """
     if run == 1:
         return shuffled(seed, number, purpose, table.total)
-    # Buckets are cut into runs of microbatches as they are cut into microbatches of samples.
+    # The same function that cuts samples into microbatches cuts microbatches into runs.
     count_K = np.bincount(table.bucket, table.length).astype(np.int64)
     lots = cut_microbatches(count_K, np.full_like(count_K, run))
     start_R, size_R, _ = lots.runs(np.arange(lots.total))
@@ -126,7 +125,7 @@ def training_order(table: MicrobatchTable, run: int, seed: int, number: int, pur
 
 
 def expand_ranges(start_M: Places, size_M: Places) -> Places:
-    """The numbers of ranges, one range after the other."""
+    """Return the numbers of ranges, one range after the other."""
     reach_M = np.cumsum(size_M)
     numbers: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
     return numbers

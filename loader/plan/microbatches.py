@@ -1,4 +1,4 @@
-"""Microbatches before they have a rank: what a plan knows of each, as columns."""
+"""Microbatches before placement, as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,14 +12,14 @@ from loader.base.arrays import Places
 
 @dataclass(frozen=True, eq=False)
 class Microbatches:
-    """Equal columns, one entry per microbatch.
+    """Columns with one entry per microbatch.
 
     Attributes:
-        bucket: int64 [M], a place in the list of buckets.
+        bucket: int64 [M], place in the list of buckets.
         batch: int64 [M], B.
-        length: int64 [M], S that every sample is padded to, text and visual tokens.
-        tokens: int64 [M], of all samples without padding.
-        images: int64 [M], samples that are images.
+        length: int64 [M], S of the padded samples, text and visual tokens.
+        tokens: int64 [M], tokens of all samples without padding.
+        images: int64 [M], number of samples that are images.
     """
 
     bucket: Places
@@ -32,12 +32,12 @@ class Microbatches:
         return len(self.bucket)
 
     def where(self, chosen: NDArray[Any] | slice) -> "Microbatches":
-        """Some of them, in the order asked for."""
+        """Return the selected microbatches, in the order of the selection."""
         return Microbatches(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
 
 def together(parts: Sequence[Microbatches]) -> Microbatches:
-    """The microbatches of all parts, one part after the other."""
+    """Concatenate microbatches."""
     return Microbatches(
         **{
             field.name: np.concatenate([getattr(part, field.name) for part in parts])

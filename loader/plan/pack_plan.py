@@ -1,4 +1,4 @@
-"""Packs of a whole epoch, step after step: what does not fit into a step begins the next one."""
+"""Packs of an epoch, step after step; samples that do not fit into a step begin the next one."""
 
 from collections.abc import Iterator
 
@@ -12,11 +12,11 @@ from loader.plan.policy import StepLayout
 
 
 def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[Places, MicrobatchTable, int]:
-    """All packs of an epoch, in the order of their steps; arguments as of `pack_epoch`.
+    """Return all packs of an epoch, in the order of their steps; for the arguments see `pack_epoch`.
 
     Returns:
-        The samples, int64 [N], places in ``rows_N``; the packs as runs of them, whose bucket is -1; and how many
-        samples waited for one step because they fitted into no pack.
+        Samples, int64 [N], as places in ``rows_N``; packs as runs of these samples, with bucket -1; and the number of
+        samples that waited for one step because they fitted into no pack.
     """
     steps = list(pack_epoch(assignment, rows_N, layout))
     none = np.zeros(0, np.int64)
@@ -30,16 +30,17 @@ def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[
 def pack_epoch(
     assignment: Assignment, rows_N: Numbers, layout: StepLayout
 ) -> Iterator[tuple[Places, Places, int]]:
-    """The packs of each step.
+    """Yield the packs of each step.
 
     Args:
         assignment: buckets and budgets.
-        rows_N: [N], index rows in the order of the stream; all have a bucket.
-        layout: of each step; ``microbatches`` are packs of a rank.
+        rows_N: [N], index rows in stream order; all have a bucket.
+        layout: layout of each step; ``microbatches`` counts the packs of a rank.
 
     Yields:
-        Samples of a step, places in ``rows_N`` by pack, and int64 [P], how many are in each: slot * ranks + rank counts
-        the packs. Only in an epoch's last step P may be below ranks x packs. And how many samples fit into none.
+        Samples of a step as places in ``rows_N``, by pack; int64 [P], number of samples per pack, where slot * ranks +
+        rank numbers the packs; and the number of samples that fit into none. P is below ranks x packs at most in an
+        epoch's last step.
     """
     sizes = PackSizes(layout.ranks, layout.microbatches, assignment.budgets.memory_tokens)
     length_N = assignment.own_lengths(rows_N)
@@ -50,7 +51,7 @@ def pack_epoch(
     late, at = np.zeros(0, np.int64), 0
     while len(late) + len(rows_N) - at:
         before = int(reach_N[at - 1]) if at else 0
-        # Never more than these, whatever comes from the step before.
+        # An upper bound of the samples of this step, whatever the previous step carried over.
         behind = int(np.searchsorted(reach_N, before + sizes.per_step * sizes.tokens, side="right"))
         waiting = np.concatenate([late, np.arange(at, max(behind, min(len(rows_N), at + sizes.per_step)))])
         if len(waiting) <= sizes.per_step:
@@ -69,6 +70,6 @@ def pack_epoch(
 
 
 def _in_order(length_n: Places, cost_n: Floats, sizes: PackSizes) -> Places:
-    """As they come; at the end of an epoch, where they would leave packs empty, balanced."""
+    """Fill packs in stream order; balance them at the end of an epoch, where that order leaves packs empty."""
     pack_n = packs_in_order(length_n, sizes)
     return pack_n if pack_n[-1] + 1 == sizes.per_step else balanced_packs(length_n, cost_n, sizes)

@@ -1,9 +1,8 @@
-"""Packs of samples: sequences of several samples, each with its own shape, so that nothing is padded.
+"""Sequence packing: packs of several samples of mixed shapes, without padding.
 
-Attention is block-diagonal over the samples of a pack, so a pack costs what its samples cost one by one, and needs
-memory for the sum of their tokens. A step takes the next samples of the stream and divides them over ranks x m packs.
-In each slot all ranks have packs of equal cost, hence equal sums too: one plan serves those who wait once a step and
-those who wait after every pack.
+Attention is block-diagonal over the samples of a pack, so a pack costs the sum of its samples' costs, and needs memory
+for the sum of their tokens. A step divides the next samples of the stream among ranks x m packs. In each slot all ranks
+have packs of equal cost, hence equal sums: the same plan suits synchronization once per step and after every pack.
 """
 
 from dataclasses import dataclass
@@ -18,21 +17,21 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 CARRIED = -1
-_FILL = 0.85  # with fuller packs the tokens decide what goes where, and costs differ
-_GROUPS = 4  # of packs; in a round one group gets a sample each
-_ALONE = 64  # the last so many samples of a pack are placed one by one
-_GOOD_ENOUGH = 2e-3  # of a pack's cost; no cost model is as good
-_LOOKED_AT, _MOST_ROUNDS = 120_000, 10  # samples in all rounds of exchanges together
+_FILL = 0.85  # with fuller packs, tokens instead of costs decide the placement, and costs differ
+_GROUPS = 4  # groups of packs; each round gives one group a sample per pack
+_ALONE = 64  # number of last samples of a pack that are placed one by one
+_GOOD_ENOUGH = 2e-3  # tolerated difference in units of a pack's cost, below the error of any cost model
+_LOOKED_AT, _MOST_ROUNDS = 120_000, 10  # samples examined in all rounds of exchanges; rounds
 
 
 @dataclass(frozen=True)
 class PackSizes:
-    """The packs of a step.
+    """Number and size of a step's packs.
 
     Attributes:
-        ranks: data-parallel.
-        packs: of a rank.
-        tokens: of a pack at most; a longer sample has a pack for itself.
+        ranks: number of data-parallel ranks.
+        packs: number of packs per rank.
+        tokens: maximum tokens of a pack; a longer sample has a pack of its own.
     """
 
     ranks: int
@@ -41,16 +40,16 @@ class PackSizes:
 
     @property
     def per_step(self) -> int:
-        """Packs of a step, on all ranks."""
+        """Number of packs of a step, on all ranks."""
         return self.ranks * self.packs
 
     def sizes(self, lengths_N: Places) -> Places:
-        """Tokens of a pack that each sample takes: S, or all of them."""
+        """Return the tokens that each sample occupies in a pack: S, at most the pack's size."""
         return np.minimum(lengths_N, self.tokens)
 
 
 def cu_seqlens(lengths: ArrayLike) -> NDArray[np.int32]:
-    """Where each sample starts in a packed sequence, and the end: 0, S_1, S_1 + S_2, ...; int32 [n + 1].
+    """Return the offsets of samples in a packed sequence: 0, S_1, S_1 + S_2, ..., end; int32 [n + 1].
 
     Raises:
         UsageError: a length is not positive, or the sum is beyond int32.
@@ -63,13 +62,13 @@ def cu_seqlens(lengths: ArrayLike) -> NDArray[np.int32]:
 
 
 def taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: float | None = None) -> int:
-    """How many samples of a stream a step takes: as many as fill 85 % of its tokens, but one for each pack.
+    """Return the number of samples of the next step: those that fill 85 % of its tokens, at least one per pack.
 
     Args:
-        lengths_N: int64 [N], S of the samples that wait, in stream order; N at least ``step.per_step``.
-        costs_N: float64 [N], of each.
-        step: its packs.
-        cost_limit: of the samples of a pack at most, on average; None is no bound.
+        lengths_N: int64 [N], S of the waiting samples, in stream order; N is at least ``step.per_step``.
+        costs_N: float64 [N], cost of each sample.
+        step: number and size of the packs.
+        cost_limit: maximum mean cost of the samples of a pack; None for no limit.
     """
     count = np.searchsorted(
         np.cumsum(step.sizes(lengths_N)), _FILL * step.per_step * step.tokens, side="right"
@@ -81,25 +80,24 @@ def taken(lengths_N: Places, costs_N: Floats, step: PackSizes, cost_limit: float
 
 
 def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried: int = 0) -> Places:
-    """The pack of each sample, such that the packs of a slot have equal costs.
+    """Return the pack of each sample, such that the packs of a slot have equal costs.
 
-    The dearest samples begin a pack each, the dearest of all those of slot 0. The others are placed by falling length,
-    each where most is missing and its tokens fit; at the end, packs with too much and packs with too little exchange
-    samples.
+    The dearest samples seed one pack each, the dearest of all those of slot 0. The others are placed by falling length,
+    each into the pack furthest below its target cost with enough free tokens. Finally, packs above and below their
+    targets exchange samples.
 
-    A sample that fits into no pack is carried over to the front of the next step, where it begins a pack, so none waits
-    twice. There are always fewer of them than packs: when the shortest, of S tokens, found no room, each pack held more
-    than ``tokens`` - S, which leaves less than S per pack of what the step takes.
+    Samples that fit into no pack are carried over to the front of the next step, where each seeds a pack, so none waits
+    twice. They are always fewer than the packs. Proof: when the shortest, of S tokens, found no room, each pack held
+    more than ``tokens`` - S; so less than S per pack remains of the step's samples.
 
     Args:
-        lengths_N: int64 [N], S of the samples of the step; N at least ``step.per_step``, together at most its tokens.
-        costs_N: float64 [N], of each.
-        step: its packs.
-        carried: so many at the front come from the step before.
+        lengths_N: int64 [N], S of the step's samples; N is at least ``step.per_step``, their sum at most its tokens.
+        costs_N: float64 [N], cost of each sample.
+        step: number and size of the packs.
+        carried: number of samples at the front that were carried over.
 
     Returns:
-        int64 [N], slot * ranks + rank, or ``CARRIED``; the same for the same samples on every machine. No pack is
-        empty.
+        int64 [N], slot * ranks + rank, or ``CARRIED``; equal for equal samples on every machine. No pack is empty.
     """
     sizes_N = step.sizes(lengths_N)
     new_N = np.arange(len(lengths_N)) >= carried
@@ -119,14 +117,14 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
 
 
 def packs_in_order(lengths_N: Places, step: PackSizes) -> Places:
-    """Packs filled one after the other with the samples as they come, until the next does not fit.
+    """Return the pack of each sample when packs are filled in stream order.
 
     Args:
-        lengths_N: int64 [N], S of the samples that wait, in stream order.
-        step: its packs.
+        lengths_N: int64 [N], S of the waiting samples, in stream order.
+        step: number and size of the packs.
 
     Returns:
-        int64 [n], the pack of the first n samples, which fill all packs; n = N where they fill fewer.
+        int64 [n], pack of the first n samples, which fill all packs; n = N if the samples do not fill them.
     """
     reach = np.cumsum(step.sizes(lengths_N))
     ends = [0]
@@ -137,7 +135,7 @@ def packs_in_order(lengths_N: Places, step: PackSizes) -> Places:
 
 
 def _targets(costs_N: Floats, step: PackSizes) -> Floats:
-    """What each pack should cost, [packs of a step]: the mean; in slots of dearer samples as much as the dearest."""
+    """Return each pack's target cost, [packs of a step]: the mean, or the dearest sample's cost in slots above it."""
     dearest = np.sort(costs_N)[::-1]
     target_j = np.empty(step.packs)
     left = float(costs_N.sum())
@@ -154,18 +152,18 @@ def _targets(costs_N: Floats, step: PackSizes) -> Floats:
 def _fill(
     pack_N: Places, order: Places, sizes_N: Places, costs_N: Floats, missing_P: Floats, room_P: Places
 ) -> None:
-    """Places samples round by round, in place: in each, the packs that miss most and have room get one sample each.
+    """Place samples in rounds, in place: each round gives a sample to each of the packs furthest below target.
 
-    As long as more than ``_ALONE`` samples for each pack wait, a pack gets several of nearly one length at a time. So
-    there are fewer than n + P rounds, in practice some hundreds, and each takes O(P log P) and no memory that grows.
+    While more than ``_ALONE`` samples per pack wait, a pack gets several of nearly equal length at once. So there are
+    fewer than n + P rounds, in practice some hundreds; each takes O(P log P) time and constant memory.
 
     Args:
-        pack_N: int64 [N], gets the pack of each sample of ``order``, or is left as it is.
+        pack_N: int64 [N], output: pack of each sample of ``order``, unchanged if no pack has room.
         order: int64 [n], samples by falling size.
-        sizes_N: int64 [N].
-        costs_N: float64 [N].
-        missing_P: float64 [P], what each pack lacks; changed.
-        room_P: int64 [P], tokens left in each; changed.
+        sizes_N: int64 [N], tokens of each sample.
+        costs_N: float64 [N], cost of each sample.
+        missing_P: float64 [P], cost missing to each pack's target; changed in place.
+        room_P: int64 [P], free tokens of each pack; changed in place.
     """
     packs, at = len(room_P), 0
     group = max(1, packs // _GROUPS)
@@ -188,7 +186,7 @@ def _fill(
 
 
 def _even_ranks(pack_N: Places, costs_N: Floats, step: PackSizes) -> Places:
-    """The same packs, dealt within their slots so that the ranks' sums are near: the dearest to who has least."""
+    """Permute the packs within their slots to equalize the ranks' sums: the dearest pack to the least loaded rank."""
     placed = pack_N != CARRIED
     loads_jR = np.bincount(pack_N[placed], costs_N[placed], minlength=step.per_step).reshape(-1, step.ranks)
     sums_R = np.zeros(step.ranks)

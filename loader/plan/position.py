@@ -1,4 +1,4 @@
-"""Where a stream stands, as a few numbers that people can read: no iterator, no buffer, no generator state."""
+"""Position of a stream as a few readable numbers: no iterator, buffer or generator state."""
 
 import json
 from dataclasses import dataclass, replace
@@ -12,21 +12,20 @@ from loader.errors import UsageError
 from loader.plan.policy import Policy, Regime, StepLayout
 from loader.plan.shuffle import SORTED, Shuffle
 
-STATE_VERSION = 5  # of the state and of the plans it counts steps of
+STATE_VERSION = 5  # version of states and of the plans whose steps they count
 
 MAX_SETTINGS, MAX_PARTS = 12, 64
-"""Of one epoch."""
+"""Maximum numbers of settings and segments of one epoch."""
 MAX_BYTES = 4096
-"""Of a state."""
+"""Maximum size of a state's JSON."""
 
 
 class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
-    """How steps are made, beside the dataset, the seed and the buckets.
+    """Configuration that steps are made with, besides dataset, seed and buckets.
 
-    ``cost`` is what recalibration replaced the bucket configuration's with, if anything; ``stage`` the place of the
-    curriculum's stage whose buckets hold; ``revision`` the beginning of the fingerprint of the dataset that the steps
-    were planned on, where it has a later revision since; ``shuffle`` how samples are shuffled. A state leaves out the
-    last two where they say nothing.
+    ``cost`` is the recalibrated cost, if any, and ``stage`` the number of the curriculum stage whose buckets hold.
+    ``revision`` is the beginning of the fingerprint of the planned dataset, if a later revision replaced it.
+    ``shuffle`` is the shuffle of samples. States omit the last two at their defaults.
     """
 
     policy: Policy
@@ -41,13 +40,13 @@ class Setting(BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 class EpochSegment(NamedTuple):
-    """Steps of one epoch that were made in one way.
+    """Steps of one epoch with one setting.
 
     Attributes:
-        setting: how.
-        ranks: data-parallel.
-        microbatches: of a rank in a step, on average.
-        steps: that are done.
+        setting: configuration of the steps.
+        ranks: number of data-parallel ranks.
+        microbatches: mean microbatches per rank and step.
+        steps: number of finished steps.
     """
 
     setting: Setting
@@ -57,12 +56,12 @@ class EpochSegment(NamedTuple):
 
     @property
     def layout(self) -> StepLayout:
-        """Of each of the steps."""
+        """Layout of each of its steps."""
         setting = self.setting
         return StepLayout(self.ranks, self.microbatches, setting.policy, setting.regime, setting.lookahead)
 
     def continues(self, other: "EpochSegment") -> bool:
-        """Whether its steps hold the samples that those of the other part would have held."""
+        """Return whether its steps hold the same samples as further steps of the other segment would."""
         own, before = self.setting, other.setting
         alike = ("cost", "stage", "shuffle", "revision")
         same_order = all(getattr(own, name) == getattr(before, name) for name in alike)
@@ -70,7 +69,7 @@ class EpochSegment(NamedTuple):
 
 
 class Era(NamedTuple):
-    """Epochs that are drawn alike: the place of the curriculum's stage whose weights hold, and the first of them."""
+    """Epochs with equal draws: the number of the curriculum stage whose weights hold, and the first epoch."""
 
     stage: int
     epoch: int
@@ -78,13 +77,13 @@ class Era(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """Between two steps.
+    """Position between two optimizer steps.
 
     Attributes:
-        step: optimizer steps done since the start.
-        epoch: from 0.
-        parts: of the epoch; the last one goes on.
-        eras: so far; the last one goes on.
+        step: optimizer steps since the start of the run.
+        epoch: number of the epoch, from 0.
+        parts: segments of the epoch; the last one continues.
+        eras: eras so far; the last one continues.
     """
 
     step: int
@@ -94,24 +93,24 @@ class Position:
 
     @property
     def part(self) -> EpochSegment:
-        """The part that goes on."""
+        """Last segment, which continues."""
         return self.parts[-1]
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether nothing of the epoch is done."""
+        """True if no step of the epoch is done."""
         return len(self.parts) == 1 and not self.part.steps
 
     @property
     def fits_a_state(self) -> bool:
-        """Whether the epoch was not made in more ways than a state may hold."""
+        """True if the epoch has few enough segments and settings for a state."""
         if len(self.parts) > MAX_PARTS or len({part.setting for part in self.parts}) > MAX_SETTINGS:
             return False
         longest = state_of(replace(self, step=2**62, epoch=2**62), "0" * 64, "0" * 64, 2**64 - 1)
         return len(json.dumps(longest)) <= MAX_BYTES
 
     def planned_on(self, fingerprint: str) -> Self:
-        """The same place, whose parts were planned on a dataset that has a later revision now."""
+        """Return the same position with its segments planned on an earlier revision of the dataset."""
         name = fingerprint[:NAME_CHARS]
         settings = (part.setting for part in self.parts)
         moved = [one.model_copy(update={"revision": one.revision or name}) for one in settings]
@@ -119,21 +118,21 @@ class Position:
         return replace(self, parts=tuple(parts))
 
     def after_step(self) -> Self:
-        """One step on."""
+        """Return the position one step later."""
         part = self.part._replace(steps=self.part.steps + 1)
         return replace(self, step=self.step + 1, parts=(*self.parts[:-1], part))
 
     def next_epoch(self) -> Self:
-        """The beginning of the next epoch."""
+        """Return the beginning of the next epoch."""
         return replace(self, epoch=self.epoch + 1, parts=(self.part._replace(steps=0),))
 
     def next_era(self, stage: int) -> Self:
-        """The same place, with the epoch drawn by the weights of another stage."""
+        """Return the same position with the epoch drawn by another stage's weights."""
         eras = [era for era in self.eras if era.epoch < self.epoch]
         return replace(self, eras=(*eras, Era(stage, self.epoch)))
 
     def going_on(self, setting: Setting, ranks: int, microbatches: int) -> Self:
-        """The same place with steps made otherwise; the part before it is closed where they hold other samples."""
+        """Return the same position with another setting; a segment ends where its steps hold other samples."""
         part = EpochSegment(setting, ranks, microbatches, 0)
         if part.continues(self.part):
             return replace(self, parts=(*self.parts[:-1], part._replace(steps=self.part.steps)))
@@ -141,10 +140,10 @@ class Position:
 
 
 class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
-    """A position, and what the plan was made from that it counts steps of.
+    """JSON state of a stream: a position, and the identity of the plan whose steps it counts.
 
-    ``parts`` are those of the epoch: place in ``settings``, ranks, microbatches of a rank, and steps done. ``eras`` are
-    stages whose weights held, and the first epoch of each.
+    ``parts`` holds the segments of the epoch: place in ``settings``, ranks, microbatches per rank, and finished steps.
+    ``eras`` holds the stages whose weights held, and the first epoch of each.
     """
 
     version: int
@@ -161,19 +160,19 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
 
     @property
     def position(self) -> Position:
-        """The position it holds."""
+        """Stream position in this state."""
         parts = (EpochSegment(self.settings[number], *rest) for number, *rest in self.parts)
         return Position(self.step, self.epoch, tuple(parts), tuple(Era(*era) for era in self.eras))
 
 
 def state_of(position: Position, dataset: str, config: str, seed: int) -> dict[str, Any]:
-    """The state as JSON values.
+    """Return the state as JSON values.
 
     Args:
-        position: between two steps.
-        dataset: fingerprint.
+        position: position between two steps.
+        dataset: fingerprint of the dataset.
         config: fingerprint of the bucket configuration.
-        seed: of the stream.
+        seed: seed of the stream.
     """
     settings = list(dict.fromkeys(part.setting for part in position.parts))
     return StreamState(
@@ -190,10 +189,10 @@ def state_of(position: Position, dataset: str, config: str, seed: int) -> dict[s
 
 
 def read_state(state: dict[str, Any]) -> StreamState:
-    """Checks what was saved.
+    """Validate and parse a saved state.
 
     Raises:
-        UsageError: it is no state, or one of another version.
+        UsageError: the value is no state, or a state of another version.
     """
     if state.get("version", STATE_VERSION) != STATE_VERSION:
         raise UsageError(
@@ -201,7 +200,7 @@ def read_state(state: dict[str, Any]) -> StreamState:
             " use the code that saved it, or start without a state"
         )
     try:
-        # Through JSON, where a list may stand for a tuple.
+        # Validation of JSON accepts lists for tuples.
         loaded = StreamState.model_validate_json(json.dumps(state))
     except (ValidationError, TypeError, ValueError, RecursionError) as error:
         problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}

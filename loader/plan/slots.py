@@ -1,33 +1,33 @@
-"""Steps with a barrier after every microbatch: in each slot all ranks need work of one cost.
+"""Steps with a barrier after every microbatch: in each slot all ranks need microbatches of equal cost.
 
-FSDP and pipelines synchronise in every microbatch, so that a slot takes as long as its largest one. A microbatch may
-run up to r = lookahead - 1 steps before or after its own in the stream. So a level of cost needs a slot only once in
-2r + 1 steps, and there are (2r + 1) x m levels: many, and narrow ones. They are filled from the dearest down, each slot
-with the dearest microbatches left within r steps of it. What is cheap is also what holds many samples and nearly all
-images. So the images stay in their steps, with as many of the cheapest others as it takes, and levels come together
-in a step such that all steps have about as many samples.
+FSDP and pipelines synchronize in every microbatch, so a slot takes as long as its largest microbatch. A microbatch may
+run up to r = lookahead - 1 steps before or after its own in the stream. So a cost level needs a slot only once in
+2r + 1 steps, and there are (2r + 1) x m levels: many narrow ones. They are filled from the dearest down, each slot with
+the dearest microbatches left within r steps of it. Cheap microbatches hold many samples and nearly all images. To keep
+the composition of steps, images stay in their steps, with as few of the cheapest others as necessary, and levels are
+combined such that all steps have nearly equal numbers of samples.
 """
 
 import numpy as np
 
 from loader.base.arrays import Flags, Floats, Places
 
-_STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # shares of the microbatches, the cheapest, that may have to stay
-_SPREAD = 1.15  # most that composition may vary over the steps, relative to the stream's own
+_STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # candidate shares of the microbatches, the cheapest, that stay
+_SPREAD = 1.15  # maximum variation of composition over the steps, relative to the stream's own
 
 
 def slotted(
     costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, lookahead: int
 ) -> tuple[Places, Places, Places]:
-    """A step, a rank and a slot for each microbatch of some steps.
+    """Return a step, a rank and a slot for each microbatch of some steps.
 
     Args:
-        costs: float64 [M], in the order of the stream; M is steps x ranks x slots of a step.
-        samples: int64 [M], B of each.
-        images: bool [M], whether it holds images. The rarer kind, images or videos, stays in its steps.
-        ranks: of a step.
-        steps: that are planned together. The more, the better: near both ends there is less to choose from.
-        lookahead: every microbatch runs fewer than this many steps before or after its own.
+        costs: float64 [M], in stream order; M is steps x ranks x slots of a step.
+        samples: int64 [M], B of each microbatch.
+        images: bool [M], True for microbatches of images; the rarer kind, images or videos, stays in its steps.
+        ranks: number of ranks.
+        steps: number of steps planned together; the more, the better, since the choice is small near both ends.
+        lookahead: window in steps; every microbatch runs fewer steps before or after its own.
 
     Returns:
         int64 [M] each: step from 0, rank, slot from 0. Every rank has one microbatch in every slot.
@@ -41,7 +41,7 @@ def slotted(
 
 
 def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int, reach: int) -> Places:
-    """The step of each: as few stay as keeps the composition."""
+    """Return each microbatch's step; as few microbatches stay as the composition allows."""
     step = own_step = np.arange(len(costs)) // (len(costs) // steps)
     rare = images if 2 * images.sum() <= len(images) else ~images
     dearest_first = np.argsort(-costs, kind="stable")
@@ -60,18 +60,18 @@ def _steps(costs: Floats, samples: Places, images: Flags, ranks: int, steps: int
 
 
 def _spreads(step: Places, samples: Places, rare: Flags) -> Floats:
-    """Standard deviations over the steps: of the samples, and of the share of the rarer kind."""
+    """Return standard deviations over the steps: of the samples, and of the share of the rarer kind."""
     held = np.bincount(step, samples)
     return np.array([held.std(), (np.bincount(step, samples * rare) / held).std()])
 
 
 def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]:
-    """When each level has its slots: [rows, period], the first step of each, dearest first; and how uneven that is.
+    """Return the first step of each level's slots, [rows, period] with the dearest first, and their unevenness.
 
     Args:
-        samples: of the moving microbatches, dearest first.
-        rows_N: moving microbatches of a rank, in each step.
-        reach: r.
+        samples: B of the moving microbatches, dearest first.
+        rows_N: moving microbatches per rank, in each step.
+        reach: r, the maximum distance in steps.
     """
     steps = len(rows_N)
     period = min(2 * reach + 1, steps)
@@ -83,7 +83,7 @@ def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]
     phase_RT = np.tile(np.arange(period), (len(held_RT), 1))
     of_step = np.zeros(period)
     placed_RT = np.zeros_like(held_RT)
-    # Most samples to the step where the other rows have fewest: for each row in turn the least sum of squares.
+    # Each row in turn puts its largest level into the step where the other rows have fewest samples.
     for _ in range(8):
         for row in reversed(range(len(held_RT))):
             of_step -= placed_RT[row]
@@ -96,7 +96,7 @@ def _phases(samples: Places, rows_N: Floats, reach: int) -> tuple[Places, float]
 def _filled(
     costs: Floats, own_step: Places, moving: Places, phase_RT: Places, ranks: int, reach: int
 ) -> Places:
-    """The step of each microbatch."""
+    """Return the step of each microbatch."""
     step = own_step.copy()
     steps, last = int(own_step[-1]) + 1, int(own_step[-1])
     queue = moving[np.argsort(own_step[moving], kind="stable")]  # by step, dearest first
@@ -104,7 +104,7 @@ def _filled(
     count = np.bincount(own_step[queue], minlength=steps)
     ends = np.cumsum(count)
     heads = ends - count
-    # Sums over the steps: microbatches that wait, and room. The room is padded by r steps at both ends.
+    # Cumulative sums over the steps: waiting microbatches, and room; room is padded by r steps at both ends.
     waiting = np.cumsum(count)
     room = np.pad(waiting, (reach, reach), constant_values=(0, waiting[-1]))
     left = count.copy()
@@ -117,7 +117,7 @@ def _filled(
                 near = [cost[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
                 left[now] -= size
                 room[now + reach :] -= size
-                # What is left must still fit: in order, each of the waiting within r steps of its own.
+                # The remaining room must hold all waiting microbatches, in order, within r steps of their own.
                 least = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
                 most = waiting[first:behind] - room[first:behind]
                 taken = np.maximum(_dearest(near, size), np.maximum.accumulate(least))
@@ -131,7 +131,7 @@ def _filled(
 
 
 def _dearest(costs: list[Floats], size: int) -> Places:
-    """How many of the ``size`` dearest come from the first list, from the first two, and so on."""
+    """Return how many of the ``size`` dearest come from the first list, from the first two lists, and so on."""
     together = np.concatenate(costs)
     least = np.partition(together, len(together) - size)[len(together) - size]
     before = np.cumsum([len(some) for some in costs])

@@ -34,7 +34,7 @@ class CacheConfig(Settings):
 
     @property
     def max_bytes(self) -> int:
-        """Maximum size in bytes."""
+        """Maximum size of the cache in bytes."""
         return int(self.max_gib * 2**30)
 
     @field_validator("folder", mode="before")

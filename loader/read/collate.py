@@ -1,4 +1,4 @@
-"""What a microbatch holds of its samples while threads load them: pixels or latents, or clips as they are encoded."""
+"""Collation: the tensors of a microbatch, filled by concurrent threads with pixels, latents or encoded clips."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from loader.read.decode import DecoderName, decode
 
 
 class CollatedSize(NamedTuple):
-    """Bytes of one sample.
+    """Sizes of one collated sample in bytes.
 
     Attributes:
-        size: in `Collator.joined`.
-        text: in `Collator.contexts`.
+        size: bytes in `Collator.joined`.
+        text: bytes in `Collator.contexts`.
     """
 
     size: int
@@ -31,36 +31,36 @@ class CollatedSize(NamedTuple):
 
 
 class Collator(Protocol):
-    """Of some samples of a microbatch."""
+    """Collation of one rank's samples of a microbatch."""
 
     def fill(self, place: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
-        """Takes in one sample; from any thread, and again where another has to stand in for it.
+        """Add one sample; thread-safe, and repeatable if a replacement is needed.
 
         Args:
-            place: of the sample, from 0.
-            clip: of it.
-            frames_T: int64 [T], which frames the bucket takes, in shown order.
-            passed: how often the sample was drawn before.
+            place: number of the sample, from 0.
+            clip: content of the sample.
+            frames_T: int64 [T], numbers of the bucket's frames in display order.
+            passed: number of earlier draws of the sample.
 
         Raises:
-            RunError: the clip cannot be decoded, or its latents are not what the manifest promises.
+            RunError: the clip is undecodable, or its latents contradict the manifest.
         """
 
     def joined(self) -> torch.Tensor:
-        """One sample after the other, uint8 [sum of their bytes], once each is taken in."""
+        """Return the concatenated samples, uint8 [sum of their bytes], once all are added."""
 
     def contexts(self) -> torch.Tensor:
-        """What is stored of their captions, likewise; empty where nothing is."""
+        """Return the concatenated stored contexts of their captions, uint8; empty if none are stored."""
 
 
 class DecodedCollator:
-    """Pixels, or latents where the bucket has them stored.
+    """Collation of pixels, or of latents for buckets with stored ones.
 
     Args:
         buckets: shape of each sample.
-        decoder: of upright MP4.
-        pin_memory: whether they lie in page-locked memory.
-        latents: what is stored; None: nothing that is wanted.
+        decoder: decoder of upright MP4.
+        pin_memory: True for page-locked memory.
+        latents: description of the stored latents to use; None to decode pixels.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class DecodedCollator:
 
 
 class EncodedCollator:
-    """Clips as they are encoded.
+    """Collation of encoded clips.
 
     Args:
-        samples: how many.
-        pin_memory: whether they lie in page-locked memory.
+        samples: number of samples.
+        pin_memory: True for page-locked memory.
     """
 
     def __init__(self, samples: int, pin_memory: bool) -> None:
@@ -134,7 +134,7 @@ class EncodedCollator:
     def joined(self) -> torch.Tensor:
         size = sum(map(len, self._clips))
         if _is_sent() and size:
-            # Written into the file, not into memory mapped from it, which would cost a page fault every 4 KiB.
+            # Writing to the file avoids a page fault every 4 KiB, unlike writing to memory mapped from it.
             with open_shared() as file:
                 file.writelines(self._clips)
                 file.flush()
@@ -148,11 +148,11 @@ class EncodedCollator:
 def dtype_and_shape(
     bucket: Bucket, latents: Latents | None
 ) -> tuple[np.dtype[Any], tuple[int, int, int, int]]:
-    """Type and shape of a sample of a bucket: its latents where they are stored, else pixels.
+    """Return dtype and shape of a sample of a bucket: those of its stored latents, else of pixels.
 
     Args:
-        bucket: of the sample.
-        latents: what is stored; None: nothing that is wanted.
+        bucket: bucket of the sample.
+        latents: description of the stored latents to use; None for pixels.
     """
     shape = None if latents is None else latents.shape(bucket.frames, bucket.height, bucket.width)
     if latents is None or shape is None:
@@ -173,17 +173,17 @@ def _there(member: memoryview | None, name: str) -> memoryview:
 
 
 def _empty(size: int, pin_memory: bool) -> torch.Tensor:
-    """A uint8 tensor of no particular content, where touching it costs least."""
+    """Return an uninitialized uint8 tensor in the cheapest suitable memory."""
     if _is_sent() and size:
         with open_shared() as file:
             file.truncate(size)
             return map_shared(file, size)
     if pin_memory:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    # numpy asks for huge pages: a tenth of the page faults of torch.empty.
+    # numpy requests huge pages: a tenth of the page faults of torch.empty.
     return torch.from_numpy(np.empty(size, np.uint8))
 
 
 def _is_sent() -> bool:
-    """Whether tensors go to another process, which would copy them to shared memory: better made there at once."""
+    """Return whether tensors go to another process, so that shared memory saves a copy."""
     return get_worker_info() is not None and has_memfd()

@@ -1,9 +1,9 @@
-"""A clip's bytes to the pixels of its bucket.
+"""Decoding of a clip's bytes to the pixels of its bucket.
 
 Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most sizes. Both
 convert and resize with swscale's bilinear filter (antialiased when it shrinks; decord offers no other) and use the
-clip's own colour matrix, BT.601 when it names none. Neither tells damaged bytes for sure, decord returns grey frames
-for some: whoever holds a checksum compares it first.
+clip's own colour matrix, BT.601 by default. Neither detects all damage, and decord returns grey frames for some damaged
+bytes, so callers compare checksums first.
 """
 
 import io
@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]
 Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
 DecoderName = Literal["pyav", "decord"]
 
-_MP4 = b"ftyp"  # at byte 4 of MP4 and MOV
+_MP4 = b"ftyp"  # bytes 4 to 8 of MP4 and MOV
 
 
 def decode(
@@ -39,41 +39,41 @@ def decode(
     upright: bool = True,
     decoder: DecoderName = "pyav",
 ) -> None:
-    """Frames of a clip as RGB, resized to cover the size wanted, cropped at the centre.
+    """Decode frames of a clip as RGB, resized to cover the target size and cropped at the centre.
 
     Args:
         clip: a video file or an image.
-        numbers: int64 [T], rising, of the frames in shown order.
-        video_CTHW: [3, T, height, width], filled in; on an error it may hold anything.
-        upright: whether its pixels are known to be upright and square; others are turned and stretched as viewers do.
-        decoder: of upright MP4; decord only where it is installed.
+        numbers: int64 [T], rising, numbers of the frames in display order.
+        video_CTHW: output, [3, T, height, width]; undefined after an error.
+        upright: True if the pixels are known to be upright and square; others are rotated and stretched.
+        decoder: decoder of upright MP4; decord only if installed.
 
     Raises:
-        RunError: the clip cannot be decoded, or has fewer frames.
+        RunError: the clip is undecodable, or has too few frames.
     """
     by_decord = decoder == "decord" and upright and bytes(clip[4:8]) == _MP4 and _has_decord()
     (decode_with_decord if by_decord else decode_with_pyav)(clip, numbers, video_CTHW)
 
 
 def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
-    """``decode`` of an upright clip by decord."""
+    """Decode an upright clip with decord, see `decode`."""
     import av
     import decord
 
     last = int(numbers[-1])
     try:
-        # decord tells a clip's size only with a decoded frame, the container at once.
+        # decord needs a decoded frame for a clip's size, the container does not.
         with _opened(clip) as container:
             own = container.streams.video[0]
             height, width = _cover(own.height, own.width, *video_CTHW.shape[2:])
-        # Decoding spreads over clips, so one clip needs one thread.
+        # Clips are decoded in parallel, so one clip needs one thread.
         reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
         )
         if len(reader) <= last:
             raise _too_short(len(reader), last)
         if numbers[0] and len(reader.get_key_indices()) > 1:
-            # decord's seek lands on wrong frames near the keyframes of open groups of pictures.
+            # decord's seek returns wrong frames near the keyframes of open GOPs.
             times = np.bincount(numbers, minlength=last + 1)
             frames = ((shown, reader.next()) for shown in times.tolist())
             frames_THWC = np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
@@ -85,7 +85,7 @@ def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pi
 
 
 def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
-    """``decode`` by PyAV: seeks to the keyframe before the frames."""
+    """Decode with PyAV, see `decode`; seek to the keyframe before the first frame."""
     import av
     from av.video.reformatter import VideoReformatter
 
@@ -110,7 +110,7 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
             for frame in container.decode(stream):
                 if frame.pts is None or frame.pts < wanted[filled]:
                     continue
-                # A frame that is slowed down is shown more than once.
+                # At a higher frame rate a frame repeats.
                 behind = bisect_right(wanted, frame.pts)
                 aspect = float(stream.sample_aspect_ratio or 1)
                 _draw(frame, aspect, reformatter, video_CTHW[:, filled:behind])
@@ -123,12 +123,12 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
 
 
 def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", video_CTHW: Pixels) -> None:
-    """Fills in a frame, as often as there is room for."""
+    """Draw a frame into all of the given places."""
     turn = orientation_of(frame)
     shown = (frame.height, max(1, round(frame.width * aspect)))
     covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
     height, width = covering[::-1] if turn.transposed else covering
-    # Not rgb24: there swscale is slower, and at even widths 1 to 2 levels too dark and coarser in colour.
+    # Not rgb24: its conversion is slower, and at even widths 1 to 2 levels too dark with coarser colour.
     image = reformatter.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
     green, blue, red = image.planes
     for channel_THW, plane in zip(video_CTHW, (red, green, blue), strict=True):
@@ -139,7 +139,7 @@ def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", v
 def _opened(clip: bytes | memoryview) -> "InputContainer":
     import av
 
-    # FFmpeg would follow a playlist to files of its choice, under whatever name it comes.
+    # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
     return av.open(
         io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
     )
@@ -155,13 +155,13 @@ def _has_decord() -> bool:
 
 
 def _cover(own_height: int, own_width: int, height: int, width: int) -> tuple[int, int]:
-    """The smallest size of the frame's own aspect ratio that covers the one wanted."""
+    """Return the smallest size of the frame's aspect ratio that covers the target size."""
     scale = max(height / own_height, width / own_width)
     return max(height, round(own_height * scale)), max(width, round(own_width * scale))
 
 
 def _centre(pixels: Pixels, wanted: Pixels) -> Pixels:
-    """The middle of pixels [..., height, width], of the size of those wanted."""
+    """Return the centre of pixels [..., height, width], in the size of `wanted`."""
     top, left = ((have - want) // 2 for have, want in zip(pixels.shape[-2:], wanted.shape[-2:], strict=True))
     return pixels[..., top : top + wanted.shape[-2], left : left + wanted.shape[-1]]
 

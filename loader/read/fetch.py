@@ -1,4 +1,4 @@
-"""Reads that follow the plan: exactly the planned samples, neighbours in one request, many in flight."""
+"""Range reads of planned samples: adjacent samples in one request, and many requests in flight."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ _WASTE = 0.05
 
 
 class ByteRange(NamedTuple):
-    """Bytes in a shard, which goes by its number."""
+    """Byte range in a shard, by the shard's number."""
 
     shard: int
     offset: int
@@ -19,11 +19,11 @@ class ByteRange(NamedTuple):
 
 @dataclass(frozen=True)
 class RangeRequest:
-    """One request.
+    """Request for one byte range.
 
     Attributes:
-        span: what is read.
-        wanted: numbers of the places it holds.
+        span: byte range to read.
+        wanted: numbers of the requested ranges inside it.
     """
 
     span: ByteRange
@@ -33,12 +33,12 @@ class RangeRequest:
 def coalesced(
     places: Sequence[ByteRange], waste: float = _WASTE, most: int = MAX_RANGE_BYTES
 ) -> list[RangeRequest]:
-    """Requests that hold all places: neighbours are read together, with the gap between them where it is small.
+    """Coalesce byte ranges into requests: adjacent ranges are read together, small gaps included.
 
     Args:
-        places: in any order; one may come twice.
-        waste: bytes of gaps over bytes wanted, at most, in every request.
-        most: bytes of a request that holds more than one place.
+        places: byte ranges in any order; duplicates are allowed.
+        waste: maximum ratio of gap bytes to requested bytes in every request.
+        most: maximum bytes of a request for more than one range.
     """
     found: list[RangeRequest] = []
     open_place, wanted, used = None, [], 0
@@ -62,13 +62,13 @@ def coalesced(
 
 
 class Fetched(NamedTuple):
-    """The bytes of one place, once they are there.
+    """Future bytes of one range.
 
     Attributes:
-        request: that brings them, perhaps with others.
-        asked: what it reads.
-        start: where they begin in what it brings.
-        size: of them.
+        request: request that reads the range, perhaps with others.
+        asked: byte range of the request.
+        start: offset of the range in the request's bytes.
+        size: size of the range in bytes.
     """
 
     request: Future[bytes]
@@ -77,12 +77,12 @@ class Fetched(NamedTuple):
     size: int
 
     def result(self) -> memoryview:
-        """The bytes.
+        """Wait for the bytes and return them.
 
         Raises:
-            FileNotFoundError: there is no such shard.
-            RunError: it could not be read.
-            EOFError: the shard ends before them.
+            FileNotFoundError: the shard does not exist.
+            RunError: the shard could not be read.
+            EOFError: the shard ends before the range.
         """
         part = memoryview(self.request.result())[self.start : self.start + self.size]
         if len(part) < self.size:
@@ -91,12 +91,12 @@ class Fetched(NamedTuple):
 
 
 class Fetcher:
-    """Reads places in threads of its own.
+    """Reader of byte ranges in its own threads.
 
     Args:
-        read: ``read(shard, offset, size)`` gives these bytes, fewer where the shard ends.
-        threads: requests in flight.
-        together: whether one request may read neighbours.
+        read: ``read(shard, offset, size)`` returns these bytes, fewer at the end of the shard.
+        threads: maximum number of requests in flight.
+        together: True to coalesce adjacent ranges.
     """
 
     def __init__(self, read: Callable[[int, int, int], bytes], threads: int, together: bool = True) -> None:
@@ -105,7 +105,7 @@ class Fetcher:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 
     def fetch(self, places: Sequence[ByteRange]) -> list[Fetched]:
-        """Begins to read; in the order of the places."""
+        """Start reading; return the future bytes in the order of the ranges."""
         found: dict[int, Fetched] = {}
         for request in coalesced(places, most=self._most):
             future = self._pool.submit(self._read, *request.span)
@@ -115,5 +115,5 @@ class Fetcher:
         return [found[number] for number in range(len(places))]
 
     def close(self) -> None:
-        """Waits for what is in flight and forgets the rest."""
+        """Wait for requests in flight and cancel the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)

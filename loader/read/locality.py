@@ -1,4 +1,4 @@
-"""Requests and bytes of planned steps, and how much of the shuffle their locality costs."""
+"""Locality of planned steps: requests, bytes, and the loss of randomness."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -15,15 +15,15 @@ _MICROBATCHES = 20_000
 
 @dataclass(frozen=True)
 class Locality:
-    """Figures of some steps, on all ranks.
+    """Locality of some steps, on all ranks.
 
     Attributes:
-        requests_per_step: ranges that are asked for.
-        requests_per_sample: 1 where no request reads two samples.
-        bytes_per_step: that are sent.
-        waste: bytes of gaps between samples over bytes of samples.
-        neighbours: share of the samples whose neighbour in the shard, before or behind it, is in the same step; about
-            the step's share of the dataset where the shuffle is even.
+        requests_per_step: number of read requests per step.
+        requests_per_sample: number of requests per sample; 1 if no request reads two samples.
+        bytes_per_step: bytes transferred per step.
+        waste: ratio of gap bytes between samples to bytes of samples.
+        neighbours: share of samples with an adjacent sample of the shard in the same step; for an even shuffle about
+            the step's share of the dataset.
     """
 
     requests_per_step: float
@@ -42,12 +42,12 @@ def near_rows(index: PlanIndex) -> Numbers:
 
 
 def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
-    """Count what the first steps of a plan read.
+    """Measure the reads of the first steps of a plan.
 
     Args:
-        index: of the dataset.
-        plan: of an epoch of it.
-        near_N: as of `near_rows`.
+        index: plan index of the dataset.
+        plan: plan of an epoch of the dataset.
+        near_N: place of each row in the order of the shards, see `near_rows`.
     """
     requests = samples = read = wanted = beside = 0
     steps = max(1, min(len(plan), _MICROBATCHES // plan.layout.per_step))

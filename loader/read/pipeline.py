@@ -1,4 +1,4 @@
-"""From planned microbatches to pixels or encoded clips: planned, read and decoded ahead, in threads, in order."""
+"""Read pipeline: planned microbatches to pixels or encoded clips, prefetched in threads, in plan order."""
 
 import logging
 from collections import deque
@@ -34,18 +34,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RankMicrobatch:
-    """A microbatch of this rank: where it stands, and what its step holds.
+    """Planned microbatch of this rank with the facts of its step.
 
     Attributes:
-        plan: of its epoch.
-        micro: its samples.
-        buckets: shape of each.
-        lengths: S of each.
-        slots: microbatches of this rank in the step.
-        samples: of the step on all ranks.
-        packed: whether they make one sequence.
-        before: where the stream stands before the step.
-        after: and behind it.
+        plan: plan of its epoch.
+        micro: planned samples.
+        buckets: shape of each sample.
+        lengths: S of each sample.
+        slots: number of this rank's microbatches in the step.
+        samples: number of samples of the step on all ranks.
+        packed: True if the samples make one packed sequence.
+        before: position before the step.
+        after: position behind the step.
     """
 
     plan: EpochPlan
@@ -60,7 +60,7 @@ class RankMicrobatch:
 
 
 class _InFlight(NamedTuple):
-    """A microbatch whose bytes are on their way: by number in it, those of this rank's samples."""
+    """Microbatch being read: the future bytes of this rank's samples, by number in the microbatch."""
 
     planned: RankMicrobatch
     owners: list[int]
@@ -69,7 +69,7 @@ class _InFlight(NamedTuple):
 
 
 class _Decoding(NamedTuple):
-    """A microbatch that is complete when its loads are."""
+    """Microbatch being decoded, complete when its loads are."""
 
     planned: RankMicrobatch
     owners: list[int]
@@ -81,10 +81,10 @@ class ReadPipeline:
     """Threads that read and decode; a context manager.
 
     Args:
-        samples: of the dataset.
-        config: of the stream.
-        pin_memory: whether pixels or clips lie in page-locked memory.
-        share: the ranks that read the same microbatches, if they do it together.
+        samples: reader of the dataset's samples.
+        config: configuration of the stream.
+        pin_memory: True for page-locked memory of pixels or clips.
+        share: ranks that read the same microbatches together; None for a rank that reads alone.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ReadPipeline:
         self._samples, self._config, self._pin_memory, self._share = samples, config, pin_memory, share
         self._latents = samples.latents if config.latents and config.decode else None
         self._rank, self._totals = (0, [0]) if share is None else (share.rank, [0] * share.size)
-        # What a cache keeps must be the same whatever is planned beside it.
+        # Cache entries must not depend on the requests planned beside them, so a cache disables coalescing.
         self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
         self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="decode")
         self._seen, self._bad = 0, 0
@@ -108,7 +108,7 @@ class ReadPipeline:
         self._fetcher.close()
 
     def run(self, planned: Iterator[RankMicrobatch]) -> Iterator[Microbatch | Pack]:
-        """The batches, in order."""
+        """Return the batches, in plan order."""
         parts = self._parts(planned)
         return map(
             self._batch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
@@ -122,7 +122,7 @@ class ReadPipeline:
             reading.append(self._read(one))
             while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
-            # Reading gains one microbatch on decoding per turn, so that the first one is not waited for longer.
+            # Reading gains one microbatch on decoding per turn, which keeps the wait for the first one short.
             may_read_on = not may_read_on and sum(read.size for read in reading) < self._read_ahead
             if self._has_enough(decoding) and not may_read_on:
                 yield _part(decoding.popleft())
@@ -132,9 +132,9 @@ class ReadPipeline:
             yield _part(decoding.popleft())
 
     def _has_enough(self, decoding: deque[_Decoding]) -> bool:
-        """Whether to wait with further microbatches.
+        """Return whether the prefetch budget is full.
 
-        What other ranks decode counts less: with one sample per microbatch, ranks would else work in turns.
+        Microbatches decoded by peer ranks count against a larger budget; otherwise ranks would serialize when B = 1.
         """
         own = sum(bool(one.loads) for one in decoding)
         return own > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
@@ -163,7 +163,7 @@ class ReadPipeline:
             contents = DecodedCollator(own, self._config.decoder, self._pin_memory, self._latents)
             jobs = [[number] for number in numbers]
         else:
-            # Without decoding a sample is less work than a job of its own.
+            # Without decoding, one job per sample would cost more than the work itself.
             contents, jobs = EncodedCollator(len(numbers), self._pin_memory), [numbers] if numbers else []
         place_of = {number: place for place, number in enumerate(numbers)}
 
@@ -176,7 +176,7 @@ class ReadPipeline:
     def _load(
         self, planned: RankMicrobatch, number: int, fetched: Fetched, contents: Collator, place: int
     ) -> LoadedSample:
-        """Takes in one sample, or the first good one of those that may stand in for it."""
+        """Load one sample, or its first usable replacement."""
         micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
         for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
@@ -260,7 +260,7 @@ def _part(decoding: _Decoding) -> DecodedSlice[RankMicrobatch]:
 
 
 def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Bytes as numbers; copied where they lie between two numbers' places, as beside pixels in a pack."""
+    """Return bytes viewed as numbers; copied if misaligned, such as behind pixels in a pack."""
     kind: torch.dtype = getattr(torch, dtype)
     if bytes_N.storage_offset() % kind.itemsize:
         bytes_N = bytes_N.clone()

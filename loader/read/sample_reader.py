@@ -1,4 +1,4 @@
-"""Samples as a stream reads them: where their bytes lie, and what they hold."""
+"""Reader of a stream's samples: byte ranges, and contents with checks."""
 
 from loader.blend.source import SampleSource
 from loader.dataset.clip import TrainingSample
@@ -9,15 +9,15 @@ from loader.read.fetch import ByteRange, Fetched
 
 
 class BadSampleError(Exception):
-    """A sample cannot be used; the text says why."""
+    """Unusable sample; the message contains the reason."""
 
 
 class SampleReader:
-    """The samples of a source.
+    """Reader of a source's samples.
 
     Args:
         source: a dataset, or a blend of several.
-        cache: where samples are kept that were read before, if anywhere.
+        cache: disk cache of samples; None for no cache.
     """
 
     def __init__(self, source: SampleSource, cache: DiskCache | None = None) -> None:
@@ -27,35 +27,35 @@ class SampleReader:
 
     @property
     def latents(self) -> Latents | None:
-        """What is said of the latents they have; None where they have none."""
+        """Description of the source's latents; None if it has none."""
         return self._source.latents
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard, from the cache where they are in it."""
+        """Return bytes of a shard, through the cache."""
         if self._cache is None:
             return self._source.read_range(shard, offset, size)
         name = self._cached_as(ByteRange(shard, offset, size))
         return self._cache.get(name, lambda: self._source.read_range(shard, offset, size))
 
     def byte_range(self, row: int) -> ByteRange:
-        """Where the sample in a row of the index lies."""
+        """Return the byte range of the sample in an index row."""
         index = self._index
         return ByteRange(index.shard.item(row), index.offset.item(row), index.size.item(row))
 
     def shape(self, row: int) -> tuple[int, float]:
-        """Frames of a clip, and how many of them are a second."""
+        """Return the number of frames of a clip, and its frames per second."""
         return self._index.frames.item(row), self._index.fps.item(row)
 
     def name(self, row: int) -> tuple[str, str]:
-        """Key of a sample and path of its shard, for messages."""
+        """Return the key of a sample and the path of its shard, for messages."""
         return self._source.key(row), self._source.shard_uri(self._index.shard.item(row))
 
     def clip(self, row: int, fetched: Fetched) -> TrainingSample:
-        """What a row holds, from its bytes.
+        """Parse the sample of a row from its bytes.
 
         Raises:
-            BadSampleError: they are not there or not those that the index promises.
-            RunError: the place they lie at cannot be read.
+            BadSampleError: the bytes are missing or contradict the index.
+            RunError: the shard could not be read.
         """
         try:
             region = fetched.result()
@@ -69,7 +69,7 @@ class SampleReader:
             raise BadSampleError(str(error)) from error
 
     def forget(self, fetched: Fetched) -> None:
-        """Drops from the cache what held bytes that cannot be used: they may have been damaged on their way."""
+        """Drop unusable bytes from the cache, since they may have been damaged in transfer."""
         if self._cache is not None:
             self._cache.drop(self._cached_as(fetched.asked))
 

@@ -1,8 +1,8 @@
-"""Ranks that train on the same microbatches read them together.
+"""Shared reading by the ranks of a model-parallel group.
 
-The ranks of a model-parallel group need identical batches, so each of them would read the same samples; instead each
-reads its own part and an all-gather makes the batches whole ("Training Video Foundation Models with NVIDIA NeMo",
-section 3.2). What we gather is pixels: decoding costs more than reading, and is divided as well.
+Ranks of a model-parallel group need identical batches, so all of them would read the same samples. Instead each reads
+and decodes its slice, and collectives complete the batches ("Training Video Foundation Models with NVIDIA NeMo",
+section 3.2). Pixels are exchanged rather than encoded clips, because decoding costs more than reading.
 """
 
 import json
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class LoadedSample(NamedTuple):
-    """A sample whose content is in place.
+    """Sample that has been collated.
 
     Attributes:
-        key: of it.
-        caption: of it.
-        passed: how often it was drawn before.
+        key: key of the sample.
+        caption: caption of the sample.
+        passed: number of earlier draws of the sample.
         size: bytes of its content.
-        frames: that are wanted of it, where the content is an encoded clip.
-        bad: samples that it stands in for.
-        text: bytes of what is stored of its caption.
+        frames: numbers of its frames to use, if the content is an encoded clip.
+        bad: unusable samples that it replaces.
+        text: bytes of its caption's stored context.
     """
 
     key: str
@@ -45,14 +45,14 @@ class LoadedSample(NamedTuple):
 
 
 class DecodedSlice(NamedTuple, Generic[T]):
-    """What one rank has decoded of a microbatch; all of it behind `Share.exchange`.
+    """One rank's decoded slice of a microbatch; behind `Share.exchange`, the whole microbatch.
 
     Attributes:
-        planned: what it is.
-        owners: of each sample of the microbatch the rank of the group that decodes it.
-        content: of the rank's samples, uint8, one sample after the other.
-        contexts: what is stored of their captions, likewise.
-        loaded: what they are.
+        planned: planned microbatch.
+        owners: rank in the group that decodes each sample of the microbatch.
+        content: content of the rank's samples, uint8, concatenated.
+        contexts: stored contexts of their captions, uint8, concatenated.
+        loaded: collated samples of the rank.
     """
 
     planned: T
@@ -63,19 +63,19 @@ class DecodedSlice(NamedTuple, Generic[T]):
 
 
 def divide(sizes: Sequence[int], totals: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Who reads which sample of a microbatch: whoever has read least fills up to the mean, then the next.
+    """Assign each sample of a microbatch to a rank: the rank with the least bytes fills up to the mean, then the next.
 
-    No rank is ever more than one sample above the mean, and each has one run of samples, which travels at once.
+    No rank exceeds the mean by more than one sample, and each has one run of samples, sent in one message.
 
     Args:
         sizes: bytes of each sample.
         totals: bytes that each rank has read before.
 
     Returns:
-        The rank of each sample, and the totals behind it.
+        Rank of each sample, and the new totals.
     """
     after = list(totals)
-    # A sample without bytes counts as one, so that there is always a rank below the mean.
+    # A sample without bytes counts as one byte, so that some rank is always below the mean.
     counted = [max(1, size) for size in sizes]
     together = sum(totals) + sum(counted)
     neediest = iter(sorted(range(len(after)), key=after.__getitem__))
@@ -89,20 +89,20 @@ def divide(sizes: Sequence[int], totals: Sequence[int]) -> tuple[list[int], list
 
 
 class Share:
-    """The ranks of a model-parallel group, as one reader of one stream.
+    """Ranks of a model-parallel group, as one reader of one stream.
 
-    Pixels travel on this process's current GPU, and stay there, where the group speaks NCCL, else over the CPU. Every
-    collective is made by the thread that asks for a microbatch, in plan order; all ranks must ask equally often.
+    If the group uses NCCL, pixels are exchanged and stay on this process's current GPU, else on the CPU. The thread
+    that requests a microbatch calls all collectives, in plan order; all ranks must request equally often.
 
     Args:
-        group: whose ranks train on the same microbatches; None is all ranks.
+        group: process group of ranks that train on the same microbatches; None is all ranks.
 
     Attributes:
-        rank: in the group.
-        size: of the group.
+        rank: rank in the group.
+        size: number of ranks in the group.
 
     Raises:
-        UsageError: there is no process group, or this rank is not in it.
+        UsageError: no process group is initialized, or this rank is not in it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -122,14 +122,14 @@ class Share:
         raise UsageError(NO_WORKERS)
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """Makes sure that all ranks read the same.
+        """Check that all ranks read the same stream.
 
         Args:
             facts: JSON values by name.
 
         Raises:
-            UsageError: they differ from one rank to another; on all ranks.
-            RunError: another rank has gone.
+            UsageError: values differ between ranks; raised on all ranks.
+            RunError: another rank has ended.
         """
         first, *others = self._gather(facts)
         for rank, other in enumerate(others, start=1):
@@ -141,14 +141,14 @@ class Share:
                     )
 
     def exchange(self, parts: Iterator[DecodedSlice[T]], pin_memory: bool) -> Iterator[DecodedSlice[T]]:
-        """Microbatches made whole.
+        """Yield complete microbatches from the slices of all ranks.
 
         Args:
-            parts: of this rank; the other ranks give theirs of the same microbatches.
-            pin_memory: whether pixels on the CPU lie in page-locked memory.
+            parts: slices of this rank; the other ranks provide theirs of the same microbatches.
+            pin_memory: True for page-locked memory of pixels on the CPU.
 
         Raises:
-            RunError: making a part has failed on some rank, or the rank has gone; on all ranks.
+            RunError: some rank failed to make a slice, or has ended; raised on all ranks.
         """
         while (own := self._next(parts)) is not None:
             part, told = own
@@ -163,7 +163,7 @@ class Share:
     def _next(
         self, parts: Iterator[DecodedSlice[T]]
     ) -> tuple[DecodedSlice[T], list[list[LoadedSample]]] | None:
-        """The next part, and what each rank has loaded of the microbatch."""
+        """Return the next slice, and the samples that each rank has loaded of the microbatch; None at the end."""
         part, failure = None, None
         try:
             part = next(parts, None)
@@ -185,7 +185,7 @@ class Share:
         return part, [_LOADED.validate_python(loaded) for _, loaded in told]
 
     def _gather(self, value: object) -> list[Any]:
-        """A JSON value of each rank, by rank."""
+        """Return one JSON value per rank."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         with _in_words():
             sizes = torch.empty(self.size, dtype=torch.int64, device=self._device)
@@ -201,7 +201,7 @@ class Share:
     def _whole(
         self, owners: list[int], sizes: list[int], own: torch.Tensor, pin_memory: bool
     ) -> torch.Tensor:
-        """The bytes of all samples: each rank's run of them travels from its owner to its place."""
+        """Return the bytes of all samples; each owner broadcasts its run of samples."""
         whole = torch.empty(
             sum(sizes),
             dtype=torch.uint8,

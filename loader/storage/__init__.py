@@ -1,4 +1,4 @@
-"""Where bytes live: a local folder, an S3 prefix or a web server behind one interface."""
+"""Storage of bytes: local folders, S3 prefixes and web servers behind one interface."""
 
 from loader.storage.base import ObjectInfo, Storage
 from loader.storage.config import StorageConfig

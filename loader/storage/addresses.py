@@ -1,4 +1,4 @@
-"""Addresses of the network: which are public, and which a host's name spells out without any lookup."""
+"""Public and private network addresses, and addresses that a host name spells without a lookup."""
 
 import ipaddress
 import socket
@@ -9,7 +9,7 @@ _EMBEDDING = (
     (ipaddress.ip_network("64:ff9b::/96"), 0),  # NAT64, RFC 6052
     (ipaddress.ip_network("2002::/16"), 80),  # 6to4, RFC 3056
 )
-"""IPv6 networks that lead to an IPv4 address, and the bits that stand behind that address."""
+"""IPv6 networks that embed an IPv4 address, and the number of bits behind that address."""
 
 _UNICAST6 = ipaddress.ip_network("2000::/3")
 _NOT_PUBLIC = tuple(
@@ -28,10 +28,10 @@ _NOT_PUBLIC = tuple(
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet: no network of one's own, no machine's own services.
+    """Return whether an IP address belongs to the public internet, not to a private network or a machine's services.
 
-    An IPv6 address that stands for an IPv4 address is as public as that. Multicast, reserved and documentation
-    addresses are not public.
+    An IPv6 address that embeds an IPv4 address is judged as the latter. Multicast, reserved and documentation addresses
+    are not public.
     """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
@@ -51,7 +51,7 @@ def is_public(address: str) -> bool:
 
 
 def written_address(host: str) -> str | None:
-    """Return the IP address that a host's name itself says, or None for a name that has to be looked up.
+    """Return the IP address that a host name itself spells, or None for a name that needs a lookup.
 
     ``localhost`` and every spelling that resolvers take for an IPv4 address count: ``127.1``, ``0x7f000001``,
     ``2130706433``, ``0177.0.0.1``, full-width digits.

@@ -1,4 +1,4 @@
-"""What the rest of the house may ask of a place that holds bytes."""
+"""Protocol of all storages."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import BinaryIO, Protocol
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One stored object.
+    """Metadata of one stored object.
 
     Attributes:
-        path: relative to the storage's root, with forward slashes.
-        size: bytes.
-        version: changes whenever the bytes may have changed (an ETag, or a modification time).
+        path: path relative to the storage's root, with forward slashes.
+        size: size in bytes.
+        version: ETag or modification time, which changes whenever the bytes may have changed.
     """
 
     path: str
@@ -22,59 +22,58 @@ class ObjectInfo:
 
 
 class Storage(Protocol):
-    """A folder or an S3 prefix. Paths are relative to ``root``; one that could leave it is a ``UsageError``.
+    """Folder or S3 prefix; paths are relative to ``root``, and a path that could leave it is a ``UsageError``.
 
-    Every write appears whole or not at all. Reads of a missing object raise ``FileNotFoundError``;
-    a fault that outlives its retries raises ``RunError`` naming the object, and one that concerns only the object
-    that is read raises ``ObjectError``. Instances can be pickled
-    (they are sent to Ray workers) and carry no credentials when they are.
+    Every write appears whole or not at all. Reads of a missing object raise ``FileNotFoundError``. A fault that
+    outlives its retries raises ``RunError`` naming the object, or ``ObjectError`` if it concerns only the object being
+    read. Instances are picklable, since they are sent to Ray workers, and do not carry credentials.
     """
 
     @property
     def root(self) -> str:
-        """The URI this storage was opened with, without a trailing slash."""
+        """URI that this storage was opened with, without a trailing slash."""
 
     def uri(self, path: str) -> str:
-        """The full URI of ``path``, for messages and for other programs."""
+        """Return the full URI of ``path``, for messages and other programs."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects but the lease whose path starts with ``prefix``, by path; nothing when there are none."""
+        """Yield all objects except the lease whose path starts with ``prefix``, sorted by path."""
 
     def stat(self, path: str) -> ObjectInfo | None:
-        """The object's size and version, or None when it does not exist."""
+        """Return the object's size and version, or None if it does not exist."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes ``[start, start + length)`` of one version, or to the end; fewer when it ends before."""
+        """Return bytes ``[start, start + length)`` of one version, or to the end; fewer if it ends before."""
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable reader of one version of the object, with bounded memory whatever its size."""
+        """Open one version of the object as a seekable reader with bounded memory."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Replaces the object."""
+        """Create or replace the object atomically."""
 
     def write_file(self, path: str, source: Path) -> None:
-        """Replaces the object by the content of a local file, in parts when it is large."""
+        """Replace the object by the content of a local file; large files are uploaded in parts."""
 
     def write_chunks(self, path: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
-        """Replaces the object by chunks in a row, ``size`` bytes together, without holding all of them."""
+        """Replace the object by consecutive chunks of ``size`` bytes in total, without holding all of them."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Writes the object only if it does not exist yet; False when it does."""
+        """Write the object only if it does not exist yet; return False if it does."""
 
     def replace(self, path: str, data: bytes, version: str) -> bool:
-        """Replaces the object only if it still has this version; False when somebody else changed it."""
+        """Replace the object only if it still has this version; return False if another writer changed it."""
 
     def delete(self, path: str) -> None:
-        """Removes the object; no error when it is already gone."""
+        """Remove the object; a missing object is no error."""
 
     def delete_tree(self, prefix: str) -> None:
-        """Removes every object whose path starts with ``prefix``."""
+        """Remove every object whose path starts with ``prefix``."""
 
     def sweep(self) -> None:
-        """Removes what killed writers left unfinished. Only for a place that nobody else is writing to."""
+        """Remove unfinished writes of killed processes; only for a storage without other writers."""
 
     def drop_versions(self) -> bool:
-        """Remove former content that the place itself keeps: older versions of objects, and of deleted ones.
+        """Remove earlier content that the storage keeps itself: old versions of objects, and of deleted ones.
 
-        False when the place lets nobody look for them, or keeps them all the same.
+        Returns False if versions cannot be listed, or remain.
         """

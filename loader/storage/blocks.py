@@ -1,4 +1,4 @@
-"""Seekable reading of a remote object by a few large requests."""
+"""Block reader: a seekable file over a remote object, read by few large requests."""
 
 import io
 import os
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _KEPT = 3
-"""Blocks in memory: a demuxer jumps between the index at one end, the video and the audio."""
+"""Number of blocks in memory, since a demuxer jumps between the index, the video and the audio."""
 
 
 class BlockReader(io.RawIOBase):
-    """An object read in aligned blocks, the last few of which stay in memory.
+    """Seekable reader in aligned blocks, with the last few blocks in memory.
 
-    A source is read three times: its hash, its scan, its cuts. Blocks that leave memory lie in a sparse file
-    of the temporary folder, which has no name and is gone with the reader however the process ends.
+    A source is read three times: for its hash, its scan and its cuts. Blocks evicted from memory lie in an unnamed
+    sparse file of the temporary folder, which vanishes with the reader, however the process ends.
 
     Args:
         fetch: ``fetch(start, length)`` returns these bytes, fewer at the end of the object.
-        size: of the object, bytes.
-        block_size: bytes.
-        cache_bytes: most disk space; blocks beyond it, and all when the disk is full, are fetched again.
+        size: size of the object in bytes.
+        block_size: size of a block in bytes.
+        cache_bytes: maximum disk space; blocks beyond it, or on a full disk, are fetched again.
     """
 
     def __init__(
@@ -33,20 +33,18 @@ class BlockReader(io.RawIOBase):
         self._size = size
         self._block_size = block_size
         self._position = 0
-        # A single block stays in memory anyway.
+        # A single block stays in memory, so it needs no file.
         self._disk = _Disk(fetch, size, block_size, cache_bytes if size > block_size else 0)
         self._block = lru_cache(_KEPT)(self._disk.block)
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of a file; a position behind the end reads as empty."""
+        """Set the position like a file's; positions behind the end read as empty."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if origin + offset < 0:
             raise ValueError(f"seek to {origin + offset}, before the start")
@@ -54,7 +52,7 @@ class BlockReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Fills the buffer up to the end of the block it starts in."""
+        """Fill the buffer up to the end of the current block, and return the number of bytes."""
         if self._position >= self._size:
             return 0
         number, offset = divmod(self._position, self._block_size)
@@ -65,14 +63,14 @@ class BlockReader(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        """Gives memory and disk space back."""
+        """Release memory and disk space."""
         self._block.cache_clear()
         self._disk.close()
         super().close()
 
 
 class _Disk:
-    """Blocks that were fetched once, in a file without a name."""
+    """Blocks fetched before, in an unnamed file."""
 
     def __init__(
         self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int
@@ -103,5 +101,5 @@ class _Disk:
                 self._file = tempfile.TemporaryFile(prefix="reelweave-blocks-", buffering=0)  # noqa: SIM115
             if os.pwrite(self._file.fileno(), data, start) == len(data):
                 self._kept.add(number)
-        except OSError:  # no space left; what is there stays useful
+        except OSError:  # disk full; blocks stored so far stay usable
             self._room = 0

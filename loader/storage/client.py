@@ -1,4 +1,4 @@
-"""The connection of a process to S3."""
+"""S3 clients of this process."""
 
 import base64
 import functools
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ANSWER_BYTES = 64 << 20
-"""Of what is no object: a page of 1000 keys has 2 MiB at most."""
+"""Maximum size of responses other than objects; a page of 1000 keys has at most 2 MiB."""
 
 _LISTING = re.compile(r"[?&](?:list-type|uploads|versions)\b")
 
@@ -36,10 +36,10 @@ class _TlsConnection(_Connection, awsrequest.AWSHTTPSConnection):  # type: ignor
 
 @functools.lru_cache(maxsize=8)
 def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - part of the key of the cache
-    """The client of this process for this configuration; threads may share it.
+    """Return this process's client for a configuration; threads may share it.
 
-    Kept, because making one takes 0.1 s and its connections are worth sharing. A forked process must not
-    use those of its parent, hence ``pid``.
+    Clients are cached to save 0.1 s per client and to reuse connections. A forked process must not use its
+    parent's client, hence ``pid``.
     """
     client = boto3.session.Session().client(
         "s3",
@@ -50,7 +50,7 @@ def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - 
             read_timeout=config.read_timeout_s,
             max_pool_connections=64,
             retries={"mode": "standard", "total_max_attempts": 1},
-            # Trailing checksums, the default since 2025, are refused by older S3-compatible servers.
+            # Older S3-compatible servers refuse trailing checksums, the default since 2025.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             # Such servers seldom have a DNS name per bucket.
@@ -63,10 +63,10 @@ def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - 
 
 
 def _watch(client: Any, limits: RequestLimits) -> None:
-    """Let the client's connections keep a clock; botocore's timeouts begin anew with every byte, and it has no hook."""
+    """Time the client's requests; botocore's timeouts restart with every byte, and it offers no hook."""
     connection = type("Connection", (_Connection,), {"limits": limits})
     tls_connection = type("TlsConnection", (_TlsConnection,), {"limits": limits})
-    # The session's managers, of proxies too, share this table.
+    # The session's pool managers, those of proxies included, share this table.
     client._endpoint.http_session._pool_classes_by_scheme.update(
         http=type("Pool", (awsrequest.AWSHTTPConnectionPool,), {"ConnectionCls": connection}),
         https=type("TlsPool", (awsrequest.AWSHTTPSConnectionPool,), {"ConnectionCls": tls_connection}),
@@ -74,7 +74,7 @@ def _watch(client: Any, limits: RequestLimits) -> None:
 
 
 def _sign_with_md5(params: dict[str, Any], **_: object) -> None:
-    """Sends Content-MD5 with DeleteObjects, which every server knows; boto3 sends a CRC32 since 1.36."""
+    """Send Content-MD5 with DeleteObjects, which all servers accept; boto3 sends a CRC32 since 1.36."""
     params["context"].pop("checksum", None)
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()

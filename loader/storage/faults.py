@@ -1,4 +1,4 @@
-"""What a fault of S3 means to a person."""
+"""Explanations of S3 errors for users."""
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
@@ -10,27 +10,27 @@ _RUN_OUT = ("ExpiredToken", "InvalidToken")
 
 
 def code_of(error: ClientError) -> str:
-    """The code of S3's answer, such as "NoSuchKey"; the HTTP status where the answer has no body."""
+    """Return the code of an S3 error, such as "NoSuchKey"; the HTTP status if the response has no body."""
     return error.response.get("Error", {}).get("Code", "")
 
 
 def explained(
     error: Exception, uri: str, bucket: str, config: StorageConfig, *, reading: bool = False
 ) -> Exception:
-    """The error to raise instead of ``error``, which is one of `FAULTS`.
+    """Return the error to raise instead of ``error``, which is one of `FAULTS`.
 
-    Nothing of the text of ``error`` is repeated: it may show an endpoint as the environment spells it.
+    The text of ``error`` is not repeated: it may contain an endpoint as the environment spells it.
 
     Args:
-        error: of a request.
-        uri: of the object.
-        bucket: that holds it.
-        config: of the storage.
-        reading: whether the object was to be read. Only then may the fault be that of one object.
+        error: error of a request.
+        uri: URI of the object.
+        bucket: bucket of the object.
+        config: configuration of the storage.
+        reading: True for reads; only these can fail for a reason of one object.
 
     Returns:
-        `FileNotFoundError` for a missing object; otherwise `RunError` that names ``uri`` and what to check. It is an
-        `ObjectError` where another try, or other credentials that ran out, would change nothing.
+        `FileNotFoundError` for a missing object; otherwise a `RunError` that names ``uri`` and the remedy. It is an
+        `ObjectError` if neither a retry nor renewed credentials would help.
     """
     lasting = not is_transient(error) and not (isinstance(error, ClientError) and code_of(error) in _RUN_OUT)
     return _in_words(error, uri, bucket, config, ObjectError if reading and lasting else RunError)

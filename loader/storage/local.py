@@ -1,4 +1,4 @@
-"""A local folder as a storage."""
+"""Storage below a local folder."""
 
 import errno
 import os
@@ -17,20 +17,20 @@ from loader.storage.locks import lock, unlock
 from loader.storage.names import LEASE, check_path, check_prefix
 
 _UNFINISHED = ".reelweave-unfinished-"
-_AT_ONCE = 1 << 26  # bytes; for more than that the file is asked first whether it has them
+_AT_ONCE = 1 << 26  # bytes; larger reads check the file's size first
 
 
 _NOTHING_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
-"""Errors that lie in this process or machine, whichever file is read."""
+"""Errors of this process or machine, independent of the file."""
 
 
 class _Folder(NamedTuple):
-    """A folder that is being listed.
+    """Folder during a listing.
 
     Attributes:
-        paths: those that are left of it.
-        place: device and inode; None when it is gone.
+        paths: remaining paths in it.
+        place: device and inode; None if the folder is gone.
     """
 
     paths: Iterator[str]
@@ -41,8 +41,8 @@ class _Folder(NamedTuple):
 class LocalStorage:
     """Files below ``folder``, which must be absolute; see `Storage` for the methods.
 
-    Links are followed for reading. Writing and deleting replace a link itself and refuse to pass through
-    a folder link that leads out. A writer that is killed leaves a hidden file that no listing shows.
+    Reads follow links. Writes and deletions replace a link itself, and refuse folder links that lead outside. A killed
+    writer leaves a hidden file that listings omit.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class LocalStorage:
             return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        # Samples are read so often that a context manager and a path object would be a third of the time.
+        # Samples are read so often that a context manager and a path object would take a third of the time.
         try:
             handle = _opened(f"{self.folder}/{check_path(path)}")
             try:
@@ -87,7 +87,7 @@ class LocalStorage:
         target = self.folder / check_path(path)
         with self._faults("read", path):
             try:
-                # The name stays that of the file, by which FFmpeg guesses the container.
+                # The file keeps its name, from which FFmpeg guesses the container.
                 return open(target, "rb", opener=lambda name, _: _opened(name))
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
@@ -127,12 +127,12 @@ class LocalStorage:
 
     def delete_tree(self, prefix: str) -> None:
         paths = [found.path for found in self.list(prefix)]
-        for target in [self._writable(path) for path in paths]:  # all are checked before one is removed
+        for target in [self._writable(path) for path in paths]:  # check all before removing one
             with self._faults("delete", prefix):
                 target.unlink(missing_ok=True)
         emptied = {folder for path in paths for folder in PurePosixPath(path).parents if folder.name}
         for folder in sorted(emptied, reverse=True):
-            # Folders above the prefix stay: somebody else may be about to write into them.
+            # Folders above the prefix stay, because other processes may be about to write into them.
             if f"{folder}/".startswith(prefix):
                 with suppress(OSError):
                     (self.folder / folder).rmdir()
@@ -146,7 +146,7 @@ class LocalStorage:
         return True
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
+        """Yield files below ``folder`` ("" or ending in a slash) in the order of their full paths."""
         folders = [_entered(self.folder, folder)]
         while folders:
             path = next(folders[-1].paths, None)
@@ -160,14 +160,16 @@ class LocalStorage:
                 try:
                     found = os.stat(f"{self.folder}/{path}")  # noqa: PTH116
                 except OSError as error:
-                    if error.errno in _NOTHING_THERE:  # removed meanwhile, or a link to nowhere
+                    if error.errno in _NOTHING_THERE:  # removed meanwhile, or a dangling link
                         continue
                     raise
                 if stat.S_ISREG(found.st_mode):
                     yield _info(path, found)
                 elif path.endswith("/"):
                     entered = _entered(self.folder, path)
-                    if entered.place not in {above.place for above in folders}:  # else a link led back up
+                    if entered.place not in {
+                        above.place for above in folders
+                    }:  # a link to a parent would loop
                         folders.append(entered)
 
     def _writable(self, path: str) -> Path:
@@ -181,7 +183,7 @@ class LocalStorage:
     def _publish(
         self, path: str, fill: Callable[[BinaryIO], object], place: Callable[[Path, Path], object]
     ) -> bool:
-        """Makes the content beside its target and places it in one step; False when ``place`` may not."""
+        """Write a temporary file and place it atomically; return False if `place` finds an existing file."""
         target = self._writable(path)
         unfinished = target.with_name(_UNFINISHED + uuid4().hex)
         with self._faults("write", path):
@@ -215,10 +217,10 @@ class LocalStorage:
 
 
 def _opened(path: str | Path) -> int:
-    """A handle of the file at ``path``.
+    """Open the file at ``path`` and return its handle.
 
     Raises:
-        FileNotFoundError: it is a pipe, a device or a folder; a plain open would wait for a pipe's writer.
+        FileNotFoundError: the path is a pipe, a device or a folder; a plain open would block on a pipe.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -242,7 +244,7 @@ def _entered(root: Path, folder: str) -> _Folder:
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads in a circle
+    except OSError:  # circular links
         return False
 
 
@@ -251,7 +253,7 @@ def _range(handle: int, start: int, length: int | None) -> bytes:
         left = os.fstat(handle).st_size - start
         length = max(0, left if length is None else min(left, length))
     data = os.pread(handle, length, start)
-    # The system gives 2 GiB at once at most, and less where the file ends.
+    # The kernel returns at most 2 GiB at once, and less at the end of the file.
     parts = [data]
     while data and len(data) < length:
         start, length = start + len(data), length - len(data)
@@ -260,12 +262,12 @@ def _range(handle: int, start: int, length: int | None) -> bytes:
 
 
 def _info(path: str, found: os.stat_result) -> ObjectInfo:
-    # Two writes may share one tick of the clock, but not one inode.
+    # Two writes may share a timestamp, but not an inode.
     return ObjectInfo(path, found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}")
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, so that a crash of the machine forgets none of them."""
+    """Make a folder and its parents durably, so that they survive a crash of the machine."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -273,7 +275,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Without it a crash of the machine may forget the names of files that are safely on disk."""
+    """Sync a folder, so that the names of its files survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Files that one process holds locked, whatever machine it runs on."""
+"""Exclusive file locks, valid across machines."""
 
 import errno
 import fcntl
@@ -8,27 +8,27 @@ from contextlib import suppress
 from pathlib import Path
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""Errors of file systems on which no file can be locked."""
+"""Errors of file systems without file locks."""
 
 
 def lock(path: Path, wait: bool) -> int | None:
-    """Return the handle of a file that is locked and has its name, made where it was missing.
+    """Lock a file, created if missing, and return its handle.
 
-    A file and not a folder, and open for writing: NFS locks nothing else.
+    NFS locks only regular files that are open for writing, hence a file instead of the folder.
 
     Args:
-        path: Of the file.
-        wait: Until whoever holds it lets go; else None is returned.
+        path: path of the file.
+        wait: True to wait for the current holder; otherwise None is returned.
 
     Raises:
-        OSError: It cannot be made, or not be locked (`NO_LOCKS`).
+        OSError: the file cannot be created or locked (`NO_LOCKS`).
     """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_named(handle, path):
-                with suppress(OSError):  # whoever may write to the folder may lock, too
+                with suppress(OSError):  # everyone with write access to the folder may lock
                     os.fchmod(handle, stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
                 return handle
         except BlockingIOError:
@@ -37,11 +37,11 @@ def lock(path: Path, wait: bool) -> int | None:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its holder removed it before it let go
+        os.close(handle)  # the holder removed the file before it released the lock
 
 
 def unlock(handle: int, path: Path) -> None:
-    """Remove the file and let go of it."""
+    """Remove the file and release the lock."""
     if _is_named(handle, path):
         with suppress(OSError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Which names an object may have, and which names may be shown."""
+"""Checks of object paths, and removal of secrets from names."""
 
 import re
 from functools import lru_cache
@@ -7,14 +7,14 @@ from urllib.parse import urlsplit, urlunsplit
 from loader.errors import UsageError
 
 LEASE = ".reelweave-lease"
-"""Says who writes to a place at present; no part of what lies there."""
+"""Path of the lease, which is hidden from listings."""
 
 
 @lru_cache(maxsize=4096)
 def check_path(path: str) -> str:
-    """Returns ``path`` when it names an object below the root of a storage.
+    """Return ``path`` if it names an object below the root of a storage.
 
-    Backslashes count as separators too: what is harmless here may be unpacked on another system.
+    Backslashes count as separators, too: a harmless name here may be unpacked on another system.
 
     Raises:
         UsageError: the path is empty, absolute, names a folder, or could leave the root.
@@ -28,27 +28,27 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Returns ``prefix`` when every path that starts with it lies below the root; else as `check_path`."""
+    """Return ``prefix`` if every path that starts with it lies below the root; for errors see `check_path`."""
     if prefix:
-        check_path(prefix + "x")  # a prefix may end anywhere in a name, or in a slash
+        check_path(prefix + "x")  # prefixes may end within a name, or in a slash
     return prefix
 
 
 def redacted(uri: str) -> str:
-    """``uri`` without what may be secret in it: user and password, query and fragment."""
-    # A secret key may hold slashes, so the last @ ends it wherever it stands.
+    """Return ``uri`` without parts that may be secret: user, password, query and fragment."""
+    # Secret keys may contain slashes, so the last @ ends the user part wherever it stands.
     without = re.sub(r"^([^/]*//).*@", r"\1", re.split(r"[?#]", uri)[0], flags=re.DOTALL)
     if "@" not in uri:
         return without
-    # What follows a colon and is no port is a password whose "#" or "?" was not encoded.
+    # Anything but a port behind a colon is a password with an unencoded "#" or "?".
     return re.sub(r"^([^/]*//[^/:\[]*):(?!\d*(/|$)).*", r"\1", without, flags=re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
-    """Any text to be shown or kept, in which no address has a user, a password or a signature.
+    """Return text for messages and logs, without users, passwords and signatures in its addresses.
 
-    An address ends at a space. What stands in it before its last @ goes, host-like or not, since passwords may hold
-    slashes. Values of secret parameters become three asterisks.
+    An address ends at a space. Everything before its last @ is removed, since passwords may contain slashes. Values of
+    secret parameters become three asterisks.
     """
     text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     return _PARAMETER.sub(
@@ -57,13 +57,13 @@ def without_secrets(text: str) -> str:
 
 
 def shown_name(text: str) -> str:
-    """A text of somebody else as an error may quote it: short, and without passwords."""
+    """Return untrusted text for an error message: short, and without passwords."""
     text = redacted(text) if "://" in text else without_secrets(text)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def shown_value(value: object) -> str:
-    """A value of a configuration as an error may show it: as Python writes it, short, and without passwords."""
+    """Return a configuration value for an error message: its Python form, short, and without passwords."""
     if isinstance(value, str):
         return repr(shown_name(value))
     text = without_secrets(repr(value))
@@ -84,21 +84,21 @@ _SECRET_PARAMETER = re.compile(
     r"|googleaccessid|^x-[a-z]+-|^(hmac|key|pw|pwd|s[a-z]|sig|sk[a-z]+|spr)$",
     re.IGNORECASE,
 )
-"""Names that signed links (S3, CloudFront, Google, Azure) and web services give to what lets one in."""
+"""Names of credentials in signed links (S3, CloudFront, Google, Azure) and web services."""
 
 
 def public_url(url: str) -> str:
-    """A web address that may be stored and stays the same when its link is signed anew.
+    """Return a web address without secrets, stable when its link is signed anew.
 
-    User, password and fragment are left out, and of the query the parameters that let one in; what is left
-    tells apart addresses that differ in the query alone. Of text that is no web address less is left: see `redacted`.
+    User, password, fragment and credentials of the query are removed; other parameters stay, since addresses may differ
+    in the query alone. Text that is no web address is reduced further, see `redacted`.
     """
     try:
         parts = urlsplit(url)
         usable = parts.port is None or parts.port > 0
     except ValueError:
         usable = False
-    if not usable:  # nobody can tell which part of it is a password
+    if not usable:  # the password cannot be located
         return redacted(url)
     query = [
         pair for pair in parts.query.split("&") if pair and not _SECRET_PARAMETER.search(pair.split("=")[0])

@@ -1,4 +1,4 @@
-"""From a URI to the storage it means."""
+"""Opening of storages and objects by URI."""
 
 import os
 import re
@@ -23,15 +23,15 @@ def open_storage(
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
     listed_in: str = "",
 ) -> Storage:
-    """The storage whose root is ``uri``: a local folder, ``file:///``, ``s3://bucket/prefix`` or ``http(s)://``.
+    """Open the storage with root ``uri``: a local folder, ``file:///``, ``s3://bucket/prefix`` or ``http(s)://``.
 
-    Nothing is read or created yet; a missing bucket or refused access shows at the first use. Keys of
-    S3 are written as they are, only ``file://`` is percent-decoded. The web can only be read.
+    Nothing is read or created; a missing bucket or refused access appears at the first use. S3 keys are taken
+    literally, only ``file://`` is percent-decoded. Web storages are read-only.
 
     Args:
-        uri: of the root.
-        config: patience, limits, permissions.
-        listed_in: URI of the list, manifest or blend in which ``uri`` stands; "" where a person gave it.
+        uri: URI of the root.
+        config: timeouts, limits and permissions.
+        listed_in: URI of the list, manifest or blend that contains ``uri``; "" if the user gave it.
 
     Raises:
         UsageError: the scheme is unknown, or `loader.storage.permissions` refuses the URI.
@@ -48,15 +48,15 @@ def open_object(
     config: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
     listed_in: str = "",
 ) -> tuple[Storage, str]:
-    """The storage that holds the single object ``uri``, and the object's path in it; nothing is touched yet.
+    """Open the storage of the single object ``uri``, and return it with the object's path, without any access.
 
     Args:
-        uri: of the object.
-        config: as of `open_storage`.
-        listed_in: as of `open_storage`.
+        uri: URI of the object.
+        config: see `open_storage`.
+        listed_in: see `open_storage`.
 
     Raises:
-        UsageError: as `open_storage`, or the URI names a folder or a bucket.
+        UsageError: see `open_storage`; also if the URI names a folder or a bucket.
     """
     text = os.fspath(uri)
     if _WEB.fullmatch(text):
@@ -67,7 +67,7 @@ def open_object(
             raise UsageError(f"{redacted(text)} names no object; give the full path of a file")
         if _FILE.fullmatch(folder + slash):
             name = unquote(name, errors="surrogateescape")
-        elif (match := _S3.fullmatch(text)) and "//" in match[2]:  # no prefix ends in a slash
+        elif (match := _S3.fullmatch(text)) and "//" in match[2]:  # prefixes cannot end in a slash
             folder, slash, name = f"s3://{match[1]}", "", match[2]
         storage, name = _storage(folder + slash or ".", config, listed_in), check_path(name)
     _check_reach(storage.uri(name), listed_in, config)
@@ -114,6 +114,6 @@ def _check_reach(uri: str, listed_in: str, config: StorageConfig) -> None:
 
 
 def _split_query(text: str) -> tuple[str, str]:
-    """Address and query; a fragment is never sent."""
+    """Return address and query without the fragment, which is never sent."""
     address, _, query = text.partition("#")[0].partition("?")
     return address, query

@@ -1,7 +1,7 @@
-"""Permissions: what a name may lead to, given the place where it was found.
+"""Permissions: targets that a name may lead to, given the place that contains the name.
 
-A name is judged after it has become an object of a storage, by the URI of that object (`Storage.uri`), so that how the
-name was spelled decides nothing. An empty ``listed_in`` stands for the person who typed the name.
+Permissions apply to the URI of the opened object (`Storage.uri`), so spelling makes no difference. An empty
+``listed_in`` stands for a name given by the user.
 """
 
 import re
@@ -18,12 +18,12 @@ _SCHEME = re.compile(r"(https?|s3|file)://", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ParsedUri:
-    """A URI as permissions see it.
+    """Parsed URI for permission checks.
 
     Attributes:
         scheme: "file" for this machine, "s3", "http" or "https".
-        host: lower-case host, or bucket; "" for this machine, and in a prefix that means every host.
-        port: of a web server, 0 elsewhere.
+        host: lower-case host, or bucket; "" for this machine, and for every host in a prefix.
+        port: port of a web server; 0 for other schemes.
         path: parts between slashes, decoded for the web.
     """
 
@@ -34,19 +34,19 @@ class ParsedUri:
 
     @property
     def kind(self) -> Literal["file", "s3", "web"]:
-        """Kind of storage."""
+        """Kind of storage that serves the URI."""
         if self.scheme in _WEB:
             return "web"
         return "s3" if self.scheme == "s3" else "file"
 
     @property
     def server(self) -> tuple[str, int]:
-        """Host and port."""
+        """Host and port of the server."""
         return self.host, self.port
 
 
 def spot(uri: str) -> ParsedUri:
-    """Take the URI of an object apart; what has no scheme is a path of this machine.
+    """Parse the URI of an object; text without a scheme is a local path.
 
     Raises:
         ValueError: the port or the host is malformed.
@@ -65,17 +65,17 @@ def spot(uri: str) -> ParsedUri:
 
 
 def refusal(target: str, listed_in: str, allowed: tuple[str, ...]) -> str | None:
-    """Return why a list may not name an object, or None where it may.
+    """Return the reason why a list may not name an object, or None if it may.
 
     Args:
         target: URI of the object, as its storage spells it.
-        listed_in: URI of the list, manifest or blend that names it; "" for a person.
+        listed_in: URI of the list, manifest or blend that names it; "" if the user did.
         allowed: ``storage.allowed_prefixes``.
     """
     if not listed_in:
         return None
     named, source = spot(target), spot(listed_in)
-    if source.kind == "file":  # a list on this machine speaks for the person who keeps it
+    if source.kind == "file":  # local lists count as the user's own words
         return None
     if source.kind == named.kind and source.host == named.host:
         return None
@@ -96,15 +96,15 @@ def refusal(target: str, listed_in: str, allowed: tuple[str, ...]) -> str | None
 def only_public(
     target: str, address: str, listed_in: str, allowed: tuple[str, ...], allow_private: bool
 ) -> bool:
-    """Return whether a web address may be fetched from public addresses of the network alone.
+    """Return whether a web address may only be fetched from public network addresses.
 
-    Others are for servers that the person wrote down: the one whose address was typed, the one of a list whose host
-    is written as an IP address, and hosts written as IP addresses in ``storage.allowed_prefixes``.
+    Exceptions are servers that the user wrote down: the server of a typed address, the server of a list whose host is
+    an IP address, and hosts given as IP addresses in ``storage.allowed_prefixes``.
 
     Args:
-        target: what is fetched, such as what a redirect leads to.
-        address: what was asked for before any redirect.
-        listed_in: as of `refusal`.
+        target: address to fetch, such as a redirect's target.
+        address: requested address before any redirect.
+        listed_in: see `refusal`.
         allowed: ``storage.allowed_prefixes``.
         allow_private: ``storage.allow_private``.
     """
@@ -113,7 +113,7 @@ def only_public(
     asked = spot(target)
     if not listed_in:
         return asked.server != spot(address).server
-    # Names of somebody else may mean another address at every look-up; a written address stays what it is.
+    # Host names may resolve differently at every lookup; IP addresses are constant.
     written = [spot(prefix) for prefix in allowed]
     source = spot(listed_in)
     if source.kind == "web" and written_address(source.host) and source.server == asked.server:
@@ -122,16 +122,16 @@ def only_public(
 
 
 def inner_address(host: str) -> str | None:
-    """Return the address that is not public and that a host's name itself spells, or None."""
+    """Return the private address that a host name itself spells, or None."""
     address = written_address(host)
     return None if address is None or is_public(address) else address
 
 
 def check_prefix_uri(prefix: str) -> str:
-    """Return one entry of ``storage.allowed_prefixes``.
+    """Return a valid entry of ``storage.allowed_prefixes``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the entry is malformed.
     """
     try:
         found = spot(prefix)
@@ -140,7 +140,7 @@ def check_prefix_uri(prefix: str) -> str:
     scheme = _SCHEME.match(prefix)
     if found is not None and found.kind == "file":
         usable = prefix.startswith(("/", "file:///"))
-    else:  # without a host a prefix means every host, and no folder
+    else:  # a prefix without a host means every host, and has no folder
         usable = scheme is not None and found is not None and bool(found.host or not found.path)
     if (
         found is None
@@ -156,7 +156,7 @@ def check_prefix_uri(prefix: str) -> str:
 
 
 def _below(named: ParsedUri, prefix: ParsedUri) -> bool:
-    """Return whether a name lies at or below a prefix, part by part; a name that climbs lies nowhere."""
+    """Return whether a name lies at or below a prefix, part by part; names with ".." never do."""
     if named.scheme != prefix.scheme or (prefix.host and named.server != prefix.server):
         return False
     climbs = any(part in (".", "..") or "\\" in part or "\0" in part for part in named.path)

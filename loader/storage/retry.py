@@ -1,4 +1,4 @@
-"""When to try a request again, and after what pause."""
+"""Retries with exponential backoff, and the classification of transient errors."""
 
 import logging
 import random
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class StatusError(Exception):
-    """A web server's refusal.
+    """Error status of a web server.
 
     Args:
-        status: of HTTP.
-        retry_after_s: pause the server asks for, seconds; 0 when it does not.
+        status: HTTP status.
+        retry_after_s: pause requested by the server in seconds; 0 if none.
     """
 
     def __init__(self, status: int, retry_after_s: float = 0.0) -> None:
@@ -32,7 +32,7 @@ class StatusError(Exception):
 
 
 FAULTS = (BotoCoreError, ClientError, HTTPError, StatusError, ConnectionError, TimeoutError)
-"""Everything that may come out of a request for a reason outside this program."""
+"""Errors of requests with causes outside this program."""
 
 _BROKEN = (
     HTTPClientError,
@@ -44,13 +44,13 @@ _BROKEN = (
 )
 _TRANSIENT_CODES = {
     "BandwidthLimitExceeded",
-    "ConditionalRequestConflict",  # 409: another writer is at it; the next try sees its outcome
+    "ConditionalRequestConflict",  # 409: concurrent writer; the next attempt sees the outcome
     "InternalError",
     "OperationAborted",
     "RequestLimitExceeded",
     "RequestThrottled",
     "RequestThrottledException",
-    "RequestTimeout",  # 400: the server saw no bytes for a while
+    "RequestTimeout",  # 400: the server received no bytes for a while
     "RequestTimeoutException",
     "ServiceUnavailable",
     "SlowDown",
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later: 5xx, throttling, a broken or silent connection."""
+    """Return whether the same request may succeed later: 5xx, throttling, broken or silent connections."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
@@ -74,7 +74,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _lasts(error: BaseException) -> bool:
-    """Whether a broken connection will stay so: a wrong certificate, a host that does not exist."""
+    """Return whether a connection error is permanent: an invalid certificate, or an unknown host."""
     if isinstance(error, SSLError):
         return isinstance(error.args[0], ssl.SSLCertVerificationError)
     if isinstance(error, NameResolutionError):
@@ -84,7 +84,7 @@ def _lasts(error: BaseException) -> bool:
 
 
 def delays(config: StorageConfig, rng: random.Random) -> Iterator[float]:
-    """Pauses between tries, in seconds: one fewer than tries.
+    """Yield pauses between attempts in seconds, one fewer than attempts.
 
     Exponential backoff with full jitter, ``uniform(0, min(cap, base * 2**n))`` (Brooker, "Exponential
     Backoff And Jitter", AWS Architecture Blog, 2015).
@@ -94,7 +94,7 @@ def delays(config: StorageConfig, rng: random.Random) -> Iterator[float]:
 
 
 def patience(config: StorageConfig) -> str:
-    """Return how long `retry` goes on, for messages."""
+    """Describe the limits of `retry`, for messages."""
     return (
         f"{config.max_attempts} tries in a row without progress, or {config.request_timeout_s:g} s"
         " (storage.request_timeout_s)"
@@ -104,15 +104,15 @@ def patience(config: StorageConfig) -> str:
 def retry(
     operation: Callable[[], T], config: StorageConfig, what: str, progress: Callable[[], int] = lambda: 0
 ) -> T:
-    """Calls ``operation`` until it returns, an error is not transient, or delays or ``request_timeout_s`` run out.
+    """Call ``operation`` until it returns, fails permanently, or exhausts its attempts or ``request_timeout_s``.
 
     Args:
-        operation: may be called again after it failed.
-        config: number of tries and pauses.
-        what: the URI it works on, for the log.
-        progress: what has been achieved so far; the count of tries starts again whenever it grows.
+        operation: function to call, repeatable after a failure.
+        config: number of attempts, and pauses.
+        what: URI for the log.
+        progress: function that returns a measure of progress; the attempts start anew whenever it grows.
     """
-    rng = random.Random()  # noqa: S311 - jitter; seeded anew so that forked workers do not pause in step
+    rng = random.Random()  # noqa: S311 - jitter; seeded per call so that forked workers do not pause in step
     pauses, reached = delays(config, rng), progress()
     until = time.monotonic() + config.request_timeout_s
     while True:
@@ -128,6 +128,6 @@ def retry(
                 raise
             if isinstance(error, StatusError):
                 pause = max(pause, min(error.retry_after_s, config.backoff_cap_s))
-            # The name of the error only: its text may hold the endpoint as somebody's environment spells it.
+            # Only the error's type: its text may contain the endpoint as the environment spells it.
             _log.info("%s: %s, trying again in %.1f s", what, type(error).__name__, pause)
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""An S3 prefix as a storage."""
+"""Storage below an S3 prefix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Answer = TypeVar("Answer", bound=Mapping[str, Any])
 _log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-_CHUNK = 256 << 10  # of a body; at most so much is fetched twice after a break
+_CHUNK = 256 << 10  # bytes per read of a body, and so the maximum fetched twice after a broken connection
 _MAX_PARTS = 10_000
 _DELETED_AT_ONCE = 1000
 _WRITE_ID = "reelweave-write"
@@ -54,7 +54,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 class S3Storage:
     """Objects of ``bucket`` below ``prefix`` ("" for the whole bucket); see `Storage` for the methods.
 
-    `create` needs a server that honours If-None-Match of a PUT (AWS does since 2024).
+    `create` needs a server that supports If-None-Match on PUT (AWS since 2024).
     """
 
     bucket: str
@@ -74,7 +74,7 @@ class S3Storage:
         for page in self._pages(prefix):
             for found in page.get("Contents", ()):
                 path = found["Key"][above:]
-                # Keys that end so are made by consoles to show an empty folder.
+                # Consoles create keys ending in a slash to show empty folders.
                 if not path.endswith("/") and path != LEASE:
                     yield ObjectInfo(path, found["Size"], found["ETag"].strip('"'))
 
@@ -92,7 +92,7 @@ class S3Storage:
             )
         if length != 0:
             return self._get(path, start, length)
-        self._head(path)  # no range is empty, yet a missing object must be told
+        self._head(path)  # raises for a missing object, since an empty range sends no request
         return b""
 
     def open(self, path: str) -> BinaryIO:
@@ -102,7 +102,7 @@ class S3Storage:
         def fetch(start: int, length: int) -> bytes:
             try:
                 return self._get(path, start, length, found["ETag"])
-            except FileNotFoundError:  # whoever reads a file takes an OSError for its end
+            except FileNotFoundError:  # callers of read() take an OSError for the end of the file
                 raise ObjectError(f"{self.uri(path)} disappeared while it was read") from None
 
         return io.BufferedReader(
@@ -140,7 +140,7 @@ class S3Storage:
                 return False
             return True
 
-        # The object that stands in the way may be ours: written by a try whose answer got lost.
+        # The existing object may be ours, written by an attempt whose response was lost.
         return self._call(path, put) or self._wrote(path, write_id)
 
     def replace(self, path: str, data: bytes, version: str) -> bool:
@@ -168,7 +168,7 @@ class S3Storage:
         self._call(path, lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
 
     def delete_tree(self, prefix: str) -> None:
-        for page in self._pages(prefix):  # at most 1000 keys, as many as one request may delete
+        for page in self._pages(prefix):  # at most 1000 keys, the limit of one deletion request
             if keys := [found["Key"] for found in page.get("Contents", ())]:
                 self._call(prefix, functools.partial(self._delete_keys, keys=keys))
 
@@ -195,7 +195,7 @@ class S3Storage:
                 for version in page.get("Versions", ()):
                     if not version["IsLatest"]:
                         yield {"Key": version["Key"], "VersionId": version["VersionId"]}
-                # A marker stands for an object whose versions all go, so that it goes too.
+                # Delete markers go with the versions, else deleted objects would remain.
                 for marker in page.get("DeleteMarkers", ()):
                     yield {"Key": marker["Key"], "VersionId": marker["VersionId"]}
 
@@ -231,11 +231,11 @@ class S3Storage:
             return retry(lambda: operation(client_of(self.config, os.getpid())), self.config, uri, progress)
         except FAULTS as error:
             raise explained(error, uri, self.bucket, self.config, reading=reading) from None
-        except RecursionError:  # botocore follows a bucket from region to region within itself
+        except RecursionError:  # botocore recurses when a bucket redirects from region to region
             raise RunError(
                 f"{uri}: the endpoint redirects without end; check its address and the region"
             ) from None
-        except (ResponseParserError, ValueError) as error:  # no XML, or a date that is none
+        except (ResponseParserError, ValueError) as error:  # malformed XML or date
             raise RunError(
                 f"{uri}: the endpoint answers what is no answer of S3: {first_line(error)}"
             ) from error
@@ -246,7 +246,9 @@ class S3Storage:
             found = self._call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key), reading=True)
             return _whole(found, ("ContentLength", "ETag"), self.uri(path))
         except FileNotFoundError:
-            if not self._bucket_seen:  # the answer to a HEAD does not tell which of the two is missing
+            if (
+                not self._bucket_seen
+            ):  # a HEAD response does not distinguish a missing bucket from a missing object
                 self._call(
                     path,
                     lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=key, MaxKeys=1),
@@ -263,7 +265,7 @@ class S3Storage:
         while True:
             try:
                 page = self._call(prefix, lambda s3: s3.list_objects_v2(**request))
-            except FileNotFoundError:  # there is always a listing, if an empty one
+            except FileNotFoundError:  # every bucket has a listing, even if empty
                 raise RunError(
                     f"{self.uri(prefix)}: the endpoint knows no listing (404); check its address and the bucket"
                 ) from None
@@ -278,7 +280,7 @@ class S3Storage:
             request["ContinuationToken"] = token
 
     def _get(self, path: str, start: int, length: int | None, etag: str = "") -> bytes:
-        """Bytes of one version of the object, continued where the body breaks."""
+        """Return bytes of one version of the object, resumed after broken connections."""
         key, data = self._key(path), io.BytesIO()
 
         def get(s3: S3Client) -> None:
@@ -292,7 +294,7 @@ class S3Storage:
             try:
                 answer = s3.get_object(**request)
             except ClientError as error:
-                if code_of(error) in ("InvalidRange", "416"):  # starts at the end or behind it
+                if code_of(error) in ("InvalidRange", "416"):  # the range starts at or behind the end
                     return
                 if code_of(error) in ("PreconditionFailed", "412"):
                     raise ObjectError(
@@ -306,7 +308,7 @@ class S3Storage:
                     raise RunError(
                         f"{self.uri(path)}: the server ignores byte ranges; check the endpoint and its proxies"
                     )
-                # A server may give less of a range than it was asked for (RFC 9110, 15.3.7).
+                # Servers may return less of a range than requested (RFC 9110, 15.3.7).
                 size = end if found[2] == "*" else int(found[2])
                 end = size if length is None else min(size, start + length)
             etag = answer["ETag"]
@@ -344,7 +346,7 @@ class S3Storage:
                     Bucket=self.bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
                 )
             except ClientError as error:
-                # Gone because a try whose answer got lost has completed it?
+                # An attempt whose response was lost may have completed the upload.
                 if code_of(error) != "NoSuchUpload" or not self._wrote(path, write_id):
                     raise
 
@@ -363,14 +365,16 @@ class S3Storage:
             try:
                 s3.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
             except ClientError as error:
-                if code_of(error) != "NoSuchUpload":  # completed or aborted by a try whose answer got lost
+                if (
+                    code_of(error) != "NoSuchUpload"
+                ):  # completed or aborted by an attempt whose response was lost
                     raise
 
         self._call(key[len(self._below("")) :], abort)
 
     def _wrote(self, path: str, write_id: str) -> bool:
         try:
-            return write_id in self._head(path)["Metadata"].values()  # servers differ in the case of the keys
+            return write_id in self._head(path)["Metadata"].values()  # servers change the case of the keys
         except FileNotFoundError:
             return False
 
@@ -384,7 +388,7 @@ class S3Storage:
 
 
 def _whole(answer: Answer, names: Sequence[str], uri: str) -> Answer:
-    """``answer``, when it holds what every server of S3 sends."""
+    """Return ``answer`` if it contains the fields that every S3 server sends."""
     for name in names:
         if name not in answer:
             raise RunError(f"{uri}: the endpoint's answer has no {name}; check the endpoint and its proxies")
@@ -392,7 +396,7 @@ def _whole(answer: Answer, names: Sequence[str], uri: str) -> Answer:
 
 
 def _regrouped(chunks: Iterable[bytes | memoryview], part: int) -> Iterator[bytes]:
-    """The same bytes in parts of equal size, the last one excepted."""
+    """Yield the same bytes in parts of equal size, except for the last one."""
     held = bytearray()
     for chunk in chunks:
         begin = 0

@@ -1,4 +1,4 @@
-"""How long a request may wait for its server: no silence, no dripping, no answer without end."""
+"""Timeouts of requests, against silent servers, dripping servers and endless responses."""
 
 import io
 import socket
@@ -11,19 +11,19 @@ from urllib3.connection import HTTPConnection
 
 from loader.storage.config import StorageConfig
 
-_PIECE = 256 << 10  # of what is sent; each has its own wait
+_PIECE = 256 << 10  # bytes per send, each with its own wait
 _HEADER_BYTES = 1 << 20
 _UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of one request.
+    """Time and rate limits of one request.
 
     Attributes:
-        window_s: seconds of waiting in which the server has to move on.
-        window_bytes: least number of bytes that pass in them.
-        whole_s: seconds of waiting for all of the request and its answer.
+        window_s: seconds of waiting per window.
+        window_bytes: minimum number of bytes per window.
+        whole_s: maximum seconds of waiting for the request and its response.
     """
 
     window_s: float
@@ -32,15 +32,15 @@ class RequestLimits:
 
     @staticmethod
     def of(config: StorageConfig) -> "RequestLimits":
-        """Return the limits that a configuration means."""
+        """Return the limits of a storage configuration."""
         least = int(config.read_timeout_s * config.min_rate_kib_s * 1024)
         return RequestLimits(config.read_timeout_s, max(1, least), config.request_timeout_s)
 
 
 class RequestClock:
-    """Seconds that a request has waited for its server, and bytes that passed meanwhile.
+    """Waiting time and transferred bytes of a request.
 
-    Only time spent waiting counts, so neither a slow reader nor a stopped process is held against the server.
+    Only time spent waiting for the server counts, so slow readers and stopped processes do not cause timeouts.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
@@ -49,15 +49,15 @@ class RequestClock:
         self.phase()
 
     def phase(self, most_bytes: int = _UNBOUNDED) -> None:
-        """Begin sending, headers or body: a new window, and a new count of bytes."""
+        """Begin a phase (sending, headers or body) with a new window and byte count."""
         self._left = most_bytes
         self._begin_window()
 
     def left_s(self) -> float:
-        """Return how long the next wait may be.
+        """Return the maximum seconds of the next wait.
 
         Raises:
-            TimeoutError: no longer at all.
+            TimeoutError: the time is used up.
         """
         left = min(self._limits.window_s - self._window_s, self._limits.whole_s - self._whole_s)
         if left <= 0:
@@ -65,10 +65,10 @@ class RequestClock:
         return left
 
     def passed(self, waited_s: float, count: int) -> None:
-        """Note a wait and the bytes it brought.
+        """Record a wait and the bytes it transferred.
 
         Raises:
-            ConnectionError: they are more than the phase may have.
+            ConnectionError: the phase has too many bytes.
         """
         self._whole_s += waited_s
         self._window_s += waited_s
@@ -84,19 +84,19 @@ class RequestClock:
 
 
 class TimedConnection(HTTPConnection):
-    """Keeps a clock for each request, from its first byte sent to the last byte of its answer."""
+    """Connection with a clock per request, from its first sent to its last received byte."""
 
     limits: RequestLimits
     most_bytes = _UNBOUNDED
     clock: RequestClock
 
     def connect(self) -> None:
-        """Connect, and watch what passes."""
+        """Connect, and time all transfers."""
         super().connect()
         self.sock = cast(socket.socket, _Watched(self.sock, self))
 
     def putrequest(self, *args: Any, **kwargs: Any) -> None:
-        """Begin a request."""
+        """Begin a request with a new clock."""
         self.clock = RequestClock(self.limits)
         super().putrequest(*args, **kwargs)
 
@@ -109,7 +109,7 @@ class TimedConnection(HTTPConnection):
 
 
 class _Watched:
-    """A socket whose waits are those the clock allows."""
+    """Socket with waits limited by the request's clock."""
 
     def __init__(self, sock: socket.socket, connection: TimedConnection) -> None:
         self._sock = sock
@@ -138,7 +138,7 @@ class _WatchedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._ended:
-            # Readers of a line take an empty one for the next, without end.
+            # Line readers would read empty lines forever.
             raise ConnectionResetError("the server closed the connection")
         count = _timed(self._sock, self._clock, self._file.readinto, buffer)
         self._ended = count == 0

@@ -1,4 +1,4 @@
-"""What a stream draws and how it is bucketed, stage by stage of a curriculum."""
+"""Plans of a stream under a curriculum: draws and buckets of each stage."""
 
 import hashlib
 import json
@@ -28,14 +28,14 @@ from loader.stream.shared_plan import shared_plan
 
 
 class CurriculumPlans:
-    """The plans of a stream: pure functions of a position. What was computed for them is not pickled.
+    """Plans of a stream as pure functions of a position; cached results are not pickled.
 
     Args:
-        source: of the samples.
-        config: of the stream.
+        source: samples of the stream.
+        config: configuration of the stream.
 
     Raises:
-        UsageError: a stage has weights that the source has not, or its shapes make no bucket configuration.
+        UsageError: a stage names weights that the source lacks, or its shapes make no bucket configuration.
     """
 
     def __init__(self, source: SampleSource, config: StreamConfig) -> None:
@@ -64,23 +64,23 @@ class CurriculumPlans:
 
     @property
     def count(self) -> int:
-        """Of the stages."""
+        """Number of curriculum stages."""
         return len(self._curriculum.root)
 
     @property
     def buckets(self) -> tuple[BucketConfig, ...]:
-        """The bucket configuration of each stage."""
+        """Bucket configuration of each stage."""
         return tuple(self._buckets)
 
     def assignment(self, setting: Setting) -> Assignment:
-        """Each sample's bucket."""
+        """Return the assignment of samples to buckets under a setting."""
         assignment = self._assigned(setting.stage, setting.revision)
         if setting.cost is None:
             return assignment
         return with_cost(assignment, setting.cost)
 
     def plan(self, position: Position) -> EpochPlan:
-        """The part of the epoch that goes on."""
+        """Return the plan of the epoch segment that continues."""
         begun = _begun(position)
         if self._made is None or self._made[0] != begun:
             self._made = begun, self._planned(begun)
@@ -89,7 +89,7 @@ class CurriculumPlans:
         return self._made[1]
 
     def made(self, position: Position) -> EpochPlan | None:
-        """The same plan where it is at hand: the last that was made, or one whose microbatches are not all read."""
+        """Return the same plan if cached: the last one, or one that is still being read; else None."""
         begun = _begun(position)
         return next((plan() for known, plan in self._all if known == begun), None)
 
@@ -103,14 +103,14 @@ class CurriculumPlans:
             and len(position.parts) == 1
             and part.setting.revision is None
         ):
-            # Nothing is kept of such a plan but what all epochs have in common.
+            # Only the groups, common to all epochs, are stored; a lazy permutation computes the rest.
             plan = self._made_here(position, self._groups(part.setting))
             return plan if self._node is None else replace(plan, shared=(self._node, name))
         if self._node is None:
             return self._made_here(position)
         plan = shared_plan(self._node, name, assignment, part.layout, lambda: self._made_here(position))
         self._names.append(name)
-        for old in self._names[:-2]:  # others may still read the one before
+        for old in self._names[:-2]:  # other processes may still read the previous plan
             self._node.drop_arrays(old)
         self._names = self._names[-2:]
         return plan
@@ -146,7 +146,7 @@ class CurriculumPlans:
         )
 
     def _groups(self, setting: Setting) -> Grouped:
-        """All samples by bucket, for the epochs of a dataset that draw each of them once."""
+        """Return all samples grouped by bucket, for epochs of a dataset that draw each sample once."""
         key = setting.stage, min(setting.shuffle.run, 2)
         if key not in self._grouped:
 
@@ -161,15 +161,15 @@ class CurriculumPlans:
         return self._grouped[key]
 
     def _near(self) -> Numbers:
-        """The place of each row in the order of the shards."""
+        """Return the place of each row in the order of the shards."""
         name = f"{_named([self._source.fingerprint])}.near"
         return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
 
     def _revision(self, name: str | None) -> int:
-        """Number of the revision that steps were planned on; 0 for a blend, of which only the present one is known.
+        """Return the number of the revision that steps were planned on; 0 for a blend, which has only the current one.
 
         Raises:
-            UsageError: the source does not remember it.
+            UsageError: the source has no record of the revision.
         """
         if not isinstance(self._source, Dataset):
             if name is None:
@@ -192,10 +192,10 @@ class CurriculumPlans:
         return make() if self._node is None else self._node.arrays(name, make)
 
     def entered(self, position: Position) -> Position:
-        """The same position in the stage of its step.
+        """Return the same position in the curriculum stage of its step.
 
-        Other frames or sizes hold for the rest of the epoch. Other weights begin an epoch of their own, and what the
-        epoch before has not trained waits for its next pass.
+        Other frames or sizes apply to the rest of the epoch. Other weights begin a new epoch; samples left over from
+        the previous epoch wait for their next pass.
         """
         place, setting = self._curriculum.place_at(position.step), position.part.setting
         if place != setting.stage:
@@ -211,7 +211,7 @@ class CurriculumPlans:
         return position
 
     def ends_at(self, position: Position) -> int | None:
-        """The first step of the next stage; None where there is none."""
+        """Return the first step of the next stage; None in the last stage."""
         return self._curriculum.root[position.part.setting.stage].until_step
 
     def _draws(self, position: Position) -> Draws:
@@ -260,5 +260,5 @@ def _plain(value: Any) -> Any:
 
 
 def _begun(position: Position) -> Position:
-    """Where the part of the epoch that goes on began; the step plays no part in its plan."""
+    """Return the beginning of the segment that continues; its plan does not depend on the step."""
     return replace(position, step=0, parts=(*position.parts[:-1], position.part._replace(steps=0)))

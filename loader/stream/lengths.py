@@ -1,4 +1,4 @@
-"""How many microbatches and steps are to come, where that is known beforehand."""
+"""Numbers of microbatches and steps to come, where known in advance."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from loader.stream.curriculum_plans import CurriculumPlans
 
 
 class EpochProgress(NamedTuple):
-    """How far an epoch is.
+    """Progress of an epoch in samples and steps.
 
     Attributes:
-        samples_done: trained on.
-        samples_left: that fit a bucket and are still to come.
-        steps_left: that they make.
+        samples_done: number of samples trained on.
+        samples_left: number of samples with a bucket that remain.
+        steps_left: number of steps that remain.
     """
 
     samples_done: int
@@ -25,12 +25,12 @@ class EpochProgress(NamedTuple):
 
 
 def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
-    """Count what is done of an epoch at a position, and what is left."""
+    """Count the finished and remaining samples of an epoch at a position."""
     plan, steps = stages.plan(position), position.part.steps
     drawn = int((plan.assignment.bucket_of[plan.draws.rows] >= 0).sum())
     over_D = np.zeros(len(plan.draws.rows), np.bool_)
     for draws in plan.drawn_before(steps):
-        over_D[draws] = True  # twice, where fillers repeat what their step holds
+        over_D[draws] = True  # fillers repeat draws of their step
     left = len(plan.order) - int(over_D.sum())
     return EpochProgress(drawn - left, left, len(plan) - steps)
 
@@ -39,7 +39,7 @@ def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: P
     """Count the microbatches of each rank from a position to the end of a stream.
 
     Raises:
-        NoLengthError: there is no end, or only steps can be counted beforehand.
+        NoLengthError: the stream has no end, or only its steps can be counted in advance.
     """
     if config.epochs is None:
         raise NoLengthError(
@@ -60,10 +60,10 @@ def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: P
 
 
 def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
-    """Count the steps of the epoch that goes on behind a position, those that are done included; 0 behind the last.
+    """Count all steps of the epoch that continues at a position, finished ones included; 0 after the last epoch.
 
     Raises:
-        NoLengthError: another stage of the curriculum begins within the epoch.
+        NoLengthError: another curriculum stage begins within the epoch.
     """
     position = stages.entered(position)
     if position.part.steps == len(stages.plan(position)):

@@ -1,7 +1,7 @@
-"""States of readings to the microbatch, as loaders of torchdata keep them.
+"""States of stream iterators, and the states that torchdata's loaders save around them.
 
-`torchdata.stateful_dataloader.StatefulDataLoader` saves one state for each of its worker processes, and by itself goes
-on with as many only. Taken together they say where the loader stood, so that a stream goes on with any number.
+`torchdata.stateful_dataloader.StatefulDataLoader` saves one state per worker process and can resume only with the same
+number of workers. Together these states give the loader's position, from which a stream resumes with any number.
 """
 
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ from loader.errors import UsageError
 
 
 class IteratorState(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Where the reading of one process stands.
+    """State of one process's iterator over a stream.
 
     Attributes:
         stream: state of the stream at the beginning of a step.
         rank: data-parallel rank.
-        worker: number of the process.
-        workers: processes that read in turns; 1 where there are no others.
-        next: microbatch that the process reads next, counted from the beginning of that step.
+        worker: number of the worker process.
+        workers: number of worker processes that read in turns; 1 without workers.
+        next: next microbatch of this process, counted from the beginning of that step.
     """
 
     stream: dict[str, Any]
@@ -30,13 +30,13 @@ class IteratorState(BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 class LoaderPosition(NamedTuple):
-    """Where a loader stood.
+    """Position of a saved loader.
 
     Attributes:
         stream: state of the stream at the beginning of a step.
         rank: data-parallel rank.
-        used: microbatches that were used of that step.
-        more: microbatches that were used after those, in this step and later ones.
+        used: number of microbatches used of that step.
+        more: number of microbatches used after those, in this step and later ones.
     """
 
     stream: dict[str, Any]
@@ -46,10 +46,10 @@ class LoaderPosition(NamedTuple):
 
 
 def read_iterator_state(state: dict[str, Any]) -> IteratorState:
-    """Check what one process saved.
+    """Validate the state of one process.
 
     Raises:
-        UsageError: it is no such state.
+        UsageError: the value is no such state.
     """
     try:
         return IteratorState.model_validate(state)
@@ -75,7 +75,7 @@ class _Snapshot(_Lenient):
 
 
 class _Loader(_Lenient):
-    """A loader's state with worker processes, or without any."""
+    """State of a loader with or without worker processes."""
 
     snapshot: _Snapshot | None = Field(default=None, alias="_snapshot")
     more: NonNegativeInt = Field(default=0, alias="_steps_since_snapshot")
@@ -83,15 +83,15 @@ class _Loader(_Lenient):
 
 
 def is_loader_state(state: dict[str, Any]) -> bool:
-    """Tell whether a state is that of a StatefulDataLoader."""
+    """Return whether a state is that of a StatefulDataLoader."""
     return "_snapshot" in state or "fetcher_state" in state
 
 
 def read_loader_state(state: dict[str, Any]) -> LoaderPosition:
-    """Find where a StatefulDataLoader stood.
+    """Return the position of a StatefulDataLoader.
 
     Raises:
-        UsageError: what was saved is not the state of one around a stream.
+        UsageError: the value is no state of a StatefulDataLoader around a stream.
     """
     try:
         loader = _Loader.model_validate(state)

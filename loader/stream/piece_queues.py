@@ -1,4 +1,4 @@
-"""Who runs which piece of a shared tail: one counter for each rank's pieces, in a store that all ranks reach."""
+"""Distributed queues of stealable pieces: one atomic counter per home rank in the rendezvous store."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,20 @@ from loader.errors import UsageError
 
 
 class PieceQueues:
-    """Counters of one pass over a stream. The n-th number of a home is taken by exactly one rank.
+    """Queues of one pass over a stream; each number of a home is taken by exactly one rank.
 
-    A home's pieces are numbered through all steps of the pass, and its counter only rises, by compare-and-set. So a
-    piece is taken once even by ranks that are several steps apart, and no key is left behind by a step.
+    Pieces of a home are numbered through all steps of the pass, and its counter only rises, by compare-and-set. So each
+    piece is taken once even if ranks are several steps apart, and steps leave no keys behind.
 
     Args:
-        store: of the rendezvous, such as a TCPStore; the same for all ranks.
-        name: of the pass, the same on every rank and new for each pass.
+        store: rendezvous store of all ranks, such as a TCPStore.
+        name: name of the pass, equal on all ranks and new for each pass.
         rank: this rank.
-        homes: ranks whose pieces it may take.
-        begun_at: what all ranks must begin the pass with, in words.
+        homes: ranks whose pieces this rank may take.
+        begun_at: description of the beginning of the pass, equal on all ranks.
 
     Raises:
+        UsageError: this rank has begun a pass of this name before, or another rank begins at another state.
         UsageError: the store has seen this pass of this rank before, or another rank began it otherwise.
     """
 
@@ -42,10 +43,10 @@ class PieceQueues:
             self._set(home, "", "0:")
 
     def take(self, home: int, begin: int, end: int) -> int | None:
-        """Take the next of the home's numbers; None if none of them is left, or some before them are.
+        """Take the home's next number; None if none is left, or earlier ones are not taken yet.
 
         Args:
-            home: rank.
+            home: rank of the queue.
             begin: first number that may be taken.
             end: number behind the last.
         """
@@ -56,13 +57,13 @@ class PieceQueues:
         return None
 
     def left(self, home: int, begin: int, end: int) -> int:
-        """Return how many of the home's numbers from ``begin`` to ``end`` can be taken now, by what the store says."""
+        """Return how many of the home's numbers ``begin`` to ``end`` can be taken now, as read from the store."""
         self._last[home] = self._store.get(self._key(home)).decode()
         number = _number(self._last[home])
         return end - number if begin <= number < end else 0
 
     def _set(self, home: int, expected: str, desired: str) -> str:
-        """Set the counter if it is as expected; what it is then. Only this rank writes values that end on it."""
+        """Set the counter if it has the expected value, and return its value; only this rank writes its own suffix."""
         found = self._store.compare_set(self._key(home), expected, desired).decode()
         self._last[home] = found
         return found

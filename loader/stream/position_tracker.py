@@ -1,4 +1,4 @@
-"""Where a stream stands: in the process that made it, and in its copies in worker processes of DataLoaders."""
+"""Position of a stream, shared with its copies in DataLoader worker processes."""
 
 import json
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ from loader.stream.worker_starts import WorkerStarts
 
 
 class PassStart(NamedTuple):
-    """Where a pass over a stream begins.
+    """Beginning of a pass over a stream.
 
     Attributes:
-        position: of the step.
-        first: microbatch that is read first, counted from the step's beginning.
-        move: count of the moves that led there.
+        position: position of the step.
+        first: first microbatch to read, counted from the beginning of the step.
+        move: number of the move that led to the position.
     """
 
     position: Position
@@ -25,32 +25,32 @@ class PassStart(NamedTuple):
 
 
 class PositionTracker:
-    """The position of a stream and the count of its moves.
+    """Position of a stream and the number of its moves.
 
     Args:
-        position: at first.
+        position: initial position.
 
     Attributes:
-        position: between two steps.
+        position: position between two steps.
         taken: microbatches of the next step that are not read again.
-        moves: how often the stream was moved.
+        moves: number of moves of the stream.
     """
 
     def __init__(self, position: Position) -> None:
         self.position, self.taken, self.moves = position, 0, 1
         self._starts = WorkerStarts()
-        self._is_old_copy = False  # in a worker process that has begun a pass before
+        self._is_old_copy = False  # True in a worker process that has begun a pass
 
     def move(self, position: Position, taken: int = 0) -> None:
-        """Set the position, also for worker processes that begin another pass.
+        """Set the position, for worker processes that begin another pass, too.
 
         Args:
-            position: between two steps.
-            taken: microbatches of the next step that are not to be read again.
+            position: position between two steps.
+            taken: microbatches of the next step that are not read again.
         """
         self.position, self.taken = position, taken
         if get_worker_info() is not None:
-            return  # a copy: where the stream stands is not for it to say
+            return  # copies in workers never move the stream
         self.moves += 1
         if not self._starts.is_own:
             self._starts = WorkerStarts()
@@ -61,7 +61,7 @@ class PositionTracker:
         """Check that no worker process has begun to read behind the last move.
 
         Raises:
-            UsageError: one has.
+            UsageError: a worker process has.
         """
         if get_worker_info() is None and self._starts.is_own and self._starts.last >= self.moves:
             raise UsageError(_READ)
@@ -70,7 +70,7 @@ class PositionTracker:
         """Begin a pass in this process.
 
         Raises:
-            UsageError: worker processes have read the stream from here on before.
+            UsageError: worker processes have read the stream from this position before.
         """
         worker = get_worker_info()
         if worker is None:
@@ -90,7 +90,7 @@ class PositionTracker:
         """Begin a pass in this process behind microbatches that it has read before.
 
         Args:
-            first: microbatch that is read first, counted from the position.
+            first: first microbatch to read, counted from the position.
         """
         worker = get_worker_info()
         if worker is not None:
@@ -98,13 +98,13 @@ class PositionTracker:
         return PassStart(self.position, first, self.moves)
 
     def check_followed(self, move: int) -> None:
-        """Check in a worker process that all of them read the same pass.
+        """Check in a worker process that all workers read the same pass.
 
         Args:
-            move: behind which the pass of this one began.
+            move: move behind which this worker's pass began.
 
         Raises:
-            UsageError: another began a later one.
+            UsageError: another worker began a later pass.
         """
         if self._starts.last > move:
             raise UsageError(
@@ -120,5 +120,5 @@ _READ = (
 
 
 def _text_of(position: Position) -> dict[str, Any]:
-    """A position as JSON values, for copies of the same stream."""
+    """Return a position as JSON values, for copies of the same stream."""
     return state_of(position, "", "", 0)

@@ -1,4 +1,4 @@
-"""A rank's microbatches from a position on, as they are planned: which samples, of which step, in which shape."""
+"""Planned microbatches of one rank from a position on."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,15 +18,14 @@ def rank_microbatches(
     position: Position,
     own_step: OwnStep | None = None,
 ) -> Iterator[RankMicrobatch]:
-    """Yield the microbatches of one rank, step by step, epoch by epoch, until the epochs are over.
+    """Yield the microbatches of one rank, step by step and epoch by epoch, to the end of the stream.
 
     Args:
-        stages: what an epoch draws, and its plans.
-        config: of the stream.
-        rank: data-parallel.
-        position: of the first step.
-        own_step: what the rank reads of a step of a plan, in order; None is what it runs by the plan. Called once for
-            each step.
+        stages: plans of the stream.
+        config: configuration of the stream.
+        rank: data-parallel rank.
+        position: position of the first step.
+        own_step: function from plan and step to this rank's reads, called once per step; None reads as planned.
     """
     position = stages.entered(position)
     while config.epochs is None or position.epoch < config.epochs:

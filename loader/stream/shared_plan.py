@@ -1,4 +1,4 @@
-"""A plan that one process of a machine makes for all: its columns in a file that they map."""
+"""Plans made by one process of a machine and memory-mapped by the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,14 @@ from loader.plan.shuffle import Permuted
 def shared_plan(
     node: NodeFiles, name: str, assignment: Assignment, layout: StepLayout, make: Callable[[], EpochPlan]
 ) -> EpochPlan:
-    """Return a plan that ``make`` makes in one process of this machine.
+    """Return the plan of ``make``, which runs in one process of this machine.
 
     Args:
-        node: where it is kept.
-        name: fixes the plan.
-        assignment: of the plan.
-        layout: of the plan.
-        make: makes it.
+        node: files shared by the machine's processes.
+        name: name that identifies the plan.
+        assignment: bucket assignment of the plan.
+        layout: step layout of the plan.
+        make: function that makes the plan.
     """
     found = node.arrays(name, lambda: _columns(make()))
     fillers, carried = found["facts"].tolist()
@@ -58,7 +58,7 @@ def _columns(plan: EpochPlan) -> Arrays:
 
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """One value where all entries are the same one in memory."""
+    """Return one entry for arrays broadcast from a single value in memory."""
     return values[:1] if values.strides == (0,) else values
 
 

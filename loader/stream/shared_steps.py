@@ -1,4 +1,4 @@
-"""Steps whose last small pieces are run by whichever rank is free: a stream with a dynamic tail."""
+"""Streams with work stealing: free ranks run the last small pieces of a step."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -26,26 +26,26 @@ from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_ste
 
 
 class SharedSteps:
-    """The steps of a stream, each an iterable of this rank's batches that takes further work while there is some.
+    """Optimizer steps of a stream in which free ranks steal small pieces of work from late ones.
 
         for step in SharedSteps(stream, store):
-            for batch in step:                      # the next piece is taken when it is asked for
+            for batch in step:                      # each iteration claims the next piece
                 (batch.weight * losses_of(batch).mean()).backward()
             all_reduce(gradients); optimizer.step(); optimizer.zero_grad()
 
-    Every sample of the plan is trained once in its step, by one rank, as without sharing; how many batches a rank runs
-    is known when its step ends, so their ``slots`` is 0 and `Batch.ends_step` never true. The stream stands behind a
-    step once it was iterated to its end, and its states are those of a stream alone: a run goes on with or without
-    sharing. All ranks begin a pass at one state, with as many passes before.
+    As without work stealing, every sample of the plan is trained once in its step, by one rank. The number of a rank's
+    batches is known only at the end of the step, so their ``slots`` is 0 and `Batch.ends_step` is never true. The
+    stream moves behind a step once it was iterated to its end. Its states are those of a plain stream, so a run resumes
+    with or without work stealing. All ranks begin a pass at one state, after equally many passes.
 
     Args:
-        stream: this rank's, of the regime "step" and the policy "balanced".
-        store: that all ranks reach, such as a TCPStore; of its own for each start of the processes.
-        tail: how much is shared.
-        name: of the keys in the store.
+        stream: this rank's stream, of the regime "step" and the policy "balanced".
+        store: store of all ranks, such as a TCPStore; a new one for each start of the processes.
+        tail: share and size of the pieces.
+        name: prefix of the keys in the store.
 
     Raises:
-        UsageError: the stream is of another regime or policy, or read together with other ranks.
+        UsageError: the stream has another regime or policy, or is read by a model-parallel group together.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class SharedStep:
     """One optimizer step of one rank; it can be iterated once.
 
     Attributes:
-        number: of the run, from 0.
-        samples: on all ranks.
+        number: optimizer step of the run, from 0.
+        samples: number of samples on all ranks.
     """
 
     def __init__(
@@ -139,10 +139,10 @@ class SharedStep:
         self._stream.load_state_dict(self._stream.state_after(replace(first, after=after)))
 
     def close(self) -> None:
-        """Drop what others ran of the step.
+        """Drop the pieces that other ranks ran.
 
         Raises:
-            UsageError: it was not iterated to its end.
+            UsageError: the step was not iterated to its end.
         """
         if not self._done:
             raise UsageError(f"step {self.number} was left before its end, and its samples would be lost")
@@ -150,7 +150,7 @@ class SharedStep:
             next(self._batches)
 
     def _taken(self) -> "_Piece | None":
-        """The next piece that is this rank's to run: of its own, then of the home that is furthest from done."""
+        """Claim the next piece: first this rank's own, then those of the home with most pieces left."""
         own, *others = self._part.ranges
         if (number := self._queues.take(*own)) is not None:
             return _Piece(own.home, number)
@@ -164,13 +164,13 @@ class SharedStep:
 
     def _counted(self, batch: Microbatch | Pack) -> Microbatch | Pack:
         self._ran += 1
-        # How many come is not known yet, and the stream stands before the step until it is over.
+        # The number of batches is not known yet, and the stream stays before the step until it is over.
         before = self._first.after
         return replace(batch, slot=self._ran - 1, slots=0, after=before)
 
 
 class _PieceRange(NamedTuple):
-    """Numbers of a home's pieces of one step, in the counting of `PieceQueues`."""
+    """Numbers of a home's pieces of one step, as `PieceQueues` counts them."""
 
     home: int
     begin: int
@@ -178,19 +178,19 @@ class _PieceRange(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """One of them."""
+    """Piece by home and number."""
 
     home: int
     number: int
 
 
 class _RankWork(NamedTuple):
-    """What a rank reads of a step.
+    """Reads of one rank in a step.
 
     Attributes:
-        fixed: microbatches that it runs in any case.
-        pieces: that it may run, in the order they are read.
-        ranges: of the homes it takes pieces of, itself first.
+        fixed: number of microbatches that this rank always runs.
+        pieces: pieces that this rank may run, in the order of reading.
+        ranges: pieces by home, this rank's own first.
     """
 
     fixed: int
@@ -199,7 +199,7 @@ class _RankWork(NamedTuple):
 
 
 class _StepPlanner:
-    """A rank's parts of the steps of a pass, planned one after the other."""
+    """Planner of one rank's work in the steps of a pass, one step after the other."""
 
     def __init__(self, rank: int, ranks: int, homes: Sequence[int], config: WorkStealingConfig) -> None:
         self._rank, self._ranks, self._homes, self._config = rank, ranks, homes, config
@@ -207,7 +207,7 @@ class _StepPlanner:
         self.made: deque[_RankWork] = deque()
 
     def step(self, plan: EpochPlan, number: int) -> StepPlan:
-        """Plan a step: what this rank runs in any case, its own pieces, then those of others from their ends on."""
+        """Plan a step: this rank's fixed microbatches, its own pieces, then pieces of others from their ends on."""
         members = plan.members(number)
         costs, sizes = plan.costs(members), plan.runs(members).size
         fixed_s = plan.assignment.cost.fixed_s
@@ -226,7 +226,7 @@ class _StepPlanner:
         )
 
     def _pieces(self, tail: StepSplit) -> tuple[list[tuple[_Piece, int]], tuple[_PieceRange, ...]]:
-        """The pieces that this rank reads, each with its place in the tail, and the ranges of the homes."""
+        """Return the pieces that this rank reads, each with its place in the split, and the ranges of the homes."""
         count_R = np.bincount(tail.home, minlength=self._ranks)
         first_R, begin_R = np.cumsum(count_R) - count_R, self._begin_R
         self._begin_R = begin_R + count_R

@@ -1,4 +1,4 @@
-"""What two states of a stream have in common, and what the difference means for the steps that follow."""
+"""Comparison of two stream states, and the consequences for the steps that follow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ from typing import Any, Literal, NamedTuple
 from loader.plan.position import EpochSegment, Position, StreamState
 
 Relation = Literal["same", "ahead", "behind", "changed_since", "changed_before", "forked", "incompatible"]
-"""Of the first state to the second. same: the same steps follow. ahead, behind: on one plan, at different steps.
-changed_since, changed_before: the first one is further on, or less far, and steps were made in another way in
-between. forked: of one stream, but neither state leads to the other within the epoch. incompatible: of different
-streams."""
+"""Relation of the first state to the second. same: equal steps follow. ahead, behind: one plan, different steps.
+changed_since, changed_before: the first state is further (less far), and the setting of steps changed in between.
+forked: one stream, but neither state leads to the other within the epoch. incompatible: different streams."""
 
 _STREAMS = {
     "dataset": "other samples, or a changed dataset",
@@ -23,13 +22,13 @@ _ON_ONE_PLAN: tuple[Relation, ...] = ("same", "ahead", "behind")
 
 
 class Difference(NamedTuple):
-    """One field that differs.
+    """Field with different values.
 
     Attributes:
-        field: of the state; ``parts.1.ranks`` is one of the second part's.
-        first: its value in the first state, None where there is none.
-        second: and in the second.
-        meaning: in words.
+        field: path of the field in the state, such as ``parts.1.ranks`` of the second segment.
+        first: value in the first state; None if missing.
+        second: value in the second state; None if missing.
+        meaning: explanation for users.
     """
 
     field: str
@@ -40,13 +39,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class StateDiff:
-    """How one state stands to another.
+    """Comparison of two states.
 
     Attributes:
-        relation: of the first to the second.
-        steps_ahead: that the first is ahead, below 0 where it is behind; within one epoch, in steps of the epoch.
-        epochs_ahead: the same in epochs.
-        differences: field by field.
+        relation: relation of the first state to the second.
+        steps_ahead: steps by which the first state is ahead, negative if behind; within one epoch, steps of the epoch.
+        epochs_ahead: epochs by which the first state is ahead.
+        differences: fields with different values.
     """
 
     relation: Relation
@@ -56,12 +55,12 @@ class StateDiff:
 
     @property
     def same_plan(self) -> bool:
-        """Whether both train the same steps from the further one on, each going on as it last did."""
+        """True if runs from both states, with unchanged settings, train the same steps from the further one on."""
         return self.relation in _ON_ONE_PLAN
 
     @property
     def verdict(self) -> str:
-        """The relation in a sentence."""
+        """Relation in a sentence for users."""
         steps, epochs = abs(self.steps_ahead), abs(self.epochs_ahead)
         by = f"{steps} step{'s' * (steps != 1)}"
         by += f", in a later epoch by {epochs}" if epochs else ""
@@ -78,19 +77,19 @@ class StateDiff:
 
 
 def diff_states(first: StreamState, second: StreamState) -> StateDiff:
-    """Compares two states; a pure function that needs no dataset.
+    """Compare two states; a pure function that needs no dataset.
 
-    Each run is taken to go on as its last part did; that ranks, microbatches or workers run the samples of a step
-    elsewhere is no other plan.
+    Each run is assumed to continue with its last setting. Other ranks, microbatches or workers that run the same
+    samples per step count as the same plan.
 
     Args:
-        first: checked by `loader.plan.position.read_state`, so that both have the version of this code.
-        second: the same.
+        first: state checked by `loader.plan.position.read_state`, so of this code's version.
+        second: state checked likewise.
     """
     one, other = first.position, second.position
     return StateDiff(
         relation=_relation(first, second),
-        # Earlier epochs may have had more steps in one run than in the other.
+        # Earlier epochs may differ in their number of steps.
         steps_ahead=_done(one) - _done(other) if one.epoch == other.epoch else one.step - other.step,
         epochs_ahead=one.epoch - other.epoch,
         differences=tuple(_differences(first, second)),
@@ -112,7 +111,7 @@ def _relation(first: StreamState, second: StreamState) -> Relation:
 
 
 def _leads_to(here: Position, there: Position) -> Literal["on", "changed"] | None:
-    """Whether a run from here comes to there by going on, or by a change on the way; None where it cannot."""
+    """Return whether a run from `here` reaches `there` without ("on") or with a change ("changed"); None if never."""
     if here.epoch != there.epoch:
         if here.epoch > there.epoch:
             return None
@@ -129,7 +128,7 @@ def _leads_to(here: Position, there: Position) -> Literal["on", "changed"] | Non
 
 
 def _done(position: Position) -> int:
-    """Steps of the epoch."""
+    """Return the finished steps of the epoch."""
     return sum(part.steps for part in position.parts)
 
 
@@ -167,7 +166,7 @@ def _part_differences(
 
 
 def part_values(part: EpochSegment) -> dict[str, Any]:
-    """A part as plain values, by the names a person sets; ``cost`` is None where it was not recalibrated."""
+    """Return a segment as plain values by configuration key; ``cost`` is None unless recalibrated."""
     return {
         "ranks": part.ranks,
         "microbatches": part.microbatches,

@@ -1,4 +1,4 @@
-"""A loader of whole optimizer steps."""
+"""Loader of whole optimizer steps, for training loops of other frameworks."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, NoReturn
@@ -13,18 +13,18 @@ from loader.stream.video_stream import StreamIterator, VideoStream, refuse_shard
 
 
 class StepLoader(IterableDataset[Step]):
-    """Whole optimizer steps of one rank; one pass over it is one epoch, or what is left of it.
+    """Whole optimizer steps of one rank; one pass is one epoch, or the rest of one.
 
-    Every rank gets equally many steps. Behind each step that it yields the stream stands behind that step, also where
-    worker processes read ahead; a pass that was left goes on with the next step.
+    All ranks have equally many steps. After each yielded step, the stream's position is behind that step, even if
+    worker processes prefetch. A pass that was left continues with the next step.
 
     Args:
-        stream: of this rank.
-        processes: worker processes that read and decode; 0: threads of this process.
-        start: how worker processes are started; None is the platform's way.
+        stream: stream of this rank.
+        processes: number of worker processes that read and decode; 0 uses threads of this process.
+        start: start method of worker processes; None is the platform's default.
 
     Raises:
-        UsageError: worker processes for ranks that read together.
+        UsageError: worker processes were requested for a stream that ranks read together.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StepLoader(IterableDataset[Step]):
                 multiprocessing_context=start,
                 pin_memory=pin,
             )
-        self._batches: Any = None  # the iterator of the stream or of the DataLoader
+        self._batches: Any = None  # iterator of the stream or of the DataLoader
         self._held: Step | None = None
         self._moves = 0
 
@@ -58,7 +58,7 @@ class StepLoader(IterableDataset[Step]):
             )
         tracker, done = self.stream._tracker, None
         if self._moves != tracker.moves:
-            self.close()  # the stream was moved: what is read ahead is of another place
+            self.close()  # the stream was moved, so prefetched batches are stale
         while (step := self._held or self._next()) is not None:
             self._held = None
             if done is not None and step.epoch != done.epoch:
@@ -70,28 +70,28 @@ class StepLoader(IterableDataset[Step]):
             done = step
 
     def __len__(self) -> int:
-        """Number of steps of an epoch: of the one that a pass begins or goes on with.
+        """Return the number of steps of the epoch that a pass begins or continues.
 
         Raises:
-            NoLengthError: another stage of the curriculum begins within the epoch.
+            NoLengthError: another curriculum stage begins within the epoch.
         """
         return self.stream.steps_of_epoch()
 
     @property
     def generator(self) -> NoReturn:
-        """Refuse what Accelerate makes of a prepared DataLoader (`VideoStream.generator`)."""
+        """Refuse Accelerate's wrapping of a prepared DataLoader (`VideoStream.generator`)."""
         refuse_sharding()
 
     def state_dict(self) -> dict[str, Any]:
-        """The stream's state behind the last step this object yielded."""
+        """Return the stream's state behind the last yielded step."""
         return self.stream.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state (`VideoStream.load_state_dict`)."""
+        """Resume from a state (`VideoStream.load_state_dict`)."""
         self.stream.load_state_dict(state)
 
     def close(self) -> None:
-        """End the threads or worker processes that read ahead; the next pass starts others."""
+        """Stop threads or worker processes that prefetch; the next pass starts new ones."""
         if isinstance(self._batches, StreamIterator):
             self._batches.close()
         elif self._batches is not None:

@@ -1,4 +1,4 @@
-"""A deterministic, resumable stream of equal-shape microbatches."""
+"""Deterministic, resumable stream of equal-shape microbatches."""
 
 import hashlib
 import json
@@ -45,28 +45,30 @@ _log = logging.getLogger(__name__)
 
 
 class VideoStream(IterableDataset[Microbatch | Pack]):
-    """The microbatches of one rank, in plan order.
+    """Microbatches of one rank, in plan order.
 
-    Iterating goes on from the state and moves it, a step at a time: a stream left in mid-step begins that step
-    again. In a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share and
-    the loader restores plan order. The processes hold copies of this object, which cannot know what of their
-    batches was used: say it with ``advance(batch)``, or take states from ``state_after(batch)``.
+    Iteration continues from the state and advances it, step by step; a stream left within a step repeats that step. In
+    a
+    ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share, and the loader
+    restores plan order. The workers hold copies of this object, which cannot know which of their batches were used:
+    call ``advance(batch)``, or take states from ``state_after(batch)``.
 
-    A sample that is damaged, missing or cannot be decoded is reported in `Microbatch.bad`, and the next one of its
-    bucket, by the plan, stands in for it.
+    A sample that is damaged, missing or undecodable is reported in `Microbatch.bad`, and replaced by the next one of
+    its bucket in the plan.
 
     Args:
         source: a dataset, or a blend of several (`loader.blend.open_source`).
-        config: what is streamed.
+        config: configuration of the stream.
         rank: this data-parallel rank.
-        world_size: data-parallel ranks.
-        share: the model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
+        world_size: number of data-parallel ranks.
+        share: model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
-        steps_per_epoch: optimizer steps of the first epoch if nothing changes it, the same for every rank.
+        steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
     Raises:
-        UsageError: no such rank, fewer samples in buckets than ranks, or latents of other buckets are stored.
+        UsageError: the rank does not exist, the buckets hold fewer samples than ranks, or the stored latents belong to
+            other buckets.
     """
 
     def __init__(
@@ -105,23 +107,23 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @property
     def assignment(self) -> Assignment:
-        """Each sample's bucket where the stream stands, and the samples that fit none."""
+        """Assignment of samples to buckets at the current position, with the samples that fit none."""
         return self._stages.assignment(self._position.part.setting)
 
     def __iter__(self) -> "StreamIterator":
         return StreamIterator(self)
 
     def __len__(self) -> int:
-        """Number of this rank's microbatches from where the stream stands to its end.
+        """Return the number of this rank's microbatches from the current position to the end.
 
         Raises:
-            NoLengthError: it has no end, or only its steps can be counted beforehand.
+            NoLengthError: the stream has no end, or only its steps can be counted in advance.
         """
         left = microbatches_left(self._stages, self.config, self._position)
         return left - self._tracker.taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after the last microbatch this object yielded; a few JSON values.
+        """Return the state after the last yielded microbatch, as a few JSON values.
 
         Raises:
             UsageError: worker processes of a DataLoader read the stream.
@@ -130,26 +132,26 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return self._state(self._position)
 
     def state_after(self, batch: Batch) -> dict[str, Any]:
-        """The state from which a stream goes on behind ``batch``; within a step, from the step's beginning."""
+        """Return the state from which a stream continues behind ``batch``; within a step, the step's beginning."""
         return self._state(batch.after)
 
     def advance(self, batch: Batch) -> None:
-        """Goes on behind a batch that worker processes of a DataLoader read; within a step, from its beginning.
+        """Continue behind a batch that DataLoader workers read; within a step, from the step's beginning.
 
         Args:
-            batch: the last one that was used; the pass that gave it is not disturbed.
+            batch: last used batch; its pass is not disturbed.
         """
         self._tracker.move(batch.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state of this or another rank, in this or another process.
+        """Resume from a state of this or another rank, in this or another process.
 
         Args:
-            state: of a stream; or of a StatefulDataLoader around one, whatever number of worker processes it had.
+            state: state of a stream, or of a StatefulDataLoader around one with any number of worker processes.
 
         Raises:
-            UsageError: the state is of another dataset, seed, bucket configuration or version, so its
-                position counts steps of another plan; or the epoch was changed too often.
+            UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
+                counts steps of another plan; or the epoch has too many settings for a state.
         """
         if is_loader_state(state):
             self._stand(read_loader_state(state))
@@ -157,7 +159,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             self._load(state)
 
     def _stand(self, stand: LoaderPosition) -> None:
-        """Goes on behind the last microbatch that a loader gave; from the step's beginning where it had others."""
+        """Continue behind the last microbatch of a loader; from the step's beginning if the plan differs."""
         if self._load(stand.stream) and stand.rank == self.rank:
             self._tracker.move(self._position, stand.used + stand.more)
         elif stand.more:
@@ -167,7 +169,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             )
 
     def _load(self, state: dict[str, Any]) -> bool:
-        """Moves to a state; False where what is left is divided otherwise than it was planned when it was saved."""
+        """Move to a state; return False if the rest of its epoch is divided differently from when it was saved."""
         loaded, own = read_state(state), self._state(self._position)
         position = loaded.position
         later = isinstance(self.source, Dataset) and self.source.revision_of(loaded.dataset) is not None
@@ -199,16 +201,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return bool(position == loaded.position)
 
     def adopt(self, source: Dataset) -> None:
-        """Goes on with a later revision of the dataset; every rank must call it between the same two steps.
+        """Continue with a later revision of the dataset; call it on every rank between the same two steps.
 
-        What is left of the epoch is planned anew: every sample that came is trained on once in it, and one that went is
-        not any more. An iterator that is in use still follows the old plan: take a new one.
+        The rest of the epoch is planned anew: each added sample is trained on once in it, removed samples are not. An
+        iterator in use still follows the old plan; make a new one.
 
         Args:
             source: the same dataset, opened again.
 
         Raises:
-            UsageError: it is no later revision, or does not remember this one.
+            UsageError: `source` is no later revision, or has no record of the current one.
         """
         state, before = self.state_dict(), (self.source, self._stages)
         self.source, self._stages = source, CurriculumPlans(source, self.config)
@@ -220,14 +222,14 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @property
     def cost(self) -> Cost:
-        """What microbatches are planned with."""
+        """Cost model that microbatches are planned with."""
         return self.assignment.cost
 
     def recalibrate(self, cost: Cost) -> bool:
-        """Plans with another cost from here on; every rank must call it between the same two steps.
+        """Plan with another cost from the current position on; call it on every rank between the same two steps.
 
-        An iterator that is in use still follows the old plan: take a new one. False, and nothing changes, where
-        the epoch has seen so many costs that its state would grow beyond bounds.
+        An iterator in use still follows the old plan; make a new one. Returns False without any change if the epoch has
+        seen so many costs that its state would exceed its bounds.
 
         Args:
             cost: seconds of a microbatch (`loader.buckets.recalibrate`).
@@ -241,28 +243,28 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return True
 
     def steps_of_epoch(self) -> int:
-        """Number of steps of the epoch in which the stream goes on, those that are done included.
+        """Return the number of steps of the current epoch, finished ones included.
 
         Raises:
-            NoLengthError: another stage of the curriculum begins within the epoch.
+            NoLengthError: another curriculum stage begins within the epoch.
         """
         return steps_of_epoch(self._stages, self.config, self._position)
 
     def epoch_progress(self) -> EpochProgress:
-        """How far the epoch is in which the stream goes on."""
+        """Return the progress of the current epoch."""
         self._tracker.check_unread()
         return progress_of(self._stages, self._position)
 
     def upcoming(self) -> list[UpcomingMicrobatch] | None:
-        """What all ranks are about to read in the step behind the state, rank after rank; opens no file.
+        """Return the microbatches of all ranks in the next step, rank after rank, without opening a file.
 
-        None where nothing comes, or a plan would have to be made that reading has not come to yet.
+        None at the end of the stream, or if the next plan has not been made by reading yet.
         """
         self._tracker.check_unread()
         position = self._stages.entered(self._position)
         plan = self._stages.made(position)
         if plan is None or position.part.steps == len(plan):
-            # All of an epoch was read where its plan is gone.
+            # The plan is gone once all of its epoch was read.
             position = self._stages.entered(position.next_epoch())
             plan = self._stages.made(position)
         if plan is None or (self.config.epochs is not None and position.epoch >= self.config.epochs):
@@ -286,7 +288,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         share.agree(self.state_dict() | config | {"rank": self.rank, "world_size": self.world_size})
 
     def _resume(self, state: IteratorState, worker: int, workers: int) -> PassStart:
-        """Where a pass begins that goes on with what one process was reading."""
+        """Return the beginning of a pass that continues one process's iterator."""
         if (state.worker, state.workers) != (worker, workers):
             raise UsageError(
                 f"worker process {state.worker} of {state.workers} saved what {worker} of {workers} loads; give the"
@@ -317,7 +319,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @property
     def generator(self) -> NoReturn:
-        """Refuse what Accelerate makes of a prepared DataLoader; it asks for this name before it shards a dataset.
+        """Refuse Accelerate's wrapping of a prepared DataLoader, which reads this attribute before it shards a dataset.
 
         Raises:
             UsageError: always.
@@ -326,7 +328,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @property
     def latents(self) -> Latents | None:
-        """What is said of the latents and contexts that microbatches hold; None where they hold none."""
+        """Description of the stored latents and contexts in the microbatches; None if there are none."""
         return self.source.latents if self.config.latents and self.config.decode else None
 
     def _state(self, position: Position) -> dict[str, Any]:
@@ -335,16 +337,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     @cached_property
     def _config_fingerprint(self) -> str:
         plans = self.config.model_dump(mode="json", include={"buckets", "curriculum"})
-        # Of the policies this one alone decides B.
+        # Among policies, only this one changes B.
         said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
 
 
 class StreamIterator:
-    """One pass over a stream in one process; it begins when a batch or its state is first asked for.
+    """One pass over a stream in one process; it begins when a batch or its state is first requested.
 
-    Its own state, which torchdata's StatefulDataLoader saves, is exact to the microbatch, and holds for the same
-    process of equally many.
+    Its state, saved by torchdata's StatefulDataLoader, is exact to the microbatch, and valid for the same worker of
+    equally many.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -361,25 +363,25 @@ class StreamIterator:
         start, stream = self._begun(), self._stream
         if self._batches is None:
             self._batches = stream._read(start.position, start.first)
-            # At the exit of the interpreter, too, while the modules of its threads are still there.
+            # Also runs at the interpreter's exit, while the modules of its threads still exist.
             weakref.finalize(self, self._batches.close)
         batch = next(self._batches)
         if get_worker_info() is None:
             stream._tracker.move(batch.after)
         else:
             stream._tracker.check_followed(start.move)
-        # Counted from where the stream stands behind it: in worker processes, others read what comes between.
+        # Counted from the stream's new position; the microbatches in between belong to other workers.
         first = self._workers - 1 if batch.ends_step else batch.slot + self._workers
         self._start = PassStart(batch.after, first, start.move)
         return batch
 
     def close(self) -> None:
-        """End the threads that read ahead."""
+        """Stop the prefetching threads."""
         if self._batches is not None:
             self._batches.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state behind the last microbatch, also within a step."""
+        """Return the state behind the last microbatch, also within a step."""
         start = self._begun()
         return IteratorState(
             stream=self._stream._state(start.position),
@@ -390,10 +392,10 @@ class StreamIterator:
         ).model_dump()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state of the same process out of equally many.
+        """Resume from a state of the same worker out of equally many.
 
         Raises:
-            UsageError: it is of another process or rank, or another plan was made since.
+            UsageError: the state belongs to another worker, rank or plan.
         """
         self._start = self._stream._resume(read_iterator_state(state), self._worker, self._workers)
         self._batches = None
@@ -403,14 +405,14 @@ class StreamIterator:
             try:
                 self._start = self._stream._tracker.begin()
             except UsageError as error:
-                self._start = error  # for good: the stream may be moved for another pass
+                self._start = error  # kept, because the stream may be moved for another pass
         if isinstance(self._start, UsageError):
             raise self._start
         return self._start
 
 
 def refuse_sharding() -> NoReturn:
-    """Refuse that another library divides a stream over ranks.
+    """Refuse sharding of a stream by another library.
 
     Raises:
         UsageError: always.
@@ -422,7 +424,7 @@ def refuse_sharding() -> NoReturn:
 
 
 def _on_a_later_revision(position: Position, fingerprint: str) -> Position:
-    """The position with its steps planned on the revision of a fingerprint, from which it was read."""
+    """Return a position whose steps were planned on the revision with this fingerprint."""
     if any(part.setting.shuffle.run > 1 for part in position.parts) and not position.begins_epoch:
         raise UsageError(
             "cannot resume: a later revision of the dataset cannot enter within an epoch whose shuffle keeps runs"

@@ -1,8 +1,8 @@
-"""Where worker processes of DataLoaders began to read a stream, in memory that they share with it.
+"""Shared memory of a stream and its copies in DataLoader worker processes: where workers began to read.
 
-A DataLoader copies its dataset into worker processes, which read ahead, and nobody tells the dataset how much of that
-was used. So a stream has to know that they began: until it is moved by a state, neither its position nor a second pass
-over it would be right. Processes that outlive a pass (``persistent_workers``) learn here where the next one begins.
+A DataLoader copies its dataset into worker processes, which prefetch; the dataset never learns how much was used. Once
+workers have begun, neither the stream's position nor a second pass over it is valid until a state moves the stream.
+Workers that outlive a pass (``persistent_workers``) read the beginning of the next pass here.
 """
 
 import multiprocessing
@@ -18,16 +18,15 @@ from loader.errors import UsageError
 
 _WORKERS = 1024
 _TEXT_SIZE = 8192
-_POSTED, _POSTING, _LENGTH, _FIRST = range(4)  # places of numbers; those of workers follow
+_POSTED, _POSTING, _LENGTH, _FIRST = range(4)  # indices of numbers; those of workers follow
 _NUMBERS = _FIRST + _WORKERS
 
 
 class WorkerStarts:
-    """What a stream and its copies in worker processes know of each other.
+    """State shared between a stream and its copies in worker processes.
 
-    Moves are counted from 1: each time the stream goes on or a state is loaded.
-
-    A copy that is not made for a child process begins afresh.
+    Moves count from 1: one for each advance of the stream and each loaded state. A copy that is not made for a child
+    process starts empty.
     """
 
     def __init__(self) -> None:
@@ -42,20 +41,20 @@ class WorkerStarts:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made it."""
+        """True in the process that created the object."""
         return os.getpid() == self._owner
 
     @property
     def last(self) -> int:
-        """The last move behind which a worker process began; 0: none has."""
+        """Last move behind which a worker process began; 0 if none has."""
         return int(self._numbers[_FIRST:].max())
 
     def begin(self, worker: int, move: int) -> None:
-        """Note in a worker process that it begins to read.
+        """Record in a worker process that it begins to read.
 
         Args:
-            worker: its number.
-            move: behind which it begins.
+            worker: number of the worker.
+            move: move behind which it begins.
 
         Raises:
             UsageError: the stream was made by another process than the one that iterates over the DataLoader.
@@ -73,15 +72,15 @@ class WorkerStarts:
         self._numbers[_FIRST + worker] = move
 
     def begun(self, worker: int) -> int:
-        """The move behind which a worker process of that number last began; 0: none has."""
+        """Return the last move behind which this worker process began; 0 if none."""
         return int(self._numbers[_FIRST + worker]) if worker < _WORKERS else 0
 
     def post(self, move: int, text: str) -> None:
         """Leave a text for worker processes that begin another pass.
 
         Args:
-            move: that led there.
-            text: where they begin.
+            move: number of the move.
+            text: position of the next pass.
         """
         content, numbers = np.frombuffer(text.encode(), np.uint8), self._numbers
         numbers[_POSTING] = move
@@ -90,7 +89,7 @@ class WorkerStarts:
         numbers[_POSTED] = move
 
     def posted(self) -> tuple[int, str]:
-        """The last text, and the move that led there; 0 where there is none."""
+        """Return the number of the last posted move, 0 if none, and its text."""
         numbers = self._numbers
         while True:
             move = int(numbers[_POSTED])

@@ -1,7 +1,7 @@
-"""Ed25519 signatures of a manifest, which holds the checksum of every file of its dataset.
+"""Ed25519 signatures of a manifest, which contains the checksum of every file of its dataset.
 
-Public keys, so that those who train can tell who published without being able to publish themselves. The file holds the
-64 bytes of the signature and nothing else: `openssl pkeyutl -verify -rawin` reads it, too.
+With public keys, training can verify the publisher without being able to publish. The file contains the 64 bytes of the
+signature and nothing else, as `openssl pkeyutl -verify -rawin` expects.
 """
 
 import importlib.util
@@ -23,10 +23,10 @@ _MAX_KEY_BYTES = 1 << 16
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
-    """Return the key in a PEM file without a password.
+    """Read the private key of a PEM file without a password.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the file contains no such key.
     """
     _check_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -42,10 +42,10 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_key(path: Path) -> "Ed25519PublicKey":
-    """Return the key in a PEM file.
+    """Read the public key of a PEM file.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the file contains no such key.
     """
     _check_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -64,12 +64,12 @@ def sign(storage: Storage, manifest: bytes, key: "Ed25519PrivateKey") -> None:
     """Write the signature of a manifest beside it.
 
     Args:
-        storage: of the dataset.
-        manifest: as it was verified.
-        key: of the publisher.
+        storage: storage of the dataset.
+        manifest: content of the verified manifest.
+        key: private key of the publisher.
 
     Raises:
-        RunError: another manifest stands there by now.
+        RunError: the manifest has changed since.
     """
     if storage.read(MANIFEST, 0, MAX_MANIFEST_BYTES) != manifest:
         raise RunError(
@@ -79,7 +79,7 @@ def sign(storage: Storage, manifest: bytes, key: "Ed25519PrivateKey") -> None:
 
 
 def problems(storage: Storage, key: "Ed25519PublicKey") -> Iterator[str]:
-    """Why a manifest does not count as signed with a key; nothing when it does."""
+    """Yield the reason if a manifest lacks a valid signature by the key."""
     from cryptography.exceptions import InvalidSignature
 
     try:

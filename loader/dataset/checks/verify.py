@@ -1,4 +1,4 @@
-"""Proof that a dataset is whole: checksums, tables that agree, index against tars, accounting that adds up."""
+"""Verification of a dataset: checksums, consistent tables, index against tars, and complete accounting."""
 
 import html
 import math
@@ -31,12 +31,12 @@ _SHOWN = re.compile(r'alt="middle frame of ([^"]{1,200})"')
 
 @dataclass
 class Verification:
-    """What a verification saw.
+    """Result of a verification.
 
     Attributes:
-        samples: checked.
-        bytes: read from shards.
-        problems: one sentence each, naming the file and, where it can be known, the key; empty when all is well.
+        samples: number of samples checked.
+        bytes: number of bytes read from shards.
+        problems: one sentence each, with the file and, if known, the key; empty for an intact dataset.
     """
 
     samples: int = 0
@@ -45,22 +45,22 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """True when nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
 
 def verify(
     storage: Storage, progress: Callable[[str], None] = lambda _: None, config: StorageConfig | None = None
 ) -> Verification:
-    """Read every byte of the dataset and compare it with what its manifest and index promise.
+    """Read every byte of the dataset and compare it with manifest and index.
 
     Args:
-        storage: of the dataset.
-        progress: called with the path of each file before it is read.
-        config: for the tars, where they lie elsewhere.
+        storage: storage of the dataset.
+        progress: callback with the path of each file before it is read.
+        config: configuration for tars in another storage.
 
     Raises:
-        RunError: there is no readable manifest.
+        RunError: the manifest is missing or unreadable.
     """
     manifest = read_manifest(storage)
     result = Verification()
@@ -89,12 +89,12 @@ def verify(
 
 @dataclass
 class _Files:
-    """What the listed files hold that can be used.
+    """Usable content of the listed files.
 
     Attributes:
-        tables: by name.
-        plan_index: None where there is none, or a damaged one.
-        history: likewise.
+        tables: tables by name.
+        plan_index: plan index; None if missing or damaged.
+        history: history; None if missing or damaged.
     """
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def _check_totals(manifest: Manifest, index: pa.Table) -> Iterator[str]:
 
 
 def _check_plans(manifest: Manifest, index: pa.Table, found: _Files) -> Iterator[str]:
-    """Plan index and history say what the index says."""
+    """Compare plan index and history with the index."""
     shards = [shard.path for shard in manifest.shards]
     path, plan_index = plan_path(manifest.revision), found.plan_index
     if plan_index is None:
@@ -154,7 +154,7 @@ def _check_plans(manifest: Manifest, index: pa.Table, found: _Files) -> Iterator
 
 
 def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
-    """What an interrupted take-down left behind: files named after a sample that went, and a report that shows it."""
+    """Yield leftovers of an interrupted take-down: files named after removed samples, and a report that shows them."""
     gone = {removal.key for removal in manifest.removals if removal.key}
     for item in storage.list(".ledger/"):
         if item.path.rsplit("/", 1)[-1].split("-", 1)[0].split(".", 1)[0] in gone:
@@ -212,7 +212,7 @@ def _check_scores(index: pa.Table, scores: pa.Table) -> Iterator[str]:
 
 
 def _check_spans(accounting: list[Row]) -> Iterator[str]:
-    """Spans of one source lie side by side: no second of it is counted twice or lost between two rows."""
+    """Check that spans of a source are adjacent, so that no second is counted twice or missing."""
     by_source: dict[str, list[Row]] = {}
     for row in accounting:
         by_source.setdefault(row["source"], []).append(row)

@@ -1,4 +1,4 @@
-"""Proof that the shards of a dataset are whole: every byte, against manifest and index."""
+"""Verification of a dataset's shards: every byte, against manifest and index."""
 
 import hashlib
 import zlib
@@ -23,11 +23,11 @@ _READ_BYTES = 4 * 2**20
 
 @dataclass
 class CheckedShards:
-    """What the reading of the shards came to.
+    """Result of reading the shards.
 
     Attributes:
-        bytes: read.
-        problems: in words, at most `MAX_PROBLEMS`.
+        bytes: number of bytes read.
+        problems: problems in words, at most `MAX_PROBLEMS`.
     """
 
     bytes: int = 0
@@ -37,14 +37,14 @@ class CheckedShards:
 def check_shards(
     storage: Storage, manifest: Manifest, index: list[Row] | None, progress: Callable[[str], None]
 ) -> CheckedShards:
-    """Read every byte of the shards and compare it with what manifest and index promise.
+    """Read every byte of the shards and compare it with manifest and index.
 
     Args:
-        storage: of the shards.
-        manifest: of the dataset.
-        index: all rows, checked (`loader.dataset.tables.checks`); None where it is damaged, so that only the
-            checksums of whole shards can be compared.
-        progress: called with the path of each shard before it is read.
+        storage: storage of the shards.
+        manifest: manifest of the dataset.
+        index: all rows, checked (`loader.dataset.tables.checks`); None if damaged, which leaves only the checksums of
+            whole shards to compare.
+        progress: callback with the path of each shard before it is read.
     """
     result = CheckedShards()
     by_shard: dict[str, list[Row]] = {shard.path: [] for shard in manifest.shards}
@@ -83,12 +83,12 @@ def check_shards(
 
 
 def leads_out(storage: Storage, path: str) -> bool:
-    """Whether a file of a local folder is a link to another place: whoever copies the folder copies none of it."""
+    """Return whether a file of a local folder is a link to another place, which a copy of the folder would lack."""
     if not isinstance(storage, LocalStorage):
         return False
     try:
         return not (storage.folder / path).resolve().is_relative_to(storage.folder.resolve())
-    except (OSError, RuntimeError):  # links in a circle
+    except (OSError, RuntimeError):  # circular links
         return True
 
 
@@ -98,7 +98,7 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
     position = 0
     named = False
     for row in rows:
-        # Between samples of foreign tars may lie others, which the accounting names.
+        # Tars of other origin may have further samples in between, which the accounting lists.
         between = row["offset"] - position
         if between < 0 or (between and not foreign):
             yield f"{path}: sample {row['key']} should start at byte {position}, index.parquet says {row['offset']}"
@@ -124,7 +124,7 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
 
 
 def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: str) -> Iterator[str]:
-    """An undamaged sample can still be one that was written wrong."""
+    """Compare the members of an undamaged sample with its row, since it may have been written wrong."""
     key = row["key"]
     try:
         found, contents = read_sample(region)
@@ -195,7 +195,7 @@ def _other_text(content: bytes, row: Row) -> bool:
 
 
 def _hash(file: BinaryIO, size: int, digest: "hashlib._Hash") -> None:
-    """Passes over bytes."""
+    """Hash and skip bytes of a file."""
     for block in _blocks(file, size):
         digest.update(block)
 
@@ -205,7 +205,7 @@ def _read_exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The next bytes of a file, however large a size is stated; fewer where the file ends."""
+    """Yield the next bytes of a file in blocks, for any stated size; fewer if the file ends."""
     while size > 0 and (block := file.read(min(size, _READ_BYTES))):
         yield block
         size -= len(block)

@@ -1,4 +1,4 @@
-"""The accounting in numbers: rows, sources and seconds per state and stage."""
+"""Totals of the accounting: rows, sources and seconds by state and stage."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from loader.dataset.schema import STATES, Row
 
 @dataclass(frozen=True)
 class StageTotal:
-    """What one stage did to how much.
+    """Totals of one state and stage.
 
     Attributes:
         state: kept, filtered, duplicate or failed.
-        stage: that decided so.
-        rows: spans, and sources without any.
-        sources: different ones among the rows.
-        seconds: of the rows' spans.
+        stage: stage that decided the state.
+        rows: number of spans, and of sources without spans.
+        sources: number of distinct sources among the rows.
+        seconds: duration of the rows' spans.
     """
 
     state: str
@@ -28,7 +28,7 @@ class StageTotal:
 
 
 def stage_totals(accounting: pa.Table) -> list[StageTotal]:
-    """Totals of an ``accounting.parquet``, kept first, then by stage."""
+    """Return the totals of an ``accounting.parquet``, kept first, then by stage."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in accounting.select(["state", "stage", "source", "start_s", "end_s"]).to_pylist():
         groups[row["state"], row["stage"]].append(row)

@@ -1,7 +1,7 @@
-"""One record batch of plain columns in an Arrow file, read where it lies.
+"""Arrow files of one record batch with plain columns, read without a copy.
 
-A compressed buffer may state any size, which the decoder then allocates. Ours never are, so a file is looked at before
-the decoder sees it, and what that returns lies within the bytes of the file.
+A compressed buffer may state any size, which the decoder would allocate. Our files are never compressed, so a check of
+the metadata comes before decoding, and the decoded columns lie within the bytes of the file.
 """
 
 from typing import Any
@@ -15,27 +15,27 @@ from loader.errors import RunError
 Columns = dict[str, NDArray[np.generic]]
 
 _END = b"ARROW1"
-# Places of fields in the tables of Arrow's File.fbs and Message.fbs.
-_DICTIONARIES, _BATCHES = 2, 3  # of Footer
-_HEADER = 2  # of Message
-_COMPRESSION = 3  # of RecordBatch
-_CONTINUED = 0xFFFFFFFF  # before the length of a message
+# Field numbers in the tables of Arrow's File.fbs and Message.fbs.
+_DICTIONARIES, _BATCHES = 2, 3  # fields of Footer
+_HEADER = 2  # field of Message
+_COMPRESSION = 3  # field of RecordBatch
+_CONTINUED = 0xFFFFFFFF  # marker before the length of a message
 
 
 def read_columns(
     data: Any, kind: str, where: str, schemas: tuple[pa.Schema, ...], rows: int | None = None
 ) -> Columns:
-    """Return the columns [N] of a file, views of its bytes, by name.
+    """Return the columns [N] of a file by name, as views of its bytes.
 
     Args:
-        data: bytes-like.
-        kind: of file, for messages.
-        where: the file, for messages.
-        schemas: it may have; of columns that hold numbers and no null.
-        rows: it must have; None for any number.
+        data: bytes-like object.
+        kind: kind of file, for messages.
+        where: file name for messages.
+        schemas: permitted schemas, of numeric columns without nulls.
+        rows: required number of rows; None accepts any.
 
     Raises:
-        RunError: it is another file.
+        RunError: the file is of another kind.
     """
     buffer = pa.py_buffer(data)
     try:
@@ -56,10 +56,10 @@ def read_columns(
 
 
 def _refuse_packed(data: memoryview) -> None:
-    """Pass where a file holds one record batch without compression.
+    """Check that a file contains one uncompressed record batch.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the file contains anything else.
     """
     if len(data) < 20 or data[-len(_END) :] != _END:
         raise ValueError("it does not end as one")
@@ -80,7 +80,7 @@ def _refuse_packed(data: memoryview) -> None:
 
 
 def _field(data: memoryview, table: int, place: int) -> int | None:
-    """Where a field of a flatbuffer's table lies; None where it is left out."""
+    """Return the offset of a field of a flatbuffer table; None if absent."""
     layout = table - _number(data, table, 4, signed=True)
     entry = 4 + 2 * place
     if entry + 2 > _number(data, layout, 2):
@@ -90,7 +90,7 @@ def _field(data: memoryview, table: int, place: int) -> int | None:
 
 
 def _entries(data: memoryview, field: int | None) -> tuple[int, int]:
-    """Where the first entry of a vector lies, and how many there are."""
+    """Return the offset of a vector's first entry, and the number of entries."""
     if field is None:
         return 0, 0
     vector = field + _number(data, field, 4)

@@ -1,4 +1,4 @@
-"""What the rows of a dataset's tables may say: checked over whole columns, before anybody goes where they point."""
+"""Checks of table contents over whole columns, before any offset is used."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,20 +17,20 @@ _MOST_PIXELS = 2**16 - 1
 
 
 def problems(name: str, table: pa.Table, where: str, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with one table of a dataset, in words; nothing when all is well.
+    """Yield the problems of one table of a dataset, in words.
 
     Args:
         name: "index", "accounting" or "scores".
-        table: its columns are those of the format, without a null where there may be none.
-        where: the file, for messages.
-        manifest: of the dataset.
+        table: table with the columns of the format, and without nulls where the format forbids them.
+        where: file name for messages.
+        manifest: manifest of the dataset.
     """
     found = {"index": _index, "accounting": _accounting, "scores": _scores}[name](table, manifest)
     return (f"{where}: {problem}" for problem in found)
 
 
 def row_count(name: str, manifest: Manifest) -> int | None:
-    """How many rows a table must have; None where the manifest does not count them."""
+    """Return the required number of rows of a table; None if the manifest does not count them."""
     totals = manifest.totals
     return {"index": totals.samples, "accounting": sum(totals.accounting.values())}.get(name)
 
@@ -72,7 +72,7 @@ def _index(table: pa.Table, manifest: Manifest) -> Iterator[str]:
 def _members(
     table: pa.Table, keys: pa.Array, offset_N: NDArray[np.int64], size_N: NDArray[np.int64]
 ) -> Iterator[str]:
-    """Members lie within their sample, so within its shard."""
+    """Check that members lie within their sample, hence within its shard."""
     listed = table.column("members").combine_chunks()
     flat, rows = pc.list_flatten(listed), np.asarray(pc.list_parent_indices(listed), np.int64)
     count_N = np.bincount(rows, minlength=len(keys)) if len(keys) else np.empty(0, np.int64)
@@ -103,7 +103,7 @@ def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
 
 
 def _scores(table: pa.Table, manifest: Manifest) -> Iterator[str]:
-    del manifest  # which does not count them
+    del manifest  # the manifest does not count scores
     keys = table.column("key").combine_chunks()
     yield from _states(table, keys)
     start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
@@ -123,7 +123,7 @@ def _no_span(start_N: NDArray[Any], end_N: NDArray[Any]) -> NDArray[np.bool_]:
 def _first(
     wrong_N: NDArray[np.bool_], names: pa.Array, what: str, *values: NDArray[Any] | Sequence[Any]
 ) -> Iterator[str]:
-    """The first row of those that are wrong, by name, and how many more there are."""
+    """Yield the first wrong row by name, with the number of further ones."""
     rows = np.flatnonzero(wrong_N)
     if len(rows):
         row = int(rows[0])
@@ -133,7 +133,7 @@ def _first(
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column as numbers; NaN for a null."""
+    """Return a column as numbers, NaN for nulls."""
     values: NDArray[Any] = table.column(name).to_numpy()
     return values
 

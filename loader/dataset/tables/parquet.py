@@ -1,4 +1,4 @@
-"""Rows to parquet bytes and back, the same bytes for the same rows; what is read is checked before it is used."""
+"""Conversion of rows to deterministic parquet bytes and back, with checks of untrusted files."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _ANY_BYTES, _MOST_RATIO = (
 
 
 def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
-    """Rows as a table of ``schema``; a dict becomes a map column with sorted keys."""
+    """Convert rows to a table of ``schema``; a dict becomes a map column with sorted keys."""
     plain = [
         {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
         for row in rows
@@ -27,15 +27,15 @@ def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """A table as the bytes of a parquet file."""
+    """Return a table as the bytes of a parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
 def from_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in the bytes of a parquet file of our own making, or some columns of it."""
-    # pq.read_table leaves threads that abort short processes at their exit.
+    """Parse a parquet file of our own making, or some of its columns."""
+    # pq.read_table leaves threads behind that abort short processes at their exit.
     return pq.ParquetFile(pa.BufferReader(data)).read(columns)
 
 
@@ -47,19 +47,19 @@ def read_table(
     rows: int | None,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return a table that somebody may have tampered with, or some columns of it.
+    """Read an untrusted table, or some columns of it.
 
     Args:
         source: bytes of the file, or the file open for reading.
-        size: of the file, bytes.
-        where: the file, for messages.
-        schema: of all its columns.
-        rows: it must have; None for any number.
-        columns: to read; None for all.
+        size: size of the file in bytes.
+        where: file name for messages.
+        schema: schema of all columns.
+        rows: required number of rows; None accepts any.
+        columns: columns to read; None for all.
 
     Raises:
-        RunError: it is no parquet file, has other columns or another number of rows, holds a null or bytes that are no
-            text, or unfolds to much more than its size.
+        RunError: the file is no parquet file, has other columns or another number of rows, contains a null or text that
+            is not UTF-8, or expands to much more than its size.
     """
     try:
         file = pq.ParquetFile(
@@ -94,10 +94,10 @@ def read_table(
 
 
 def to_rows(table: pa.Table) -> list[Row]:
-    """The table's rows; map columns come back as dicts.
+    """Return the table's rows, with map columns as dicts.
 
     Raises:
-        RunError: a map holds a key twice.
+        RunError: a map has a repeated key.
     """
     try:
         rows: list[Row] = table.to_pylist(maps_as_pydicts="strict")
@@ -107,7 +107,7 @@ def to_rows(table: pa.Table) -> list[Row]:
 
 
 def _has(found: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> bool:
-    places = {name: found.get_field_index(name) for name in columns}  # -1 for a name that comes twice, too
+    places = {name: found.get_field_index(name) for name in columns}  # -1 also for a repeated name
     return all(place >= 0 and found.field(place).equals(schema.field(name)) for name, place in places.items())
 
 

@@ -1,4 +1,4 @@
-"""What Megatron-Energon needs to open the folder as it is: ``.nv-meta/`` (its own layout, version 7)."""
+"""Metadata for Megatron-Energon, ``.nv-meta/`` (layout of version 7), which opens the folder unchanged."""
 
 import json
 import re
@@ -29,15 +29,15 @@ CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, pa
 
 @dataclass(frozen=True)
 class EnergonShard:
-    """A tar as Energon sees it.
+    """Tar with the facts that Energon needs.
 
     Attributes:
-        path: of the tar.
-        sha256: of it.
-        samples: all in the tar, as its ``.idx`` counts them.
-        rows: index columns key, offset, size and members of those that may be used, by their place in the tar.
+        path: path of the tar.
+        sha256: checksum of the tar.
+        samples: number of samples in the tar, as its ``.idx`` counts them.
+        rows: index columns key, offset, size and members of usable samples, by their place in the tar.
         split: "train" or "val".
-        excluded: keys of those that may not.
+        excluded: keys of unusable samples.
     """
 
     path: str
@@ -49,7 +49,7 @@ class EnergonShard:
 
 
 def energon_files(shards: Iterable[EnergonShard]) -> dict[str, bytes]:
-    """Path to content of every file of ``.nv-meta/``; the same bytes for the same shards."""
+    """Return path to content of every file of ``.nv-meta/``; equal shards give equal bytes."""
     counts: dict[str, int] = {}
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     excluded: list[str] = []
@@ -87,7 +87,7 @@ def _split_yaml(parts: dict[str, list[str]], excluded: list[str]) -> str:
 
 
 def _yaml(name: str) -> str:
-    """A name as Energon reads it back, who expands braces as a shell does."""
+    """Quote a name for Energon, which expands braces like a shell."""
     if re.fullmatch(r"[\w./-]+", name, re.ASCII):
         return name
     return json.dumps(re.sub(r"([\\{}])", r"\\\1", name))

@@ -1,4 +1,4 @@
-"""Which member of a sample holds its pictures and what its caption is, in tars of whatever origin."""
+"""Media and captions of samples in tars of any origin."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,43 +7,42 @@ from typing import Any
 VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")
 MEDIA = (*VIDEO, *IMAGES)
-"""Suffixes of members with pictures; where a sample has several, the first of these is its media."""
+"""Suffixes of media members, by preference; a sample's media is the first one present."""
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,jpeg_pipe,png_pipe,webp_pipe"
-"""FFmpeg's names of the containers of ``MEDIA``. Each is known by its first bytes and names no other file to read,
-as playlists do; whoever opens media from outside passes them as ``format_whitelist``."""
+"""FFmpeg names of the containers of ``MEDIA``, for ``format_whitelist`` when media is untrusted. Each is recognized by
+its first bytes and, unlike playlists, refers to no other file."""
 
 NO_CAPTION = ("", "none")
 
 MAX_CAPTION_CHARS = 4000
 _MAX_TEXT_BYTES = 16 * MAX_CAPTION_CHARS
 _MAX_JSON_BYTES = 1 << 20
-_MAX_CAPTIONS = 100  # in a list, of which the first is taken
+_MAX_CAPTIONS = 100  # examined entries of a list of captions
 _JSON_FIELDS = ("caption", "text", "prompt")
 
 
 def media_rank(suffix: str) -> int:
-    """The lower, the more likely the media of its sample; ``len(MEDIA)`` for what holds no pictures.
+    """Return the rank of a suffix as its sample's media, lower first; ``len(MEDIA)`` for other members.
 
-    Of "left.mp4" the last part counts.
+    The part behind the last dot counts, as in "left.mp4".
     """
     last = suffix.rpartition(".")[2]
     return MEDIA.index(last) if last in MEDIA else len(MEDIA)
 
 
 def media_suffix(suffixes: Iterable[str]) -> str | None:
-    """The member that holds the pictures, the first of equals; None when there is none."""
+    """Return the suffix of the media member, the first of equals; None if there is none."""
     best = min(suffixes, key=media_rank, default="")
     return best if media_rank(best) < len(MEDIA) else None
 
 
 def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
-    """A sample's caption, and the member it stands in: "member:txt", "member:json", or "none".
+    """Return a sample's caption, and its origin: "member:txt", "member:json", or "none".
 
-    The text of ``txt``; when it is missing or empty, the first field of ``json`` among caption, text and prompt
-    that holds one. A list, as the field or as the whole of ``json``, stands for its first caption. Bytes that are not
-    UTF-8 are replaced, white space is joined, and a caption of more than ``MAX_CAPTION_CHARS`` characters is cut at a
-    word.
+    The caption is the text of ``txt``; if missing or empty, the first field of ``json`` among caption, text and prompt
+    that has one. A list, as the field or as the whole of ``json``, counts with its first caption. Invalid UTF-8 is
+    replaced, white space is joined, and captions above ``MAX_CAPTION_CHARS`` characters are truncated at a word.
 
     Args:
         members: contents by suffix.
@@ -73,7 +72,7 @@ def _spoken(value: Any, depth: int = 3) -> str:
 
 
 def _clean(text: str) -> str:
-    # JSON may spell half a surrogate pair, which no file can hold.
+    # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
     text = text.replace("\0", " ").encode("utf-8", "replace").decode()
     words = " ".join(text.split())
     if len(words) <= MAX_CAPTION_CHARS:

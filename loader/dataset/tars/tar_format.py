@@ -1,13 +1,13 @@
-"""Headers of tar members, whoever wrote them: USTAR, GNU long names and large sizes, PAX."""
+"""Parsing of tar headers of any writer: USTAR, GNU long names and large sizes, PAX."""
 
 import re
 from dataclasses import dataclass
 
 TAR_BLOCK = 512
 MAX_EXTENSION_BYTES = 1 << 20
-"""Of a long name or PAX records: more than any writer needs, so a damaged size takes no memory."""
+"""Maximum size of a long name or PAX records, above any writer's need, so that damaged sizes take no memory."""
 
-# As webdataset and Megatron-Energon name them; a name that does not match belongs to no sample.
+# Patterns of webdataset and Megatron-Energon; names that do not match belong to no sample.
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")
 _META = re.compile(r"__[^/]*__($|/)")
 
@@ -17,21 +17,21 @@ _EXTENSIONS = b"LKxgX"
 
 
 class TarError(Exception):
-    """What is wrong with the bytes of a tar, in words."""
+    """Fault in the bytes of a tar."""
 
 
 @dataclass(slots=True)
 class Extension:
-    """What the headers before a member's own say of it; empty for most."""
+    """Facts of extension headers about the next member; empty for most members."""
 
     name: str | None = None
     size: int | None = None
 
     def add(self, kind: int, content: bytes) -> None:
-        """Takes in the content of one extension header.
+        """Add the content of one extension header.
 
         Raises:
-            TarError: it is damaged, or tells of a sparse file.
+            TarError: the header is damaged, or describes a sparse file.
         """
         if kind == ord("L"):
             self.name = _text(content.partition(b"\0")[0])
@@ -46,19 +46,19 @@ class Extension:
 
 
 def is_extension(kind: int) -> bool:
-    """Whether a header of this type speaks of the next member."""
+    """Return whether headers of this type describe the next member."""
     return kind in _EXTENSIONS
 
 
 def fields(header: bytes) -> tuple[str, int, int]:
-    """Name, bytes of content and type flag that one header of 512 bytes states.
+    """Return name, content size in bytes and type flag of a header of 512 bytes.
 
     Raises:
-        TarError: its size is no number.
+        TarError: the size is no number.
     """
     end = header.find(0, 0, 100)
     name = header[: end if end >= 0 else 100]
-    # GNU's own format keeps times where USTAR has the first part of a long name.
+    # GNU's own format stores times where USTAR has the first part of a long name.
     if header[345] and header[257:263] == b"ustar\0":
         name = header[345:500].partition(b"\0")[0] + b"/" + name
     kind = header[156]
@@ -76,7 +76,11 @@ def fields(header: bytes) -> tuple[str, int, int]:
 
 
 def check_sum(header: bytes) -> None:
-    """Raises `TarError` when a header is not what its writer wrote."""
+    """Check the checksum of a header.
+
+    Raises:
+        TarError: the checksum is wrong.
+    """
     stated = _number(header[148:156].strip(b"\0 ") or b"0", 8)
     others = header[:148] + b"        " + header[156:]
     found = sum(others)
@@ -86,10 +90,10 @@ def check_sum(header: bytes) -> None:
 
 
 def key_and_suffix(name: str, kind: int) -> tuple[str, str] | None:
-    """To which sample a member belongs, and as what; None for folders, links and what is no sample's.
+    """Return the key of a member's sample and its suffix; None for folders, links and members of no sample.
 
-    The rule of webdataset: the key ends before the first dot of the file's own name, the suffix is what
-    comes behind it, in lower case.
+    By the rule of webdataset the key ends before the first dot of the file name, and the suffix is the rest in lower
+    case.
     """
     if kind not in _REGULAR or (match := _KEY.match(name)) is None or _META.match(name):
         return None
@@ -98,7 +102,7 @@ def key_and_suffix(name: str, kind: int) -> tuple[str, str] | None:
 
 
 def padded(size: int) -> int:
-    """Bytes that content of this size takes up in a tar."""
+    """Return the size in a tar of content with this size, in bytes."""
     return -(-size // TAR_BLOCK) * TAR_BLOCK
 
 
@@ -107,7 +111,7 @@ def _text(name: bytes) -> str:
 
 
 def _number(digits: bytes, base: int) -> int:
-    # int() knows more spellings (signs, underscores) than tar does.
+    # int() accepts signs and underscores, tar does not.
     if not digits.isdigit():
         raise TarError("a header whose size is no number")
     try:
@@ -117,7 +121,7 @@ def _number(digits: bytes, base: int) -> int:
 
 
 def _pax_records(content: bytes) -> dict[bytes, bytes]:
-    """Records, each of them LENGTH, a space, NAME=VALUE and a line end; the length counts all of it."""
+    """Parse records of the form LENGTH, space, NAME=VALUE, newline; the length counts all of it."""
     records = {}
     at = 0
     while at < len(content) and content[at]:

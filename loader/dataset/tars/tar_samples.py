@@ -1,4 +1,4 @@
-"""One sample in the bytes of a WebDataset tar that hold its members."""
+"""Parsing of one sample from its bytes in a WebDataset tar."""
 
 from loader.dataset.tars.tar_format import (
     TAR_BLOCK,
@@ -13,13 +13,13 @@ from loader.errors import RunError
 
 
 def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]:
-    """Key and contents by suffix of the one sample whose adjacent members fill a region of a tar.
+    """Return key and contents by suffix of the sample whose adjacent members fill a region of a tar.
 
-    Nothing is copied but headers: the contents are views into the region. Checksums of headers are not
-    compared; whoever holds ``sample_sha256`` compares that.
+    Contents are views of the region; only headers are copied. Header checksums are not compared, since
+    ``sample_sha256`` covers them.
 
     Raises:
-        RunError: the region is cut off or damaged, or holds members of another sample.
+        RunError: the region is truncated or damaged, or contains members of another sample.
     """
     view = memoryview(region)
     key, members, extension = "", {}, None

@@ -1,4 +1,4 @@
-"""All samples of a WebDataset tar by one pass over it, in bounded memory."""
+"""Scan of all samples of a WebDataset tar in one pass and bounded memory."""
 
 import hashlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a sample: what stands behind the key, where its content begins in the tar, its bytes."""
+    """Member of a sample: suffix behind the key, offset of its content in the tar, and size in bytes."""
 
     suffix: str
     offset: int
@@ -34,15 +34,15 @@ class Member:
 
 @dataclass(frozen=True)
 class TarSample:
-    """A sample as it lies in a tar.
+    """Sample in a tar, with its bytes or its problem.
 
     Attributes:
-        key: as webdataset says it.
-        offset: of the first member's first header in the tar.
-        size: bytes up to the end of the last member; 0 for a sample whose end is missing.
-        members: in their order.
-        region: these bytes; None for a sample that has a problem.
-        problem: why it cannot be used, or "".
+        key: key by the rule of webdataset.
+        offset: offset of the first member's first header in the tar.
+        size: bytes up to the end of the last member; 0 if the end is missing.
+        members: members in tar order.
+        region: bytes of the sample; None if it has a problem.
+        problem: reason why it is unusable, or "".
     """
 
     key: str
@@ -58,11 +58,11 @@ class TarScan:
     """One pass over a tar in bounded memory; iterate once, then read the attributes.
 
     Attributes:
-        file: at the tar's start.
-        max_sample_bytes: larger samples have a problem, and are not held in memory.
-        sha256: of the whole tar.
-        size: of it, bytes.
-        damage: what is wrong with the tar itself, one sentence each.
+        file: open file at the start of the tar.
+        max_sample_bytes: size above which samples have a problem and are not held in memory.
+        sha256: checksum of the whole tar.
+        size: size of the tar in bytes.
+        damage: damages of the tar itself, one sentence each.
     """
 
     file: BinaryIO
@@ -72,7 +72,7 @@ class TarScan:
     damage: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[TarSample]:
-        """The samples in the order of the tar, those that cannot be used with their problem."""
+        """Yield the samples in tar order, unusable ones with their problem."""
         tape = _Tape(self.file, self.max_sample_bytes)
         current: _Current | None = None
         try:
@@ -110,7 +110,7 @@ class TarScan:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A member's headers were read: where they began, key and suffix, bytes of the content that follows."""
+    """Parsed headers of a member: start, key and suffix, and size of the content that follows."""
 
     start: int
     found: tuple[str, str] | None
@@ -121,7 +121,7 @@ class _Entry:
 class _Current:
     key: str
     start: int
-    end: int = 0  # 0 while a member is not read to its end
+    end: int = 0  # 0 until a member is read to its end
     members: list[Member] = field(default_factory=list)
     problem: str = ""
 
@@ -149,38 +149,38 @@ def _shown(name: str) -> str:
 
 
 class _Tape:
-    """Reads forward only, hashes all it reads, and holds what was read since the present sample began."""
+    """Forward-only reader that hashes all bytes and holds those of the current sample."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self.limit = limit
         self.position = 0
         self.sha256 = hashlib.sha256()
         self.held = bytearray()
-        self.lost = False  # the sample has more than may be held
-        self._headers = bytearray()  # of the last member, which may begin the next sample
+        self.lost = False  # True once the sample exceeds the limit
+        self._headers = bytearray()  # headers of the last member, which may begin the next sample
         self._file = file
 
     def headers_begin(self) -> int:
-        """Here; what was read since the last call stays with the present sample."""
+        """Return the position of the next headers; earlier bytes stay with the current sample."""
         self._hold(self._headers)
         self._headers = bytearray()
         return self.position
 
     def sample_begins(self) -> None:
-        """The headers that were read last are the first of another sample."""
+        """Begin a new sample with the last headers."""
         self.held, self.lost = bytearray(), False
 
     def header(self, size: int) -> bytes:
-        """The next bytes; fewer where the tar ends."""
+        """Read the next bytes; fewer at the end of the tar."""
         block = self._read(size)
         self._headers += block
         return block
 
     def skip(self, size: int) -> None:
-        """Passes over content.
+        """Skip content, hashing it.
 
         Raises:
-            TarError: the tar ends in it.
+            TarError: the tar ends within it.
         """
         self.headers_begin()
         self.lost = self.lost or len(self.held) + size > self.limit
@@ -192,7 +192,7 @@ class _Tape:
             size -= len(block)
 
     def drain(self) -> int:
-        """Reads to the end of the file and holds nothing of it; bytes in blocks that are not all zeros."""
+        """Read to the end of the file without holding it; return the bytes in blocks that are not all zeros."""
         found = 0
         while block := self._read(_READ_BYTES):
             found += len(block) if block.count(0) < len(block) else 0
@@ -213,10 +213,10 @@ class _Tape:
 
 
 def _entry(tape: _Tape) -> _Entry | None:
-    """The next member's headers; None at the end-of-archive mark.
+    """Read the next member's headers; None at the end-of-archive mark.
 
     Raises:
-        TarError: the bytes there are none.
+        TarError: the bytes are no headers.
         EOFError: the tar ends here.
     """
     start, extension = tape.headers_begin(), Extension()

@@ -1,4 +1,4 @@
-"""A place as the holder of its lease sees it: no write goes through once somebody else has taken over."""
+"""Fencing: a storage that refuses writes once another process has taken over the lease."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ _EVERY_S = 2.0
 
 @dataclass
 class Fence:
-    """What a write needs: that the lease still names its holder. Can be pickled, for workers of a run.
+    """Check before each write that the lease still names its holder; picklable, for workers of a run.
 
     Attributes:
-        storage: The place.
-        holder_id: Of the lease.
+        storage: leased storage.
+        holder_id: id of the lease's holder.
     """
 
     storage: Storage
@@ -27,13 +27,13 @@ class Fence:
     _checked_at: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def check(self, at_once: bool = False) -> None:
-        """Read the lease, if that was not done just now.
+        """Read the lease, unless it was read just now.
 
         Args:
-            at_once: Read it whenever it was read last.
+            at_once: True to read it in any case.
 
         Raises:
-            RunError: somebody else has taken over.
+            RunError: another process has taken over.
         """
         now = elapsed_s()
         if not at_once and self._checked_at is not None and now - self._checked_at < _EVERY_S:
@@ -53,7 +53,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class FencedStorage:
-    """A storage whose writes go through a fence; see `Storage` for the methods."""
+    """Storage whose writes check a fence first; see `Storage` for the methods."""
 
     inner: Storage
     fence: Fence
@@ -115,5 +115,5 @@ class FencedStorage:
 
 
 def unfenced(storage: Storage) -> Storage:
-    """Return the place itself, to read from."""
+    """Return the storage without its fence, for reading."""
     return storage.inner if isinstance(storage, FencedStorage) else storage

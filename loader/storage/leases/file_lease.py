@@ -1,4 +1,4 @@
-"""The lease of a local folder: a locked file in it, which says who holds the lock."""
+"""Lease of a local folder: a locked file that names its holder."""
 
 import os
 import time
@@ -12,24 +12,24 @@ from loader.storage.local import LocalStorage, make_folder
 from loader.storage.locks import NO_LOCKS, lock, unlock
 from loader.storage.names import LEASE
 
-_LAST_BREATH_S = 10.0  # a process that was killed frees its memory before its locks
+_LAST_BREATH_S = 10.0  # a killed process frees its memory before its locks
 _PAUSE_S = 0.02
 
 
 class NoLocksError(RunError):
-    """A file system knows no locks."""
+    """File system without file locks."""
 
 
 @dataclass
 class FileLease:
-    """The lease of a folder.
+    """Lease of a local folder by a file lock.
 
-    A stopped process keeps its lock, so nobody takes it over; the kernel releases it when the process ends. On NFS
-    it is the file server that releases the locks of a machine that went down.
+    A stopped process keeps its lock, so no other process takes over; the kernel releases the lock when the process
+    ends. On NFS the file server releases the locks of a crashed machine.
 
     Attributes:
-        storage: The folder.
-        holder: This process.
+        storage: leased folder.
+        holder: this process.
     """
 
     storage: LocalStorage
@@ -42,7 +42,7 @@ class FileLease:
         return self.storage.folder / LEASE
 
     def acquire(self) -> None:
-        """Lock the file; see `loader.storage.leases.lease.Lease`."""
+        """Lock the file, see `loader.storage.leases.lease.Lease`."""
         above = [self.storage.folder, *self.storage.folder.parents]
         self._made = [folder for folder in above if not folder.is_dir()]
         try:
@@ -50,7 +50,7 @@ class FileLease:
             deadline = time.monotonic() + _LAST_BREATH_S
             while not self._locked():
                 other = read_holder(self.storage)
-                # Whoever has just locked the file is about to say who it is.
+                # A process that has just locked the file is about to write its name.
                 if (other is not None and not other.is_gone) or time.monotonic() > deadline:
                     raise held(self.storage.root, other)
                 time.sleep(_PAUSE_S)
@@ -64,7 +64,7 @@ class FileLease:
             raise RunError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def release(self) -> None:
-        """Unlock the file and remove it; see `loader.storage.leases.lease.Lease`."""
+        """Unlock and remove the file, see `loader.storage.leases.lease.Lease`."""
         if self._handle is None:
             return
         unlock(self._handle, self._path)
@@ -80,7 +80,7 @@ class FileLease:
         return True
 
     def _tidy(self) -> None:
-        """Remove the folders that were made for nothing."""
+        """Remove the empty folders made for the lease."""
         for folder in self._made:
             with suppress(OSError):
                 folder.rmdir()

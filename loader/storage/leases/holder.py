@@ -1,4 +1,4 @@
-"""Who holds a lease, as the lease says it: for people, and to tell a dead process from a living one."""
+"""Holder of a lease: a description for users, and detection of dead holders."""
 
 import getpass
 import json
@@ -20,18 +20,18 @@ _MAX_CHARS = 200
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """The process that writes to an output.
+    """Process that writes to an output.
 
     Attributes:
-        id: random, of this one lease.
+        id: random id of this lease.
         host: name of the machine.
-        pid: process id there.
-        user: name or number.
-        command: what it runs, without its arguments, which may hold secrets.
-        since: ISO 8601 time at which it began, by its own clock.
-        process: tells the process from every other one that ever ran; empty where the system does not say.
-        lasts_s: seconds without renewal after which others may take over; 0 where the system ends the lease.
-        beat: number of renewals, so that each one is another content.
+        pid: process id on that machine.
+        user: user name or number.
+        command: command without its arguments, which may hold secrets.
+        since: start of the lease, ISO 8601, by the holder's clock.
+        process: identity of the process among all that ever ran; empty if the system does not provide one.
+        lasts_s: seconds without renewal after which others may take over; 0 if the system ends the lease.
+        beat: number of renewals, so that each one changes the content.
     """
 
     id: str
@@ -49,7 +49,7 @@ class LeaseHolder:
         """Return this process as the holder of a new lease."""
         try:
             user = getpass.getuser()
-        except (KeyError, OSError):  # a container may have no name for its user
+        except (KeyError, OSError):  # containers may lack a name for the user
             user = str(os.getuid())
         return cls(
             id=uuid4().hex,
@@ -63,7 +63,7 @@ class LeaseHolder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """Return the holder that a lease names; None where it names none, or is damaged."""
+        """Return the holder that a lease names; None if there is none or the content is damaged."""
         try:
             values = json.loads(data)
             known = {name: kind(values[name]) for name, kind in _FIELDS.items()}
@@ -73,16 +73,16 @@ class LeaseHolder:
         return cls(**shown)  # type: ignore[arg-type]
 
     def to_bytes(self) -> bytes:
-        """Return the lease's content."""
+        """Return the content of the lease."""
         return json.dumps(asdict(self)).encode()
 
     def renewed(self) -> Self:
-        """Return the same holder, one beat later."""
+        """Return the same holder after one more renewal."""
         return replace(self, beat=self.beat + 1)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process certainly has ended: it ran where this one runs, and is not there any more."""
+        """True if the process has certainly ended: it ran on this machine and boot, and is gone."""
         place, _, _ = self.process.rpartition(" ")
         here, _, _ = _identity(os.getpid()).rpartition(" ")
         if not place or place != here:
@@ -92,7 +92,7 @@ class LeaseHolder:
         except (ProcessLookupError, OverflowError):
             return True
         except PermissionError:
-            pass  # it lives, or another one with its number, and nobody may look at it
+            pass  # this process or a later one with its number lives under another user
         now = _identity(self.pid)
         return now != "" and now != self.process
 
@@ -101,7 +101,7 @@ class LeaseHolder:
 
 
 def read_holder(storage: Storage) -> LeaseHolder | None:
-    """Return the holder that the lease of a place names; None where there is no lease, or a damaged one."""
+    """Return the holder that a storage's lease names; None if there is no lease or it is damaged."""
     try:
         return LeaseHolder.from_bytes(storage.read(LEASE, 0, MAX_BYTES))
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def read_holder(storage: Storage) -> LeaseHolder | None:
 
 
 def held(root: str, holder: LeaseHolder | None) -> RunError:
-    """Return what whoever comes too late is told."""
+    """Return the error for a process that finds the lease held."""
     who = "another process, which did not say who it is" if holder is None else str(holder)
     return RunError(
         f"{root} is being written to by {who}; wait until that has ended, or stop it, then run the same command"
@@ -122,17 +122,17 @@ _FIELDS = {field.name: _NUMBERS.get(field.name, str) for field in fields(LeaseHo
 
 
 def _shown(text: str) -> str:
-    """The text as it may be printed: a lease is written by others."""
+    """Return text of an untrusted lease for printing."""
     return "".join(char if char.isprintable() else "?" for char in text[:_MAX_CHARS])
 
 
 def _identity(pid: int) -> str:
-    """This start of the machine, its table of processes, and when the process began; "" where that is not told."""
+    """Return the boot, the pid namespace and the start time of a process; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         table = Path("/proc/self/ns/pid").readlink()
         state, *_, began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:20]
     except (OSError, ValueError):
         return ""
-    # A dead process whose parent has not asked for it yet still has its number.
+    # A zombie keeps its pid until its parent reaps it.
     return f"{boot} {table} {'ended' if state in ('Z', 'X') else began}"

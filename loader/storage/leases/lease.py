@@ -1,7 +1,7 @@
-"""One writer at a time: an output is leased before the first shared write, and given back at the end.
+"""Leases: one writer at a time per output, from before the first shared write to the end.
 
-A local folder is leased by a file lock, which the kernel releases when the process ends. Everything else is leased by
-an object that its holder renews; one that is not renewed for a while is taken over. Readers need no lease.
+A file lock leases a local folder; the kernel releases it when the process ends. An object that its holder renews leases
+any other storage; other writers take over an object that is not renewed for a while. Readers need no lease.
 """
 
 from collections.abc import Iterator
@@ -18,32 +18,31 @@ from loader.storage.local import LocalStorage
 
 
 class Lease(Protocol):
-    """The right to write to a place, until it is given back or somebody else takes it over."""
+    """Exclusive right to write to a storage, until release or takeover."""
 
     def acquire(self) -> None:
-        """Take it.
+        """Take the lease, or fail if it is held.
 
         Raises:
-            RunError: somebody else holds it, or the place knows no way to hold one.
+            RunError: another process holds it, or the storage supports no lease.
         """
 
     def release(self) -> None:
-        """Give it back, unless it was lost."""
+        """Release the lease, unless it was lost."""
 
 
 @contextmanager
 def leased(storage: Storage, command: str) -> Iterator[Storage]:
-    """Hold the lease of a place, and yield the place as its holder writes to it.
+    """Hold the lease of a storage, and yield the storage for writing.
 
-    Every write through the yielded storage, from any process it is sent to, first makes sure that the lease is
-    still held.
+    Every write through the yielded storage, from any process it is sent to, first checks that the lease is still held.
 
     Args:
-        storage: The place.
-        command: What runs, for those who come too late.
+        storage: storage to lease.
+        command: command that runs, for messages of other processes.
 
     Raises:
-        RunError: somebody else holds it, which the message names; or it was lost in the meantime.
+        RunError: another process holds the lease, named in the message; or the lease was lost.
     """
     storage, holder = unfenced(storage), LeaseHolder.here(command)
     lease = _lease(storage, holder)

@@ -1,7 +1,7 @@
-"""The lease of a place without locks: an object that its holder renews, every change of it conditional.
+"""Lease of a storage without locks: an object that its holder renews, changed only by conditional writes.
 
-Two clocks are never compared. The holder counts from its last renewal, whoever waits counts how long it sees the
-lease unchanged, each by its own clock.
+Clocks of two machines are never compared. The holder counts time from its last renewal; a waiting process counts how
+long the lease stays unchanged. Each uses its own clock.
 """
 
 import logging
@@ -15,28 +15,28 @@ from loader.storage.base import Storage
 from loader.storage.leases.holder import MAX_BYTES, LeaseHolder, held
 from loader.storage.names import LEASE
 
-_BEATS = 4  # renewals in that time
+_BEATS = 4  # renewals per duration of the lease
 _LOOKS = 60
-_LONGEST_S = 3600.0  # that a lease may ask to be waited for; it may be damaged
+_LONGEST_S = 3600.0  # maximum duration to wait for, since the lease may be damaged
 _NEVER = "reelweave-no-such-version"
 
 _log = logging.getLogger(__name__)
 
 
 def elapsed_s() -> float:
-    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds of a clock that cannot be set and that continues while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
 class TimedLease:
-    """The lease of a place whose `create` and `replace` are conditional, such as an S3 prefix.
+    """Lease of a storage with conditional `create` and `replace`, such as an S3 prefix.
 
     Attributes:
-        storage: The place.
-        holder: This process.
-        lasts_s: Seconds without renewal after which others may take it over.
-        clock: Elapsed seconds.
+        storage: leased storage.
+        holder: this process.
+        lasts_s: seconds without renewal after which others may take over.
+        clock: function that returns elapsed seconds.
     """
 
     storage: Storage
@@ -52,7 +52,7 @@ class TimedLease:
         self.holder = replace(self.holder, lasts_s=self.lasts_s)
 
     def acquire(self) -> None:
-        """Create the object, or take it over; see `loader.storage.leases.lease.Lease`."""
+        """Create the object, or take it over, see `loader.storage.leases.lease.Lease`."""
         while not self._taken():
             pass
         self._check_conditions()
@@ -60,34 +60,34 @@ class TimedLease:
         self._thread.start()
 
     def release(self) -> None:
-        """Remove the object while it certainly is ours; see `loader.storage.leases.lease.Lease`."""
+        """Remove the object while it is certainly ours, see `loader.storage.leases.lease.Lease`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
         try:
-            # Nobody takes over what was renewed just now.
+            # Other processes do not take over a lease renewed just now.
             if self.renew() and self.clock() - self._renewed_at < self.lasts_s / 2:
                 self.storage.delete(LEASE)
         except RunError as error:
             _log.warning("the lease of %s runs out by itself: %s", self.storage.root, error)
 
     def renew(self) -> bool:
-        """Write the next beat; False when somebody else has taken over."""
+        """Write a renewal; return False if another process has taken over."""
         while self._version:
             began, holder = self.clock(), self.holder.renewed()
             if self.storage.replace(LEASE, holder.to_bytes(), self._version):
                 return self._noted(holder, began)
-            # A beat of ours stands there if the server went away before it told the version.
+            # The lease may hold our renewal, if the server failed before it returned the version.
             found = self._look()
             ours = found is not None and found[0] is not None and found[0].id == self.holder.id
             self._version = found[1] if found is not None and ours and found[1] != self._version else ""
         return False
 
     def _taken(self) -> bool:
-        """Whether the lease is ours after one attempt; False where somebody was faster.
+        """Try once to take the lease; return False if another process was faster.
 
         Raises:
-            RunError: it is held.
+            RunError: another process holds the lease.
         """
         began = self.clock()
         if self.storage.create(LEASE, self.holder.to_bytes()):
@@ -108,13 +108,13 @@ class TimedLease:
                 if now[1] != version:
                     raise held(self.storage.root, now[0])
         began = self.clock()
-        # Fails where it was renewed, or taken by another one that waited.
+        # The replacement fails if the lease was renewed, or taken by another waiting process.
         return self.storage.replace(LEASE, self.holder.to_bytes(), version) and self._noted(
             self.holder, began
         )
 
     def _look(self) -> tuple[LeaseHolder | None, str] | None:
-        """Who holds the lease, and its version; None when it is free."""
+        """Return the holder and version of the lease; None if there is none."""
         info = self.storage.stat(LEASE)
         if info is None:
             return None
@@ -124,9 +124,9 @@ class TimedLease:
             return None
 
     def _noted(self, holder: LeaseHolder, began: float) -> bool:
-        """Remember the version that was just written; False where it was taken over before it could be asked."""
+        """Store the version of the object just written; return False if it was replaced before the version was read."""
         info = self.storage.stat(LEASE)
-        # What is still there after the version was asked was there then.
+        # Content that is still there after the version was read had that version.
         mine = info is not None and self._reads(holder.to_bytes())
         self._version = info.version if info is not None and mine else ""
         self.holder, self._renewed_at = holder, began
@@ -139,10 +139,10 @@ class TimedLease:
             return False
 
     def _check_conditions(self) -> None:
-        """Make sure that the server does what a lease rests on.
+        """Check that the server supports conditional writes.
 
         Raises:
-            RunError: it replaces objects whatever the condition.
+            RunError: the server ignores conditions.
         """
         content = self.holder.to_bytes()
         if self.storage.create(LEASE, content) or self.storage.replace(LEASE, content, _NEVER):
@@ -157,7 +157,7 @@ class TimedLease:
         while not self._stop.wait(self.lasts_s / _BEATS):
             try:
                 if not self.renew():
-                    return  # the next write finds out
+                    return  # the fence of the next write reports the loss
             except RunError as error:
                 _log.warning("the lease of %s was not renewed: %s", self.storage.root, error)
 

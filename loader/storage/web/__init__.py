@@ -1,1 +1,1 @@
-"""Objects of web servers."""
+"""Read-only storage on web servers."""

@@ -1,4 +1,4 @@
-"""Connections to web servers: watched by a clock, and held to public addresses where a request is."""
+"""Connections to web servers, timed and optionally restricted to public addresses."""
 
 import functools
 import socket
@@ -21,11 +21,11 @@ from loader.storage.config import StorageConfig
 from loader.storage.timeouts import RequestLimits, TimedConnection
 
 _MOST_ADDRESSES = 16
-"""Addresses of one host that are tried."""
+"""Maximum number of a host's addresses to try."""
 
 
 class NotPublicError(HTTPError):
-    """A host that leads to no public address, where only such may be connected to.
+    """Host without public addresses, where only public ones are allowed.
 
     Args:
         host: name of the host.
@@ -38,7 +38,7 @@ class NotPublicError(HTTPError):
 
 
 class _Connection(TimedConnection):
-    """Connects to addresses that were looked up and judged here, so that no second look-up gives others."""
+    """Connection to addresses resolved and checked here, so that no second lookup can return others."""
 
     only_public = False
 
@@ -60,10 +60,10 @@ class _Connection(TimedConnection):
         raise NewConnectionError(self, f"no connection to {self.host}: {problem}") from problem
 
     def _addresses(self) -> list[str]:
-        """Addresses of the host that may be connected to.
+        """Return the host's permitted addresses.
 
         Raises:
-            NotPublicError: there are only others.
+            NotPublicError: none is permitted.
         """
         host = self._dns_host.strip("[]")
         try:
@@ -86,13 +86,13 @@ class _TlsConnection(_Connection, HTTPSConnection):
 
 @functools.lru_cache(maxsize=16)
 def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int) -> urllib3.PoolManager:  # noqa: ARG001 - key
-    """Return the connections of this process; threads share them, a forked process must not.
+    """Return the connection pools of this process; shared by threads, not by forked processes.
 
     Args:
         config: timeouts.
-        proxy: URL of the proxy, which looks names up itself; None for none.
-        only_public: whether connections without a proxy lead to public addresses alone.
-        pid: of this process.
+        proxy: URL of the proxy, which resolves names itself; None for no proxy.
+        only_public: True to restrict connections without a proxy to public addresses.
+        pid: id of this process.
     """
     timeout = Timeout(connect=config.connect_timeout_s, read=config.read_timeout_s)
     manager = (
@@ -102,7 +102,7 @@ def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int)
     )
     limits = RequestLimits.of(config)
     manager.pool_classes_by_scheme = {
-        # The address of a proxy is the environment's, and may be private.
+        # The environment sets the proxy, so its address may be private.
         "http": _pool_class(urllib3.HTTPConnectionPool, _Connection, limits, only_public and not proxy),
         "https": _pool_class(urllib3.HTTPSConnectionPool, _TlsConnection, limits, only_public and not proxy),
     }

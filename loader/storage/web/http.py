@@ -1,4 +1,4 @@
-"""A web server as a storage that can only be read."""
+"""Web server as a read-only storage."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,17 +17,17 @@ from loader.storage.web.web_object import WebObject
 
 @dataclass(frozen=True)
 class HttpStorage:
-    """Objects below a web address; see `Storage` for the methods. Writing and listing are a ``UsageError``.
+    """Objects below a web address; see `Storage` for the methods. Writing and listing raise a ``UsageError``.
 
-    Paths are spelled as in addresses: ``%20`` is a space; letters no address may hold are encoded. Other than
-    the rest of the house's storages it carries its credentials when it is pickled, since they are part of
-    the address. `ObjectInfo.size` is 0 where the server does not tell it.
+    Paths are spelled as in addresses: ``%20`` is a space; characters not allowed in addresses are encoded. Unlike other
+    storages, it carries its credentials when pickled, since they are part of the address. `ObjectInfo.size` is 0 if the
+    server does not send it.
 
     Attributes:
-        base: ``http(s)://[user:password@]host[:port]/folder`` without a slash at its end.
-        config: patience, limits.
-        query: sent with every path, such as a signature.
-        listed_in: URI of what names these objects, which decides where redirects may lead; "" for a person.
+        base: ``http(s)://[user:password@]host[:port]/folder`` without a trailing slash.
+        config: timeouts and limits.
+        query: query sent with every path, such as a signature.
+        listed_in: URI of the list that names these objects, for permissions of redirects; "" if the user did.
     """
 
     base: str = field(repr=False)
@@ -104,5 +104,5 @@ class HttpStorage:
 
 
 def _spelled(path: str) -> str:
-    """``path`` as an address may hold it; what is encoded already stays as it is."""
+    """Return ``path`` as spelled in an address; encoded characters stay as they are."""
     return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path), safe="/%:@!$&'()*+,;=~", errors="surrogatepass")

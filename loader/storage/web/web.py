@@ -1,4 +1,4 @@
-"""One GET of the web: where it may go, redirects, and what of an answer is believed."""
+"""Single GET requests: redirects, permissions, and checks of responses."""
 
 import ipaddress
 import os
@@ -25,21 +25,21 @@ _HOST = re.compile(r"[\w.-]+")
 
 
 class WebError(ObjectError):
-    """One web address cannot be read."""
+    """Failure to read one web address."""
 
 
 class SilentError(WebError):
-    """A server gave no whole answer in time; it would keep one waiting for its other objects as long."""
+    """Timeout of a server; its other objects would time out, too."""
 
 
 @dataclass(frozen=True)
 class WebName:
-    """An object of the web before any redirect.
+    """Web object before any redirect.
 
     Attributes:
-        name: of it, for messages; may be shown.
-        address: may hold user, password and a query.
-        listed_in: as of `loader.storage.permissions.refusal`.
+        name: name for messages, without secrets.
+        address: address, which may contain user, password and a query.
+        listed_in: see `loader.storage.permissions.refusal`.
     """
 
     name: str
@@ -49,10 +49,10 @@ class WebName:
 
 @dataclass(frozen=True)
 class WebResponse:
-    """An answer whose body has not been read.
+    """Response with an unread body.
 
     Attributes:
-        url: that gave it, after redirects; with its query, so not to be shown.
+        url: final address after redirects, with its query, so unsuitable for messages.
         response: status and headers.
     """
 
@@ -60,24 +60,24 @@ class WebResponse:
     response: urllib3.BaseHTTPResponse
 
     def header(self, name: str) -> str:
-        """A header's value, "" when it is missing."""
+        """Return a header's value, "" if it is missing."""
         return self.response.headers.get(name, "")
 
     def chunks(self) -> Iterator[bytes]:
-        """The body, in pieces.
+        """Yield the body in pieces.
 
         Raises:
-            urllib3.exceptions.HTTPError: it breaks off, or comes too slowly.
+            urllib3.exceptions.HTTPError: the connection breaks, or is too slow.
         """
         while chunk := self.response.read1(_CHUNK):
             yield chunk
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a web address.
+    """Split a web address into its parts.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no web address.
     """
     try:
         parts = urlsplit(url)
@@ -95,7 +95,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def _is_host(host: str) -> bool:
-    """Return whether every reader of addresses takes a host for the same one."""
+    """Return whether all URL parsers agree on the host."""
     if ":" in host:
         return ipaddress.ip_address(host).version == 6 and "%" not in host
     return _HOST.fullmatch(host) is not None
@@ -103,21 +103,21 @@ def _is_host(host: str) -> bool:
 
 @contextmanager
 def get(url: str, headers: dict[str, str], config: StorageConfig, named: WebName) -> Iterator[WebResponse]:
-    """Sends one GET and follows redirects to other web addresses; each is judged as a name where it was found.
+    """Send one GET and follow redirects to other web addresses, each checked by the permissions of the name.
 
-    User and password of ``url`` go to the server it names and to no other. The answer is one the caller can
-    use: 200, 206 or 416, and not compressed.
+    User and password of ``url`` are sent to its server only. The yielded response is usable: status 200, 206 or 416,
+    and not compressed.
 
     Args:
-        url: address of the object, or where a redirect led before.
-        headers: to send beside the usual ones.
+        url: address of the object, or a previous redirect's target.
+        headers: additional request headers.
         config: timeouts, redirects and permissions.
-        named: the object.
+        named: name and origin of the object.
 
     Raises:
-        FileNotFoundError: 404 or 410.
-        StatusError: another refusal; `is_transient` tells whether it may pass.
-        WebError: the answer cannot be used.
+        FileNotFoundError: status 404 or 410.
+        StatusError: another error status, possibly transient (`is_transient`).
+        WebError: the response is unusable.
         urllib3.exceptions.HTTPError: the connection failed.
     """
     name, first = named.name, split_url(url)
@@ -199,12 +199,12 @@ def _check(response: urllib3.BaseHTTPResponse, name: str) -> None:
 
 
 def _leave(response: urllib3.BaseHTTPResponse) -> None:
-    """Keeps the connection for the next request when nothing of the body is left."""
+    """Keep the connection for the next request if the body was read to its end."""
     if getattr(response, "length_remaining", None) == 0:
         response.read()
         response.release_conn()
     else:
-        response.close()  # cheaper than reading what nobody wants
+        response.close()  # cheaper than reading an unused body
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:

@@ -1,4 +1,4 @@
-"""One object of the web: what its server says of it, and its bytes in one version."""
+"""Web objects: metadata from the server, and bytes of one version."""
 
 import io
 import re
@@ -24,12 +24,12 @@ _RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)")
 
 @dataclass(frozen=True)
 class WebObjectInfo:
-    """What an answer says of the object.
+    """Metadata of a web object from a response.
 
     Attributes:
-        size: bytes, or None when the server does not tell.
-        version: ETag, else time of the last change, else "".
-        ranges: whether the server gives byte ranges.
+        size: size in bytes, or None if the server does not send it.
+        version: ETag, else the time of last modification, else "".
+        ranges: True if the server supports byte ranges.
     """
 
     size: int | None
@@ -38,13 +38,13 @@ class WebObjectInfo:
 
 
 class WebObject:
-    """An object at a web address. Everything read through one instance is of one version.
+    """Object at a web address; all reads of an instance return one version.
 
     Args:
-        address: with user, password and query where it needs them.
-        name: what messages call it.
-        config: patience and limits.
-        listed_in: as of `loader.storage.permissions.refusal`.
+        address: address, with user, password and query if needed.
+        name: name for messages.
+        config: timeouts and limits.
+        listed_in: see `loader.storage.permissions.refusal`.
     """
 
     def __init__(self, address: str, name: str, config: StorageConfig, listed_in: str = "") -> None:
@@ -55,22 +55,22 @@ class WebObject:
         self._facts: WebObjectInfo | None = None
 
     def look(self) -> WebObjectInfo:
-        """Asks for the first byte: signed links allow a GET and no HEAD.
+        """Request the first byte for its metadata, because signed links allow GET but not HEAD.
 
         Raises:
-            FileNotFoundError: there is no such object.
-            WebError: it cannot be read.
+            FileNotFoundError: the object does not exist.
+            WebError: the object cannot be read.
         """
         return self._call(self._look)
 
     def read(self, start: int, length: int | None) -> bytes:
-        """Bytes ``[start, start + length)``, or to the end; fewer when it ends before. Raises as `look`."""
+        """Return bytes ``[start, start + length)``, or to the end; fewer if it ends before; for errors see `look`."""
         sink = io.BytesIO()
         self._fetch(sink, start, length, None)
         return sink.getvalue()
 
     def open(self) -> BinaryIO:
-        """A seekable reader: blocks, or a temporary file where the server gives no ranges. Raises as `look`."""
+        """Open a seekable reader of blocks, or of a temporary file without range support; for errors see `look`."""
         facts = self.look()
         cache_bytes = self._config.cache_mib * _MIB
         if facts.ranges and facts.size is not None:
@@ -100,7 +100,7 @@ class WebObject:
             return self._facts
 
     def _fetch(self, sink: BinaryIO, start: int, length: int | None, limit: int | None) -> None:
-        """Appends bytes to ``sink``, continued where the body breaks; ``limit`` is the most it may take."""
+        """Append bytes to ``sink``, at most ``limit``, resumed after broken connections."""
         written = 0
         end = None if length is None else start + length
 
@@ -128,7 +128,7 @@ class WebObject:
             except (StatusError, FileNotFoundError) as error:
                 if self._current == self._address or is_transient(error):
                     raise
-                # The link a redirect gave has run out; the address itself gives a new one.
+                # The redirect's link has expired; the original address redirects to a new one.
                 self._current = self._address
                 fetch()
 
@@ -138,14 +138,14 @@ class WebObject:
         except FileNotFoundError:
             if not seen:
                 raise
-            # Whoever reads a file takes an OSError for its end.
+            # Callers of read() take an OSError for the end of the file.
             raise WebError(f"{self._name} disappeared while it was read") from None
 
     def _headers(self, begin: int, end: int | None) -> dict[str, str]:
         if begin == 0 and end is None:
             return {}
         headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
-        # A weak ETag must not be compared there; what comes back is compared in any case.
+        # If-Range forbids weak ETags; the version of the response is compared in any case.
         if self._facts and self._facts.version and not self._facts.version.startswith("W/"):
             headers["If-Range"] = self._facts.version
         return headers
@@ -153,7 +153,7 @@ class WebObject:
     def _keep_version(self, answer: WebResponse) -> None:
         now, seen = _facts(answer), self._facts
         if seen is not None:
-            # Many servers name no version when they refuse a range behind the end.
+            # Many servers omit the version when they refuse a range behind the end.
             other = now.version != seen.version and answer.response.status != 416
             if other or (None not in (now.size, seen.size) and now.size != seen.size):
                 raise WebError(f"{self._name} changed while it was read; read it again from its start")
@@ -184,9 +184,9 @@ def _facts(answer: WebResponse) -> WebObjectInfo:
 
 
 def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iterator[bytes]:
-    """Those pieces of a body that lie in ``[begin, end)`` of the object."""
+    """Yield the pieces of a body that lie in ``[begin, end)`` of the object."""
     status = answer.response.status
-    if status == 416:  # starts at the end or behind it
+    if status == 416:  # the range starts at or behind the end
         return
     position = 0
     if status == 206:
@@ -204,7 +204,7 @@ def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iter
 
 
 def _explained(error: Exception, name: str, config: StorageConfig) -> Exception:
-    """What a fault means to a person; nothing of its text is repeated, which may show the whole address."""
+    """Return an error for users, without the original text, which may contain the whole address."""
     if isinstance(error, StatusError):
         what = f"the server answered {error.status}"
         if error.status in (401, 403):
