@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint lock locked sbom clean
+.PHONY: demo test kernels lint lock locked sbom clean
 
 .venv/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -16,6 +16,10 @@ demo: .venv/.installed
 test: .venv/.installed
 	# In the order of the files: by default the long files of few tests come last, and one process waits for the other.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Where nvcc is: the kernels of csrc/ for every GPU architecture (`make test`: for one), and their library.
+kernels: .venv/.installed
+	$(BIN)/python -m pytest tests/train/test_csrc.py tests/train/test_kernels_library.py --toolchain
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -15,11 +15,26 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--toolchain",
+        action="store_true",
+        help="compile the kernels for every GPU architecture, and build their library (make kernels)",
+    )
+
+
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[None]:
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    for attempt in range(5):  # Ray gives its own processes 30 s to start, which a busy machine may exceed
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            break
+        except Exception:
+            ray.shutdown()
+            if attempt == 4:
+                raise
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()

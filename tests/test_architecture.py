@@ -158,21 +158,24 @@ def test_heavy_libraries_are_imported_where_they_are_used(room: str) -> None:
     assert wrong == []
 
 
-def test_importing_the_loader_pulls_in_no_heavy_library_and_stays_under_a_second() -> None:
+def test_importing_the_loader_pulls_in_no_heavy_library_and_costs_less_than_what_it_stands_on() -> None:
     code = """
 import os, sys, time
-import pyarrow, pydantic, numpy  # warm the page cache: the bound is on our code and what it adds
-start = time.process_time()
+began = time.process_time()
+import pyarrow, pydantic, numpy
+floor, start = time.process_time() - began, time.process_time()
 import loader
+own = time.process_time() - start
 assert not {'torch', 'boto3', 'ray', 'av', 'webdataset', 'transformers'} & sys.modules.keys(), sorted(sys.modules)
-assert time.process_time() - start < 1
+assert own < floor, (own, floor)
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_every_module_of_the_loader_can_be_the_first_that_is_imported() -> None:
-    """A circle of imports shows only to who enters it in the wrong place."""
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files("loader")]
+def test_every_folder_of_the_loader_can_be_the_first_that_is_imported() -> None:
+    """The graph above has no package's own file, which runs before any of its modules."""
+    folders = [path for path in files("loader") if path.name == "__init__.py"]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in folders]
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"

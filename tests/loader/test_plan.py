@@ -200,9 +200,9 @@ def test_in_runs_of_a_bucket_its_samples_are_equally_likely_at_every_place() -> 
 def test_two_million_samples_take_little_time_and_memory() -> None:
     parts = random_assignment(1, samples=2_000_000, buckets=60, most=6)
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     plan = plan_epoch(parts, 0, 0, StepLayout(1024))
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(plan) > 200

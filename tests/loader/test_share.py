@@ -41,7 +41,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, folder: Path, samples: list[Sa
 @pytest.fixture(scope="module")
 def told(out: Path, ranks: Ranks) -> dict[str, list[Any]]:
     """What the ranks have to say about each scenario; only those that are still there about the last one."""
-    ended = ranks.run(run_all, 4, str(out), grace_s=100, deadline_s=200)
+    ended = ranks.run(run_all, 4, str(out))
     assert ended.codes == [0, -9, 0, -9], ended.errors
     return {
         name: [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-?.json"))]

@@ -37,7 +37,7 @@ def killed_writer(storage, tmp_path):
     process.start()
     with pipe.open("wb") as feed:
         feed.write(bytes(5 << 20))  # more than the pipe holds: returns when most of it has been copied
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while sum(file.stat().st_size for file in (tmp_path / "root").rglob(".*")) < 2 << 20:
             assert time.monotonic() < deadline
             time.sleep(0.005)

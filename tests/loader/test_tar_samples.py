@@ -3,6 +3,7 @@
 import io
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -193,14 +194,21 @@ def test_a_region_of_two_samples_is_refused(tmp_path: Path) -> None:
         read_sample(data[: found[1].offset + found[1].size])
 
 
-def test_a_sample_is_parsed_in_microseconds(tmp_path: Path) -> None:
+def test_a_sample_is_parsed_in_a_fraction_of_the_time_of_tarfile(tmp_path: Path) -> None:
+    def by_library(data: memoryview | bytes) -> list[bytes]:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            return [archive.extractfile(member).read() for member in archive]
+
+    def least(read: Callable[[memoryview | bytes], object]) -> int:
+        times = []
+        for _ in range(300):
+            began = time.process_time_ns()
+            read(region)
+            times.append(time.process_time_ns() - began)
+        return min(times)
+
     path = by_tarfile(tmp_path / "x.tar", samples(), tarfile.USTAR_FORMAT)
     found, _ = scan(path.read_bytes())
     region = found[0].region
     assert region is not None
-    times = []
-    for _ in range(300):
-        begin = time.process_time_ns()
-        read_sample(region)
-        times.append(time.process_time_ns() - begin)
-    assert min(times) < 30_000
+    assert least(read_sample) < least(by_library) / 4  # a fourteenth

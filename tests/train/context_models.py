@@ -33,6 +33,7 @@ from train.parallel.context.slices import Slices
 from train.parallel.context.traffic import AttentionSize, slices_bytes
 from train.step.squared_errors import Question, of_whole
 
+IMPORTED_FIRST = ("diffusers.models.transformers.transformer_wan", "peft")
 TINY = {"hidden": 24, "heads": 4, "layers": 2}
 MODELS = {
     "dit": DiTConfig(**TINY),

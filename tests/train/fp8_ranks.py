@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torchao.float8  # noqa: F401 - once, before ranks are forked
-
 from tests.train.clips import ClipStream, tiny_config
 from train.config.model import DiTConfig
 from train.config.optimizer import Fp8Config, ScheduleConfig
@@ -14,6 +12,7 @@ from train.distributed.world import join
 from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
 
+IMPORTED_FIRST = ("torchao.float8",)
 MODEL = DiTConfig(hidden=64, heads=4, layers=2)
 
 

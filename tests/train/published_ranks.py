@@ -3,14 +3,13 @@
 import os
 from pathlib import Path
 
-import diffusers  # noqa: F401 - once, before ranks are forked
-import peft  # noqa: F401
-
 from tests.train.clips import ClipStream
 from train.config.run import TrainConfig
 from train.distributed.world import join
 from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
+
+IMPORTED_FIRST = ("diffusers", "peft")
 
 
 def train_all(folder: str) -> None:

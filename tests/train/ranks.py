@@ -3,6 +3,8 @@
 with Ranks() as ranks:
     ended = ranks.run(train, 4, str(out))       # train(str(out)) on four ranks, as under torchrun
     assert ended.codes == [0] * 4, ended.errors
+
+What a module names in IMPORTED_FIRST is imported once, before ranks are forked, instead of by every rank.
 """
 
 import importlib
@@ -30,7 +32,7 @@ PRELOADED = (
     "torch.distributed.checkpoint",
     "pandas",
 )
-DEADLINE_S = 100.0
+DEADLINE_S = 600.0  # of what hangs: on a machine with other work a world may take minutes
 PORT_BELOW = 32_000  # ephemeral ports begin above
 
 
@@ -73,7 +75,7 @@ class Ranks:
         function: Callable[..., object],
         size: int,
         *arguments: Any,
-        grace_s: float = 20.0,
+        grace_s: float = 120.0,
         deadline_s: float = DEADLINE_S,
     ) -> Ended:
         """Calls a function of a module, with JSON values, on every rank."""
@@ -105,7 +107,10 @@ def serve() -> None:
 def _run(
     module: str, function: str, size: int, arguments: list[Any], grace_s: float, deadline_s: float
 ) -> dict[str, Any]:
-    called = getattr(importlib.import_module(module), function)
+    found = importlib.import_module(module)
+    for name in getattr(found, "IMPORTED_FIRST", ()):
+        importlib.import_module(name)
+    called = getattr(found, function)
     common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / str(rank) for rank in range(size)]

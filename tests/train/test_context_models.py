@@ -16,7 +16,7 @@ def findings(tmp_path_factory, ranks):
     """What each rank found, by case; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
     context_models.publish_models(out)
-    ended = ranks.run(context_models.compute, 4, str(out), deadline_s=240)
+    ended = ranks.run(context_models.compute, 4, str(out))
     assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 

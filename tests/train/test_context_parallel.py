@@ -18,7 +18,7 @@ TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
 def findings(tmp_path_factory, ranks) -> list[dict[str, dict[str, float]]]:
     """What each rank found, by case; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
-    ended = ranks.run(compute, 4, str(out), deadline_s=240)
+    ended = ranks.run(compute, 4, str(out))
     assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 

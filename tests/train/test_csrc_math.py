@@ -141,7 +141,7 @@ def test_packed_groups_at_any_split_into_blocks(
     check(replace(emulated, tiled=tiled, resident=resident), case)
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(199, 256), (4096, 64)])
+@pytest.mark.parametrize(("rows", "dim"), [(199, 256), (1024, 64)])
 def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
     check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))
 

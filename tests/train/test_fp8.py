@@ -96,9 +96,9 @@ def test_a_run_goes_on_with_or_without(first, then, plain, tmp_path):
 
 
 def test_layouts_make_the_steps_of_one_process(ranks, tmp_path):
-    train(tmp_path / "alone", 4, {})
+    train(tmp_path / "alone", 2, {})
     for size in LAYOUTS:
-        ended = ranks.run(train_fp8, size, str(tmp_path), 4)
+        ended = ranks.run(train_fp8, size, str(tmp_path), 2)
         assert ended.codes == [0] * size, ended.errors
     for name in [name for layouts in LAYOUTS.values() for name in layouts]:
         for own, expected in zip(metrics(tmp_path / name), metrics(tmp_path / "alone"), strict=True):

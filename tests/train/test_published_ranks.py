@@ -24,7 +24,7 @@ def on_two_ranks(tmp_path_factory, ranks):
     configs = {name: case_config(folder / "published" / name, name) for name in CASES}
     for name, config in configs.items():
         (folder / f"{name}.json").write_text(config.model_dump_json())
-    ended = ranks.run(train_all, 2, str(folder), deadline_s=240)
+    ended = ranks.run(train_all, 2, str(folder))
     assert ended.codes == [0, 0], ended.errors
     return folder, configs
 

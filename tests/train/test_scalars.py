@@ -23,7 +23,7 @@ def config(total_steps: int) -> TrainConfig:
 
 def written(path: Path, last: bytes) -> bytes:
     """What wandb's own process has written; it goes on for a moment after the run."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while last not in (found := path.read_bytes()):
         assert time.monotonic() < deadline, last
         time.sleep(0.01)

@@ -52,7 +52,10 @@ def train_clips(
             return super().microbatch(step, slot)
 
     sizes = tuple(how.pop("sizes", ()))
-    changes = {"lost_after_s": how.pop("lost_after_s", 4.0), "denominator": how.pop("denominator", "step")}
+    changes = {
+        "lost_after_s": how.pop("lost_after_s", 4.0 if sends else 60.0),
+        "denominator": how.pop("denominator", "step"),
+    }
     config = tiny_config(steps, **how).model_copy(update=changes)
     result = Trainer(config, Stream(own, size, sizes=sizes), Path(out)).run()
     return EXIT_STOPPED if result.stopped else 0

@@ -79,9 +79,8 @@ def test_from_a_run_to_its_plan(config: Path, tmp_path: Path, capsys: pytest.Cap
     assert spent >= 0.99 * sum(kept.dit.fixed_s + kept.dit.linear_s * batch * 57 for batch in (1, 2, 4))
 
 
-def test_ranks_measure_the_dit_with_each_degree(tmp_path: Path) -> None:
-    with Ranks() as ranks:
-        ended = ranks.run(measure, 2, str(tmp_path))
+def test_ranks_measure_the_dit_with_each_degree(tmp_path: Path, ranks: Ranks) -> None:
+    ended = ranks.run(measure, 2, str(tmp_path))
     assert ended.codes == [0, 0], ended.errors
     told = [(tmp_path / f"{rank}.csv").read_text() for rank in (0, 1)]
     assert told[0] == told[1]

@@ -28,7 +28,7 @@ def check_plans(first: int, count: int, name: str, limit_bytes: int | None = Non
     """Each of some random plans gives the gradients of one process on every rank, and leaves nothing behind."""
     dtype = getattr(torch, name)
     allowed = {torch.float64: 1e-10, torch.float32: 1e-5}[dtype]
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         runner = Runner(world, dtype, limit_bytes)
         for seed in range(first, first + count):
             plan = random_plan(seed, world.size)
@@ -67,7 +67,7 @@ def measure_plans(first: int, count: int, name: str, out: str) -> None:
 
 def check_representatives(first: int, count: int) -> None:
     """Where there are representatives, their sum is that of one process."""
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         runner, exact = Runner(world, torch.float64), 0
         for seed in range(first, first + count):
             plan = random_plan(seed, world.size)
@@ -81,7 +81,7 @@ def check_representatives(first: int, count: int) -> None:
 
 def train_by(first: int, second: int, steps: int) -> None:
     """Two ways to plan the same samples have the same weights after some steps."""
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         found = []
         for seeds in (first, second):
             runner = Runner(world, torch.float64)
@@ -113,7 +113,7 @@ def replanned(samples: tuple[Sample, ...], seed: int, ranks: int) -> Plan:
 
 def shuffled_on(victim: int) -> None:
     """One rank has the cascades in another order than the others."""
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         runner = Runner(world, torch.float32)
         plan = random_plan(11, world.size)
         runs = list(plan.schedule.runs)
@@ -184,7 +184,7 @@ class Checked(TinyWork):
 
 def check_handoffs() -> None:
     """Each way of a handoff, with latents that are made and stored ones."""
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         runner = Runner(world, torch.float32)
         runs, samples = [], []
         for vae, dit in WAYS.values():
@@ -222,7 +222,7 @@ class Large(TinyWork):
 
 def check_room(limit_mib: int | None, most_mib: int) -> None:
     """All VAEs come first in the plan, on other ranks than the DiTs; what lies here is counted by the tensors."""
-    with join("cpu", lost_after_s=20.0) as world:
+    with join("cpu", lost_after_s=60.0) as world:
         count, half = 12, world.size // 2
         runs = [Run(Cascade(s, Module.VAE), s, s + 1.0, (s % half,)) for s in range(count)]
         runs += [Run(Cascade(s, Module.DIT), 50.0 + s, 51.0 + s, (half, half + 1)) for s in range(count)]

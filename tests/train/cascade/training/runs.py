@@ -19,7 +19,7 @@ from train.loop.trainer import Trainer
 from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import PatchTransform
 
-STEPS = 5
+STEPS = 4
 DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}
 MMDIT = {"kind": "mmdit", "hidden": 24, "heads": 4, "layers": 2, "adaln_rank": 8}
 ST_DIT = {"kind": "st_dit", "hidden": 24, "heads": 4, "layers": 2, "full_attention": True}

@@ -13,6 +13,7 @@ from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.cascade.training.runs import (
     CASES,
+    STEPS,
     command,
     config_of,
     killed,
@@ -21,7 +22,6 @@ from tests.train.cascade.training.runs import (
 )
 from tests.train.clips import tiny_config
 from tests.train.published import publish_text
-from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics
 
 
@@ -57,12 +57,6 @@ def alone(tmp_path_factory, text):
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    with Ranks() as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
 def runs(tmp_path_factory, text, ranks):
     out = tmp_path_factory.mktemp("cascades")
     # A world at a time has some seconds for each of its cases.
@@ -77,7 +71,7 @@ def runs(tmp_path_factory, text, ranks):
 def test_cascades_make_the_steps_of_one_process(alone, runs, name):
     own, expected = metrics(runs / name), metrics(alone[name])
     rel = 1e-5 if "text" in name else 1e-10
-    assert len(own) == len(expected) == 5
+    assert len(own) == len(expected) == STEPS
     for key in ("step", "samples", "tokens", "flops", "skipped", "loss", "grad_norm", "lr"):
         assert [line[key] for line in own] == pytest.approx([line[key] for line in expected], rel=rel), key
 
@@ -85,7 +79,7 @@ def test_cascades_make_the_steps_of_one_process(alone, runs, name):
 def test_a_lost_rank_ends_the_others_and_the_run_goes_on(ranks, tmp_path):
     ended = ranks.run(killed, 2, str(tmp_path / "whole"), -1, 0)
     assert ended.codes == [0, 0], ended.errors
-    ended = ranks.run(killed, 2, str(tmp_path / "broken"), 1, 4, grace_s=40.0)
+    ended = ranks.run(killed, 2, str(tmp_path / "broken"), 1, 3)
     assert ended.codes == [1, -signal.SIGKILL], ended.errors
     assert "rank 1 was lost" in ended.errors[0]
     ended = ranks.run(killed, 2, str(tmp_path / "broken"), -1, 0)
