@@ -88,7 +88,7 @@ def test_processes_that_share_a_folder_get_right_bytes_within_the_limit(tmp_path
 
 def test_whenever_a_process_is_killed_nothing_wrong_is_left(tmp_path: Path) -> None:
     limit, moments = 1_500_000, random.Random(0)
-    for seed in range(6):
+    for seed in range(3):
         workers = [start(WORKER, tmp_path, limit, seed + 100 * number, 10**9) for number in range(2)]
         assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
         time.sleep(moments.uniform(0.0, 0.2))

@@ -30,7 +30,7 @@ def test_without_noise_it_comes_out_as_planned(seed):
     assert [run.start_s for run in timed.runs] == pytest.approx([run.start_s for run in schedule.runs])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(15))
 def test_any_total_order_ends(seed):
     """GPUs that all follow one order, in which what a cascade needs comes before it, never wait for each other."""
     schedule, draw = random_schedule(seed), np.random.default_rng(seed)
