@@ -20,34 +20,29 @@ from tests.train.ranks import Ranks
 
 REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
-
-
 STEPS = 40
 SHORT = [
     replace(
         reel,
-        width=reel.width // 20 * 12,
-        height=reel.height // 20 * 12,
+        width=reel.width // 8 * 6,
+        height=reel.height // 8 * 6,
         shots=tuple(replace(shot, seconds=1.3) for shot in reel.shots),
     )
     for reel in REELS
 ]
-"""Every reel of the demo at half the length and three fifths of the size: a sixth of the pixels"""
+"""Every reel of the demo at half the length and three quarters of the size: a quarter of the pixels."""
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("demo")
     make_footage(out / "footage", reels=SHORT)
-    done = subprocess.run(
-        [
-            *(*REELWEAVE, "demo", "--videos", str(out / "footage"), "--out", str(out), "--json"),
-            *("--set", f"train.schedule.total_steps={STEPS}", "--set", "train.model.hidden=192"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*REELWEAVE, "demo", "--videos", str(out / "footage"), "--out", str(out), "--json"]
+    command += ["--set", f"train.schedule.total_steps={STEPS}", "--set", "train.model.hidden=192"]
+    for _ in range(5):  # Ray gives its own processes 30 s to start, which a busy machine may exceed
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if "node timed out during startup" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     return out, json.loads(done.stdout)
 
