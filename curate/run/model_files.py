@@ -1,4 +1,4 @@
-"""Identity of the models that a configuration names: contents of their files, so that another model is asked anew.
+"""Identity of the models that a configuration names: contents of their files, so that another model runs anew.
 
 A path says nothing of what lies there today. Contents are hashed whole, once: size, times and inode of a file tell
 later runs that it is the same.
@@ -19,7 +19,7 @@ _HUB, _FOLDER = "hf-hub:", "local-dir:"
 
 
 def model_digests(config: CurateConfig, ledger: Ledger) -> dict[str, str]:
-    """Identity of each model that stages will ask, by its key in the configuration.
+    """Return the identity of each model, by its key in the configuration.
 
     Args:
         config: names of the models: folders, files, or names on a hub.
@@ -37,7 +37,7 @@ def model_digests(config: CurateConfig, ledger: Ledger) -> dict[str, str]:
 
 
 def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
-    """Key of each model and its folder or file, or its name on a hub."""
+    """Yield the key of each model, and its folder or file, or its name on a hub."""
     if config.embed.backend == "open_clip":
         from curate.models.open_clip_model import locate
 
@@ -74,7 +74,7 @@ def _digest(model: Path | str, hashed: dict[str, Any]) -> str:
 
 
 def _sha256(path: Path, hashed: dict[str, Any]) -> str:
-    """Hash of a file's content, out of ``hashed`` while the file is the same."""
+    """Return the hash of a file's content, from ``hashed`` while the file is the same."""
     stat = path.stat()
     # The time of the last change of the inode cannot be set back by a copy that keeps the others.
     mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]

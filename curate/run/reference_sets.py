@@ -1,4 +1,4 @@
-"""What other datasets hold already: older ones, and sets that models are evaluated on."""
+"""Clips that other datasets hold already: older ones, and evaluation sets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ _COLUMNS = ["key", "sha256", "source", "duration_s"]
 
 
 def fingerprints(config: CurateConfig) -> dict[str, str]:
-    """The content of each dataset that ``config.dedup`` compares with, as one string, by URI.
+    """Return a digest of each dataset that ``config.dedup`` compares with, by URI.
 
     Raises:
         UsageError: there is none, or it cannot be compared with.
@@ -30,7 +30,7 @@ def fingerprints(config: CurateConfig) -> dict[str, str]:
 def without_known(
     records: Sequence[Record], new: Sequence[Item], old: Sequence[Item], config: CurateConfig
 ) -> list[Record]:
-    """Records, of which those are filtered that evaluation sets hold, and new ones that older datasets hold.
+    """Return the records; clips that evaluation sets hold, and new ones that older datasets hold, are filtered.
 
     Args:
         records: of the whole run.
@@ -57,7 +57,7 @@ def without_known(
 
 
 def items_of(uri: str, config: CurateConfig) -> list[Item]:
-    """The samples of another dataset as deduplication sees them; keys are ``URI#KEY``, so that none is ours.
+    """Return the samples of another dataset for deduplication; keys are ``URI#KEY``, unlike any of ours.
 
     Raises:
         UsageError: it is no dataset, or cannot be compared with.

@@ -1,7 +1,7 @@
-"""Progress within sources: workers note how far they have read, the driver shows it while a source is not done.
+"""Progress within sources: workers write how far they have read, the driver shows it until a source is closed.
 
 A source gives no result until it is closed, which may take hours. Notes go to the ledger, since a decoder runs in a
-child process on any machine of a cluster. They decide nothing, so a note that cannot be written costs nothing.
+child process on any machine of a cluster. No result depends on them, so a note that cannot be written is skipped.
 """
 
 import threading
@@ -18,7 +18,7 @@ _FOLDER = "at_work/"
 
 
 class _Watched:
-    """A source's file that notes now and then how far it was read."""
+    """File of a source that reports now and then how far it was read."""
 
     def __init__(self, file: BinaryIO, note: Callable[[int, float], None], every_s: float) -> None:
         self._file, self._note, self._every_s = file, note, every_s
@@ -40,15 +40,15 @@ class _Watched:
 def noted(
     file: BinaryIO, ledger: Ledger, identity: str, uri: str, size: int, every_s: float = NOTE_EVERY_S
 ) -> Iterator[BinaryIO]:
-    """The file, read through a watch that notes in the ledger how far it is; the note goes when the work is over.
+    """Return the file, which writes a note on its progress to the ledger; the note is removed with the context.
 
     Args:
-        file: of the source, read mostly forward.
-        ledger: where the note lies.
-        identity: of the source.
-        uri: of the source, for people.
-        size: bytes of the source.
-        every_s: seconds between notes.
+        file: File of the source, read mostly forward.
+        ledger: Place of the note.
+        identity: Identity of the source.
+        uri: URI of the source, for people.
+        size: Size of the source in bytes.
+        every_s: Seconds between notes.
     """
     name = f"{_FOLDER}{identity}"
     written = False
@@ -69,7 +69,7 @@ def noted(
 
 
 def at_work(ledger: Ledger) -> list[tuple[str, float, float]]:
-    """(source, share read, seconds so far) of sources that take long, the longest first."""
+    """Return (source, share read, seconds so far) of sources that take long, the longest first."""
     found = []
     with suppress(RunError, OSError):
         for item in ledger.storage.list(f"{LEDGER}{_FOLDER}"):
@@ -81,7 +81,7 @@ def at_work(ledger: Ledger) -> list[tuple[str, float, float]]:
 
 @contextmanager
 def watching(ledger: Ledger, show: Callable[[], object], every_s: float = NOTE_EVERY_S) -> Iterator[None]:
-    """Call ``show`` now and then from a thread of its own; notes of killed workers are removed before and after."""
+    """Call ``show`` now and then from a thread; remove notes of killed workers before and after."""
     stop = threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""Which clip a frame will belong to, told before its source has been seen to the end.
+"""Prediction of the clip that a frame belongs to, before its source is decoded to the end.
 
-Detector, stitching and the rules of spans all look a little ahead; a few seconds after a frame nearly everything
-that decides about it is known. What is told here saves work where it turns out right, and decides nothing.
+Detector, stitching and the rules of spans need only a few seconds after a frame, so a prediction that lags behind
+by as much is nearly always right. A right one saves work; a wrong one changes no result.
 """
 
 import math
@@ -13,17 +13,17 @@ from curate.shots.spans import long_enough, longest_hold_s, part_end
 from curate.shots.stitch import Samples, stitch
 
 
-class Foresight:
-    """Follows a source frame by frame.
+class Lookahead:
+    """Predictor of the clips of one source, frame by frame.
 
     Args:
-        detector: that is shown the same source.
-        samples: of the same source, for stitching.
-        config: of shots, stitching and spans.
-        fps: frames per second of the source.
+        detector: Detector that receives the same source.
+        samples: Stitching samples of the same source.
+        config: Configuration of shots, stitching and spans.
+        fps: Frame rate of the source.
 
     Attributes:
-        lag: frames by which the frames asked about must be behind those that were seen.
+        lag: Number of frames by which predicted frames must be behind decoded ones.
     """
 
     def __init__(
@@ -34,34 +34,34 @@ class Foresight:
         self.lag = detector.judged_after + max(detector.settled_after, shortest)
         self._judged = 0
         self._shot = self._part = 0  # first frames
-        self._firm = 0  # first frame of the last part that begins there wherever the shot ends
-        self._end: int | None = None  # of the shot, where it is known
+        self._firm = 0  # first frame of the last part that begins there, wherever the shot ends
+        self._end: int | None = None  # end of the shot, where it is known
         self._fading = False  # whether that end is only a fade that has begun
         self._next: int | None = None  # first frame of the next shot, where it is known
         self._part_end: int | None = None
         self._longest_s = longest_hold_s(config.spans)
-        self._gaps: list[int] = []  # frames that are held for too long to be in a clip
-        self._timed = 0  # frames of which it is known for how long they are held
+        self._gaps: list[int] = []  # frames displayed for too long to be in a clip
+        self._timed = 0  # number of frames whose display time is known
 
-    def sees(self, frame: int, times_s: "array[float]") -> bool:
-        """Whether all is known that tells the clip of a frame, but for cuts that stitching may take back later.
+    def is_certain(self, frame: int, times_s: "array[float]") -> bool:
+        """Return whether the clip of a frame is known, but for cuts that stitching may remove later.
 
-        It depends on where the shot ends up to ``min_clip_s`` after the frame. Where it is not known yet, `clip_of`
-        guesses, and a wrong guess costs a clip.
+        The clip depends on the end of its shot up to ``min_clip_s`` after the frame. While that is not known
+        `clip_of` guesses, and a wrong guess costs a clip.
 
         Args:
-            frame: not the last one seen.
-            times_s: when each frame seen was shown.
+            frame: A decoded frame, not the last.
+            times_s: Display time of each decoded frame.
         """
         return long_enough(times_s[self._detector.settled] - times_s[frame + 1], self._config.spans)
 
     def clip_of(self, frame: int, times_s: "array[float]", *, ended: bool = False) -> int | None:
-        """The first frame of the clip that a frame belongs to, or None when it belongs to none.
+        """Return the first frame of the clip that a frame belongs to, or None when it belongs to none.
 
         Args:
-            frame: one more than at the last call.
-            times_s: when each frame seen was shown; once ended, also when the last one disappears.
-            ended: whether the detector has finished.
+            frame: One more than at the last call.
+            times_s: Display time of each decoded frame; once ended, also the end of the last one.
+            ended: Whether the detector has finished.
         """
         if self._finds_gap(times_s) or self._detector.judged > self._judged:
             self._judged = self._detector.judged
@@ -76,13 +76,13 @@ class Foresight:
                 return None
         elif self._part_end is not None and frame >= self._part_end:
             self._next_part(times_s)
-        # What looks like the beginning of a fade is often a dark moment.
+        # What resembles the beginning of a fade is often a dark moment.
         end = None if self._fading and self._part_end == self._end else self._part_end
         reach = self._judged if end is None else end
         return self._part if long_enough(times_s[reach] - times_s[self._part], self._config.spans) else None
 
     def _finds_gap(self, times_s: "array[float]") -> bool:
-        """Look for gaps among the frames that were seen since the last call."""
+        """Look for gaps among the frames decoded since the last call; return whether there are any."""
         found = [
             frame
             for frame in range(self._timed, len(times_s) - 1)
@@ -93,7 +93,7 @@ class Foresight:
         return bool(found)
 
     def _look(self, frame: int, times_s: "array[float]", ended: bool) -> None:
-        """Sees whether the shot's end, and the next one's beginning, have come into sight."""
+        """Update the end of the shot and the beginning of the next one, where they are known by now."""
         known = self._detector.foretell(self._shot)
         stitched = stitch(
             known.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
@@ -109,7 +109,7 @@ class Foresight:
             self._fading = self._end is not None and self._end == fade
         self._next = next((begin for end, begin in edges if end == self._end), None)
         if before not in (None, self._end):
-            self._part = self._firm  # what came to nothing may have moved the parts before it
+            self._part = self._firm  # an end that was no end may have moved the parts before it
         self._split(times_s)
         while self._part_end is not None and self._part_end < frame:
             self._next_part(times_s)

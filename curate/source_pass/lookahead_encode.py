@@ -1,8 +1,8 @@
 """Clips encoded while their source is scanned, so that most sources are decoded once.
 
 Frames wait in a window until `curate.source_pass.lookahead` predicts which clip they belong to. The prediction is
-compared with the spans once the whole source is known; a clip that turned out otherwise is cut in a second pass, from
-the same frames to the same bytes.
+compared with the spans once the whole source is known; a clip that was predicted wrongly is cut in a second pass,
+from the same frames to the same bytes.
 """
 
 import math
@@ -33,13 +33,13 @@ from curate.frames.probe import Probe
 from curate.shots import ForetellingDetector, ShotDetector
 from curate.shots.spans import Span
 from curate.shots.stitch import Samples
-from curate.source_pass.lookahead import Foresight
-from curate.source_pass.sampling import Collected, Collector
+from curate.source_pass.lookahead import Lookahead
+from curate.source_pass.sampling import ClipPictures, PictureCollector
 
 _TURN = 16
 _GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
 _MAX_SPOOL_BYTES = 1 << 35
-_SAME_S = 1e-6  # times of one frame that were come by in two ways
+_SAME_S = 1e-6  # between times of one frame that were computed in two ways
 _VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B pictures at times
 
 
@@ -48,21 +48,21 @@ class _Encoded:
     last: int
     place: int  # in the spool: the clip, then the sample's pictures
     clip_bytes: int
-    collected: Collected  # without pictures
+    collected: ClipPictures  # without pictures
     shape: tuple[int, ...]
-    shown: NDArray[np.intp]  # in how many frames of the clip each frame of the source is
+    shown: NDArray[np.intp]  # number of frames of the clip for each frame of the source
 
 
-class Ahead:
-    """Encodes the clips of one source while it is scanned; made by `encode_ahead`.
+class LookaheadEncoder:
+    """Encoder of the clips of one source while it is scanned; made by `encode_ahead`.
 
-    A source of variable rate is encoded at the rate that its frames up to now suggest. One whose rate turns out to be
-    another is given up, and so is one of two fields per frame, without rising time stamps, or that changes its size.
+    A source of variable rate is encoded at the rate of its frames so far. It gives up a source whose final rate
+    differs, that has two fields per frame or no rising time stamps, or that changes its size.
     """
 
     def __init__(
         self,
-        foresight: Foresight,
+        lookahead: Lookahead,
         pictures: Finisher,
         spool: IO[bytes],
         size: Geometry,
@@ -72,15 +72,15 @@ class Ahead:
         config: SourceStageConfig,
     ) -> None:
         assert found.rate is not None
-        self._foresight, self._pictures, self._spool, self._size = foresight, pictures, spool, size
+        self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
         self._stated, self._time_base, self._config = found.rate, float(time_base), config
         self._rate: Fraction | None = None  # of the clips
         budget = config.cut.ahead_mb * 10**6
-        self._finishes_first = (foresight.lag + _TURN) * _decoded_bytes(found) > budget
+        self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(found) > budget
         frame_bytes = _finished_bytes(found) if self._finishes_first else _decoded_bytes(found)
         self._most = int(budget / frame_bytes)
-        self._counted = found.container == "avi"  # stores no times: frames lie on the grid, most of the time
-        self._collector = Collector(found.codec, config.scores)
+        self._counted = found.container == "avi"  # it stores no times: most frames lie on the grid
+        self._collector = PictureCollector(found.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
         self._times_s = array("d")
         self._begin_pts = 0
@@ -117,15 +117,15 @@ class Ahead:
             self.close()  # the second pass says why
             return
         # Decoding and encoding by turns, many frames at a time, finds both in the processor's cache.
-        while len(self._window) >= self._foresight.lag + _TURN:
+        while len(self._window) >= self._lookahead.lag + _TURN:
             end = self._passed + _TURN
-            if len(self._window) < self._most and not self._foresight.sees(end - 1, self._times_s):
+            if len(self._window) < self._most and not self._lookahead.is_certain(end - 1, self._times_s):
                 break
             while self._window and self._passed < end:
                 self._step()
 
     def finish(self, timeline: Timeline) -> None:
-        """The source is over, and the detector has finished."""
+        """Encode the rest, once source and detector have ended."""
         if self._given_up:
             return
         if self._rate not in (None, timeline.rate) or timeline.deinterlace:
@@ -138,7 +138,7 @@ class Ahead:
         self._close(self._passed)
 
     def __contains__(self, span: object) -> bool:
-        """Whether that very span was encoded, frame for frame."""
+        """Return whether exactly this span was encoded, frame for frame."""
         found = self._encoded.get(span.first) if isinstance(span, Span) else None
         if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
             return False
@@ -150,22 +150,22 @@ class Ahead:
         return bool(np.abs((true_s - true_s[0]) - (taken_s - taken_s[0])).max() < _SAME_S)
 
     def get(self, span: Span, /) -> bytes | None:
-        """A span as an MP4 file of pictures only, index last, or None when it was not encoded."""
+        """Return a span as an MP4 file of pictures only, index last, or None when it was not encoded."""
         if span not in self:
             return None
         found = self._encoded[span.first]
         self._spool.seek(found.place)
         return self._spool.read(found.clip_bytes)
 
-    def collected(self, span: Span) -> Collected:
-        """What was collected for the sample of a span that was encoded; once."""
+    def collected(self, span: Span) -> ClipPictures:
+        """Return, once, the samples that were collected from a span that was encoded."""
         found = self._encoded.pop(span.first)
         self._spool.seek(found.place + found.clip_bytes)
         pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
         return replace(found.collected, pictures=pictures)
 
     def _shown_s(self, frame: VideoFrame) -> float | None:
-        """Seconds from the first frame to the next one, which is ``frame``; None where they do not rise."""
+        """Return seconds from the first frame to the next one, ``frame``; None where they do not rise."""
         if self._counted:
             return len(self._times_s) / float(self._stated)
         if frame.pts is None:
@@ -176,7 +176,7 @@ class Ahead:
     def _step(self, ended: bool = False) -> None:
         number, frame = self._passed, self._window.popleft()
         self._passed += 1
-        clip = self._foresight.clip_of(number, self._times_s, ended=ended)
+        clip = self._lookahead.clip_of(number, self._times_s, ended=ended)
         if clip != self._clip:
             self._close(number)
             self._clip = clip
@@ -225,7 +225,7 @@ class Ahead:
             self.close()
 
     def _affords(self, frames: int) -> bool:
-        """Whether the budget of the source holds another clip of so many frames."""
+        """Return whether the budget of the source holds another clip of so many frames."""
         frames += self._written
         pixels = frames * self._size.width * self._size.height
         return pixels <= self._most_pixels and frames <= most_frames(len(self._times_s), self._config.probe)
@@ -257,7 +257,7 @@ class Ahead:
             give_back()
 
     def close(self) -> None:
-        """Gives up what has not been taken."""
+        """Give up everything that has not been taken."""
         self._given_up = True
         self._window.clear()
         self._encoded.clear()
@@ -266,29 +266,29 @@ class Ahead:
             self._encoder = None
 
 
-def foresee(
+def lookahead_of(
     detector: ShotDetector, samples: Samples, found: Probe, config: SourceStageConfig
-) -> Foresight | None:
-    """The foresight of a source whose clips can be encoded ahead within ``cut.ahead_mb``, else None."""
+) -> Lookahead | None:
+    """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``."""
     cut, spans = config.cut, config.spans
     if not isinstance(detector, ForetellingDetector) or not found.rate or not found.pixel_format:
         return None
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None
-    foresight = Foresight(detector, samples, config, float(found.rate))
+    lookahead = Lookahead(detector, samples, config, float(found.rate))
     least = min(_decoded_bytes(found), _finished_bytes(found))
-    return foresight if (foresight.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
+    return lookahead if (lookahead.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
 
 
 def _finished_bytes(found: Probe) -> float:
-    """Bytes of a frame in the window that was finished before it waits; its vectors do not outlast that."""
+    """Return the bytes of a frame that waits in the window finished; it has lost its vectors then."""
     if found.codec in VECTOR_CODECS:
         return math.inf
     return found.width * found.height * max(1.0, float(found.pixel_aspect or 1)) * 1.5
 
 
 def _decoded_bytes(found: Probe) -> float:
-    """Bytes of a frame in the window as it was decoded."""
+    """Return the bytes of a frame that waits in the window as decoded."""
     bits = VideoFormat(found.pixel_format, found.width, found.height).padded_bits_per_pixel
     vectors = _VECTOR_BYTES if found.codec in VECTOR_CODECS else 0
     return found.width * found.height * (bits / 8 + vectors)
@@ -296,25 +296,27 @@ def _decoded_bytes(found: Probe) -> float:
 
 @contextmanager
 def encode_ahead(
-    foresight: Foresight,
+    lookahead: Lookahead,
     size: Geometry,
     found: Probe,
     time_base: Fraction,
     source_bytes: int,
     config: SourceStageConfig,
-) -> Iterator[Ahead]:
-    """What encodes the clips of a source ahead, while the context lasts.
+) -> Iterator[LookaheadEncoder]:
+    """Return the encoder of a source's clips; it gives up when the context ends.
 
     Args:
-        foresight: as `foresee` gave it.
-        size: of finished pictures.
-        found: of the source.
-        time_base: seconds per tick of its time stamps.
-        source_bytes: Size of the source, which decides what its clips may take.
-        config: of the clips and their samples.
+        lookahead: Lookahead of the source, from `lookahead_of`.
+        size: Size of finished pictures.
+        found: Probe of the source.
+        time_base: Seconds per tick of its time stamps.
+        source_bytes: Size of the source, which limits the size of its clips.
+        config: Configuration of the clips and their samples.
     """
     with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
-        ahead = Ahead(foresight, Finisher(size), spool, size, found, time_base, source_bytes, config)
+        ahead = LookaheadEncoder(
+            lookahead, Finisher(size), spool, size, found, time_base, source_bytes, config
+        )
         try:
             yield ahead
         finally:

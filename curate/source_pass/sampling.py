@@ -1,4 +1,4 @@
-"""What filters and fingerprints see of a clip: a few small pictures and some numbers of every frame.
+"""Samples of a clip for filters and fingerprints: a few small pictures, and some numbers of every frame.
 
 They are collected while the clip is cut, from the pictures that go to the encoder, so that nothing is decoded
 for them.
@@ -36,11 +36,11 @@ class FrameStats:
         self._last = luma
 
     def of(self, shown: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(luma [frames], steps [frames]) of a clip; the first step is 0.
+        """Return (luma [frames], steps [frames]) of a clip; the first step is 0.
 
         Args:
-            shown: which source frame each of the clip's frames shows, not falling: a repeated one makes no step, and
-                over those left out the largest step counts.
+            shown: Source frame of each of the clip's frames, not falling. A repeated frame makes no step; over
+                frames that are left out the largest step counts.
         """
         first = int(shown[0])
         source = np.array(self._steps[first : int(shown[-1]) + 1], np.float32)
@@ -56,20 +56,20 @@ class FrameStats:
 
 
 @dataclass(frozen=True, eq=False)
-class Collected:
-    """What a clip's pictures and vectors say; arrays as of `curate.filters.ClipSample`."""
+class ClipPictures:
+    """Small pictures, times and motion of a clip; arrays as in `curate.filters.ClipSample`."""
 
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     motion: Motion
 
     def sample(self, clip: Clip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
-        """The sample of the clip.
+        """Return the sample of the clip.
 
         Args:
-            clip: as it was cut.
-            stats: of the whole source.
-            shown: which source frame each of the clip's frames shows.
+            clip: The clip.
+            stats: Statistics of the whole source.
+            shown: Source frame of each of the clip's frames.
         """
         luma, steps = stats.of(shown)
         return ClipSample(
@@ -89,12 +89,12 @@ class Collected:
         )
 
 
-class Collector:
-    """Collects from the frames of one clip after the other.
+class PictureCollector:
+    """Collector of pictures and motion, one clip after the other.
 
     Args:
-        codec: name of the source's decoder.
-        config: how many pictures, how large.
+        codec: Name of the source's decoder.
+        config: Rate and size of the pictures.
     """
 
     def __init__(self, codec: str, config: ScoreConfig) -> None:
@@ -105,15 +105,15 @@ class Collector:
         self._times_s: list[float] = []
 
     def push(self, since_s: float, held_s: float, decoded: VideoFrame, finished: VideoFrame) -> None:
-        """Look at the next frame of the clip, as decoded and as it went to the encoder.
+        """Take the next frame of the clip, as decoded and as encoded.
 
-        A picture that is held counts once in every interval of the sample, for as long as it is shown.
+        A frame counts once in every interval of the sample in which it is displayed.
 
         Args:
-            since_s: When it is shown, seconds after the clip's start.
-            held_s: For how long.
-            decoded: By a decoder that exports motion vectors.
-            finished: Upright, square pixels.
+            since_s: Display time, seconds after the clip's start.
+            held_s: Duration of the display in seconds.
+            decoded: The frame from a decoder that exports motion vectors.
+            finished: The frame upright, with square pixels.
         """
         self._motion.push(decoded, since_s)
         fps, due = self._config.fps, len(self._times_s)
@@ -137,13 +137,13 @@ class Collector:
         )
         return np.asarray(small.to_ndarray(), np.uint8)
 
-    def take(self) -> Collected:
-        """What was collected of the clip; the next one begins afresh."""
-        collected = Collected(np.stack(self._pictures), np.array(self._times_s), self._motion.take())
+    def take(self) -> ClipPictures:
+        """Return the samples of the clip, and start the next one."""
+        collected = ClipPictures(np.stack(self._pictures), np.array(self._times_s), self._motion.take())
         self._pictures, self._times_s = [], []
         return collected
 
     def drop(self) -> None:
-        """Forgets what was collected of a span that became no clip."""
+        """Drop the samples of a span that became no clip."""
         self._motion.take()
         self._pictures, self._times_s = [], []

@@ -1,4 +1,4 @@
-"""One whole decode of a source: its frame times, damage, shot transitions and picture size."""
+"""One whole decode of a source: frame times, damage, shot transitions, picture size."""
 
 from array import array
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from curate.shots import Transition, make_detector
 from curate.shots.scale import Scaler
 from curate.shots.stitch import Samples, stitch
 from curate.shots.types import with_cuts
-from curate.source_pass.lookahead_encode import Ahead, encode_ahead, foresee
+from curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
 from curate.source_pass.sampling import FrameStats
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What one whole decode of a source tells, and the clips that were encoded on the way."""
+    """Result of one whole decode of a source, with the clips encoded in that decode."""
 
     probe: Probe
     timeline: Timeline
@@ -31,18 +31,18 @@ class Scan:
     size: Geometry
     stats: FrameStats
     source_bytes: int
-    ahead: Ahead | None = None
+    ahead: LookaheadEncoder | None = None
 
 
 @contextmanager
 def scan(file: BinaryIO, config: SourceStageConfig) -> Iterator[Scan]:
-    """Decodes a source once, whole; clips encoded on the way can be had until the context ends.
+    """Decode a source once, whole; clips encoded in that decode are available until the context ends.
 
     Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples and 16 bytes per
     frame.
 
     Raises:
-        SourceError: nothing can be decoded, or a limit is broken.
+        SourceError: nothing can be decoded, or a limit is exceeded.
     """
     with ExitStack() as stack:
         yield _scan(file, config, stack)
@@ -57,12 +57,12 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         fps = float(found.rate or 25)
         detector = make_detector(config.shots, fps)
         scale = Scaler(PICTURE)
-        # Stitching and the scores were made for one size; a network may look at another.
+        # Stitching and the scores need one size; a network may need another.
         own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
         samples = Samples(config.stitch, fps)
         stats = FrameStats()
-        foresight = foresee(detector, samples, found, config)
-        ahead: Ahead | None = None
+        lookahead = lookahead_of(detector, samples, found, config)
+        ahead: LookaheadEncoder | None = None
         decoder = Decoder(container, stream, limits)
         pts: list[int | None] = []
         durations = array("q")
@@ -71,9 +71,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         for frame in decoder.frames():
             if size is None:
                 size = geometry(frame, found.pixel_aspect)
-                if foresight is not None:
+                if lookahead is not None:
                     ahead = stack.enter_context(
-                        encode_ahead(foresight, size, found, time_base, container.size, config)
+                        encode_ahead(lookahead, size, found, time_base, container.size, config)
                     )
             pts.append(frame.pts)
             durations.append(frame.duration or 0)

@@ -31,7 +31,7 @@ from curate.models.device import one_thread
 from curate.records import Record, SourceSummary, clip_key
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
-from curate.source_pass.sampling import Collected, Collector
+from curate.source_pass.sampling import ClipPictures, PictureCollector
 from curate.source_pass.scan import Scan, scan
 from curate.source_pass.tasks import ClipTask, ClosedSource, CurationTask, SourceTask, clip_task
 from curate.sources.inputs import SourceRef
@@ -110,7 +110,7 @@ class CutSource:
         limits, line, size = self.config.probe, seen.timeline, seen.size
         frames = sum(len(source_frames(times_s, span.first, span.last, line.rate)) for span in wanted)
         check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, limits)
-        collector = Collector(seen.probe.codec, self.config.scores)
+        collector = PictureCollector(seen.probe.codec, self.config.scores)
 
         def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
             since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
@@ -149,7 +149,7 @@ class CutSource:
         return emptied(named, removal) if removal else record
 
     def _finished(
-        self, record: Record, clip: Clip, collected: Collected, seen: Scan, arrays: dict[str, NDArray[Any]]
+        self, record: Record, clip: Clip, collected: ClipPictures, seen: Scan, arrays: dict[str, NDArray[Any]]
     ) -> Record:
         span, line = clip.span, seen.timeline
         shown = source_frames(line.times_s, span.first, span.last, line.rate)

@@ -48,8 +48,8 @@ PARTS = {
     ),
     "statistics": ("curate.source_pass.sampling:FrameStats.push",),
     "lookahead, window": (
-        "curate.source_pass.lookahead_encode:Ahead.push",
-        "curate.source_pass.lookahead_encode:Ahead.finish",
+        "curate.source_pass.lookahead_encode:LookaheadEncoder.push",
+        "curate.source_pass.lookahead_encode:LookaheadEncoder.finish",
     ),
     "convert": ("curate.frames.picture:Finisher.finish",),
     "encode": (
@@ -58,7 +58,7 @@ PARTS = {
         "curate.cut.encode:Encoder.finish",
     ),
     "motion": ("curate.filters.vectors:MotionMeter.push",),
-    "sample": ("curate.source_pass.sampling:Collector.push", "curate.source_pass.sampling:Collector.take"),
+    "sample": ("curate.source_pass.sampling:PictureCollector.push", "curate.source_pass.sampling:PictureCollector.take"),
     "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.source_pass.sampling:levels"),
     "verify": ("curate.cut.clips:verify",),
     "scores": ("curate.source_pass.stage:scores",),
