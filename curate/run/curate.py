@@ -115,9 +115,9 @@ def _curate(
     state = CurationState(config, ledger, sources, dataset, models)
     if retry_failed:
         state.forget_failures()
-    driver = Driver(config, ledger, state, progress)
+    driver = Driver(state, progress)
     records = driver.decide(missing)
-    shards = write_shards(records, state, config, ledger, dataset, progress)
+    shards = write_shards(state, records, progress)
     content = Content(
         accounting=[record.columns(ACCOUNTING.names) for record in records],
         scores=[record.columns(SCORES.names) for record in records if record.key and record.stage != REMOVAL],

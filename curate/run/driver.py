@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from curate.config import CurateConfig
-from curate.ledger import Ledger
 from curate.records import Record
 from curate.run.clip_stages import ClipStage
 from curate.run.model_stages import pipeline_stages
@@ -26,20 +24,12 @@ class Driver:
     """Sends sources and clips through all stages and adds the results to the state.
 
     Args:
-        config: Runner, workers, and configuration of all stages.
-        ledger: Destination of status and notes.
         state: The state, which this changes.
         progress: Called as the work goes on.
     """
 
-    def __init__(
-        self,
-        config: CurateConfig,
-        ledger: Ledger,
-        state: CurationState,
-        progress: Callable[[Progress], None],
-    ) -> None:
-        self._config, self._ledger, self._state, self._progress = config, ledger, state, progress
+    def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
+        self._state, self._progress = state, progress
         self._passes: list[Pass] = []
         self._slowest: tuple[tuple[str, float], ...] = ()
 
@@ -53,10 +43,10 @@ class Driver:
         records = self.decide_some(self._state.sources.keys())
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
-            self._ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
-        self._ledger.pack(CUT, self._state.cut.fingerprint)
+            self._state.ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
+        self._state.ledger.pack(CUT, self._state.cut.fingerprint)
         for stage in self._state.stages:
-            self._ledger.pack(stage.name, stage.fingerprint)
+            self._state.ledger.pack(stage.name, stage.fingerprint)
         return records
 
     def decide_some(self, chosen: Set[str]) -> list[Record]:
@@ -96,7 +86,7 @@ class Driver:
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through all earlier stages."""
         state = self._state
-        meter = Meter(list(state.sources.values()), state.summaries, self._progress, self._ledger)
+        meter = Meter(list(state.sources.values()), state.summaries, self._progress, state.ledger)
         meter.show()
 
         def take(task: CurationTask) -> None:
@@ -109,8 +99,8 @@ class Driver:
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
             return [self._cut_stage(pools), *self._clip_pipeline(state.earlier, pools)]
 
-        with watching(self._ledger, meter.show_at_work):
-            kind = self._config.run.runner
+        with watching(state.ledger, meter.show_at_work):
+            kind = state.config.run.runner
             self._passes.append(run_pass("sources", state.tasks(chosen), stages, kind, take))
         SourceStage.close()
         self._slowest = meter.slowest
@@ -124,7 +114,7 @@ class Driver:
         tasks: Sequence[CurationTask] = self._state.later_tasks(records)
         if not tasks:
             return
-        meter = ClipMeter(len(tasks), self._progress, self._ledger, self._slowest)
+        meter = ClipMeter(len(tasks), self._progress, self._state.ledger, self._slowest)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):
@@ -134,15 +124,16 @@ class Driver:
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
             return self._clip_pipeline(self._state.later, pools)
 
-        self._passes.append(run_pass("clips", tasks, stages, self._config.run.runner, take))
+        self._passes.append(run_pass("clips", tasks, stages, self._state.config.run.runner, take))
 
     def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
-        run, state = self._config.run, self._state
+        state = self._state
+        run = state.config.run
         return Stage(
             CUT,
             SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s),
             limit=pools[CUT].most if CUT in pools else None,
-            gpus=run.shots_gpus if self._config.shots.may_use_gpu and self._gpus() else 0.0,
+            gpus=run.shots_gpus if state.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,
             max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
         )
@@ -150,7 +141,7 @@ class Driver:
     def _clip_pipeline(
         self, stages: Sequence[ClipStage], pools: Mapping[str, Pool]
     ) -> list[Stage[CurationTask]]:
-        return pipeline_stages(stages, self._config, pools, self._gpus())
+        return pipeline_stages(stages, self._state.config, pools, self._gpus())
 
     def _gpus(self) -> float:
-        return cluster_size().gpus if self._config.run.runner == "ray" else 0.0
+        return cluster_size().gpus if self._state.config.run.runner == "ray" else 0.0

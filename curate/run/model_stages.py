@@ -2,18 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
+from curate.caption import CaptionConfig, Captioner
 from curate.caption import availability as caption_availability
 from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
-from curate.config import CurateConfig, fingerprint
-from curate.filters.ocr import check_ocr
+from curate.config import CurateConfig, ShardConfig, fingerprint
+from curate.filters import FilterConfig, check_ocr
 from curate.ledger import Ledger, digest
+from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
+from curate.models.embed import ClipEmbedder, Embedding
+from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
-from curate.run.clip_stages import ClipStage, ReadClip, caption_identity, clip_identity
+from curate.run.clip_stages import ClipStage, ReadClip, StageFn, caption_identity, clip_identity
 from curate.run.verdict import caption_of, judged
 from curate.runners.pipeline import Pool, Stage
 from curate.search.search import WEIGHTS_VERSION
@@ -21,13 +24,7 @@ from curate.shots import check_detector
 from curate.source_pass.tasks import ClipTask, CurationTask
 from loader.dataset.shard import npy_bytes
 from loader.errors import ObjectError, UsageError
-from loader.storage import open_object
-
-if TYPE_CHECKING:
-    from curate.caption import Captioner
-    from curate.models.aesthetic import AestheticHead
-    from curate.models.embed import ClipEmbedder, Embedding, Floats
-    from curate.models.text_embed import TextEmbedder
+from loader.storage import StorageConfig, open_object
 
 EMBED, CAPTIONS, TEXT_EMBED = "embed", "captions", "text_embed"
 
@@ -37,11 +34,13 @@ class Judge:
     """Early-exit predicate: True while no threshold rejects a clip, so that rejected clips skip the remaining models.
 
     Attributes:
-        config: Thresholds.
+        filters: Thresholds.
+        shard: Splits and bins of clips that are kept.
         scores: Names of the scores that each stage over clips writes; their thresholds wait for it.
     """
 
-    config: CurateConfig
+    filters: FilterConfig
+    shard: ShardConfig
     scores: Mapping[str, tuple[str, ...]]
 
     def __call__(self, task: ClipTask) -> bool:
@@ -51,12 +50,13 @@ class Judge:
     def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
         """Return the record after its results; see `curate.run.verdict.judged`."""
         pending = {name for stage, names in self.scores.items() if stage not in results for name in names}
-        return judged(record, results, self.config, pending)
+        return judged(record, results, self.filters, self.shard, pending)
 
 
 def judge(config: CurateConfig) -> Judge:
     """Return the predicate of a configuration."""
-    return Judge(config, {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {})
+    scores = {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {}
+    return Judge(config.filters, config.shard, scores)
 
 
 def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str]) -> list[ClipStage]:
@@ -74,19 +74,22 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
 
     wanted = judge(config)
     by_model = has_model(CAPTIONS, config)
-    name = named(CAPTIONS)
-    function = CaptionClips(config)
-    captions = ClipStage(CAPTIONS, name, ledger, function, caption_identity, wanted, after_dedup=by_model)
+    captioner = Captioner(config.captions) if by_model else None
+    function: StageFn = CaptionClips(config.captions, config.storage, captioner)
+    captions = ClipStage(
+        CAPTIONS, named(CAPTIONS), ledger, function, caption_identity, wanted, after_dedup=by_model
+    )
     stages = [] if by_model else [captions]
     if config.embed.backend == "open_clip":
-        name = named(EMBED, "aesthetic")
-        stages.append(ClipStage(EMBED, name, ledger, EmbedClips(config), clip_identity, wanted))
+        head = None if config.aesthetic.weights is None else AestheticHead(config.aesthetic)
+        function = EmbedClips(ClipEmbedder(config.embed), head)
+        stages.append(ClipStage(EMBED, named(EMBED, "aesthetic"), ledger, function, clip_identity, wanted))
     if by_model:
         stages.append(captions)
     if config.text_embed.model is not None:
         name = named(TEXT_EMBED)
-        text = EmbedTexts(config, ledger, name)
-        stages.append(ClipStage(TEXT_EMBED, name, ledger, text, text_identity, wanted, after_dedup=True))
+        function = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
+        stages.append(ClipStage(TEXT_EMBED, name, ledger, function, text_identity, wanted, after_dedup=True))
     return stages
 
 
@@ -134,7 +137,7 @@ def check(config: CurateConfig) -> dict[str, str]:
     check_detector(config.shots)
     versions = {}
     if config.embed.backend == "open_clip":
-        embedder = EmbedClips(config).embedder()
+        embedder = ClipEmbedder(config.embed)
         embedder.check()
         versions[WEIGHTS_VERSION] = embedder.fingerprint()["weights_sha256"]
     if config.aesthetic.weights is not None:
@@ -142,14 +145,10 @@ def check(config: CurateConfig) -> dict[str, str]:
             raise UsageError(
                 "aesthetic.weights needs the pictures' embeddings: set embed.backend=open_clip too"
             )
-        from curate.models.aesthetic import AestheticHead
-
         versions["aesthetic_weights_sha256"] = AestheticHead(config.aesthetic).sha256
     if config.captions.model is not None:
-        CaptionClips(config).captioner().check()
+        Captioner(config.captions).check()
     if config.text_embed.model is not None:
-        from curate.models.text_embed import TextEmbedder
-
         TextEmbedder(config.text_embed).check()
     return versions
 
@@ -160,108 +159,68 @@ def availability(config: CurateConfig) -> tuple[str, ...]:
     return (said,) if said else ()
 
 
-@dataclass
+@dataclass(frozen=True)
 class EmbedClips:
     """Function from clips to the embedding and aesthetic score of each."""
 
-    config: CurateConfig
-    _embedder: "ClipEmbedder | None" = field(default=None, init=False, repr=False, compare=False)
-    _head: "AestheticHead | None" = field(default=None, init=False, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_embedder": None, "_head": None}
-
-    def embedder(self) -> "ClipEmbedder":
-        """Return the model, loaded at its first use."""
-        from curate.models.embed import ClipEmbedder
-
-        if self._embedder is None:
-            self._embedder = ClipEmbedder(self.config.embed)
-        return self._embedder
+    embedder: ClipEmbedder
+    head: AestheticHead | None
 
     def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
         """Return a result for each clip."""
-        found = self.embedder()([read(task) for task in tasks])
+        found = self.embedder([read(task) for task in tasks])
         return [one if isinstance(one, Fault) else self._result(one) for one in found]
 
-    def _result(self, found: "Embedding") -> ClipEmbedding:
-        scored = self.config.aesthetic.weights is not None
-        scores = {"aesthetic": self._aesthetic(found.frames)} if scored else None
+    def _result(self, found: Embedding) -> ClipEmbedding:
+        scores = None if self.head is None else {"aesthetic": self.head.score(found.frames)}
         return ClipEmbedding(PackedArray.of(found.vector), scores)
 
-    def _aesthetic(self, frames: "Floats") -> float:
-        from curate.models.aesthetic import AestheticHead
 
-        if self._head is None:
-            self._head = AestheticHead(self.config.aesthetic)
-        return self._head.score(frames)
-
-
-@dataclass
+@dataclass(frozen=True)
 class CaptionClips:
     """Function from clips to captions: written ones of their source first, then a model's."""
 
-    config: CurateConfig
-    _captioner: "Captioner | None" = field(default=None, init=False, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_captioner": None}
-
-    def captioner(self) -> "Captioner":
-        """Return the model, loaded at its first use."""
-        from curate.caption import Captioner
-
-        if self._captioner is None:
-            self._captioner = Captioner(self.config.captions)
-        return self._captioner
+    config: CaptionConfig
+    storage: StorageConfig
+    captioner: Captioner | None
 
     def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
         """Return a result for each clip."""
-        captions = self.config.captions
-        if captions.model is not None and captions.overwrite_written:
-            return list(self.captioner()([read(task) for task in tasks]))
+        if self.captioner is None:
+            return [self._written(task) or NO_CAPTION for task in tasks]
+        if self.config.overwrite_written:
+            return list(self.captioner([read(task) for task in tasks]))
         written = [self._written(task) for task in tasks]
-        if captions.model is None:
-            return [result or NO_CAPTION for result in written]
         asked = [task for task, result in zip(tasks, written, strict=True) if result is None]
-        by_model = iter(self.captioner()([read(task) for task in asked]))
+        by_model = iter(self.captioner([read(task) for task in asked]))
         return [next(by_model) if result is None else result for result in written]
 
     def _written(self, task: ClipTask) -> Caption | Fault | None:
-        storage, name = open_object(task.record.source, self.config.storage, task.listed_in)
+        storage, name = open_object(task.record.source, self.storage, task.listed_in)
         try:
-            found = find_written(storage, name, task.caption, task.tags, self.config.captions)
+            found = find_written(storage, name, task.caption, task.tags, self.config)
         except ObjectError as error:
             return Fault(f"the sidecar with its caption: {error}")
         return found if found.text else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class EmbedTexts:
     """Function from captions to their embeddings, written as arrays to the ledger."""
 
-    config: CurateConfig
+    embedder: TextEmbedder
     ledger: Ledger
     fingerprint: str
-    _embedder: "TextEmbedder | None" = field(default=None, init=False, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_embedder": None}
 
     def __call__(self, tasks: Sequence[ClipTask], _read: ReadClip) -> list[ClipResult]:
         """Return a result for each caption."""
-        from curate.models.text_embed import TextEmbedder
+        arrays = self.embedder([caption_of(task.found).text for task in tasks])
+        return [self._result(task, array) for task, array in zip(tasks, arrays, strict=True)]
 
-        if self._embedder is None:
-            self._embedder = TextEmbedder(self.config.text_embed)
-        texts = [caption_of(task.found).text for task in tasks]
-        results: list[ClipResult] = []
-        for task, array in zip(tasks, self._embedder(texts), strict=True):
-            name = f"text-{self.fingerprint}-{text_identity(task)}"
-            self.ledger.write_arrays(name, {"text": array})
-            sha256 = hashlib.sha256(npy_bytes(array)).hexdigest()
-            results.append(TextEmbedding(len(array), name, sha256))
-        return results
+    def _result(self, task: ClipTask, array: Array) -> TextEmbedding:
+        name = f"text-{self.fingerprint}-{text_identity(task)}"
+        self.ledger.write_arrays(name, {"text": array})
+        return TextEmbedding(len(array), name, hashlib.sha256(npy_bytes(array)).hexdigest())
 
 
 def text_identity(task: ClipTask) -> str:

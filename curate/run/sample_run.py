@@ -49,7 +49,7 @@ def forecast_curation(
         sample = choose_sample(sources, extent, rates.sample)
         if not sample:
             raise UsageError("no source with a video that can be read; there is nothing to forecast")
-        driver = Driver(config, ledger, state, progress)
+        driver = Driver(state, progress)
         records = driver.decide_some({source.uri for source in sample})
         found = forecast(_costs(sample, records, state, driver.gpu_seconds()), sources, extent, rates)
         ledger.write_note("forecast", asdict(found))

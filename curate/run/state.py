@@ -44,6 +44,9 @@ class CurationState:
         models: Identities from `curate.run.model_files.model_digests`.
 
     Attributes:
+        config: See above.
+        ledger: See above.
+        dataset: See above.
         sources: Sources that were not taken down, by URI.
         summaries: Summaries of closed sources, by URI.
         cut: Function that cuts one source.
@@ -61,7 +64,7 @@ class CurationState:
         dataset: Dataset | None,
         models: Mapping[str, str],
     ) -> None:
-        self._config, self._ledger = config, ledger
+        self.config, self.ledger, self.dataset = config, ledger, dataset
         self._down = TakeDowns(tuple(dataset.manifest.removals) if dataset is not None else ())
         by_uri = {source.uri: source for source in sources}
         self._removed = by_uri.keys() & self._down.sources.keys()
@@ -153,7 +156,7 @@ class CurationState:
         return task
 
     def _at_hand(self) -> Set[str]:
-        return self._ledger.staged_clips() | self.places.keys()
+        return self.ledger.staged_clips() | self.places.keys()
 
     def verdict(self, chosen: Set[str], failed: Set[tuple[str, int]]) -> list[Record]:
         """Return the record of every span, and of every source that gave none, before later stages.
@@ -168,10 +171,10 @@ class CurationState:
         records += [emptied(Record(uri), self._down.sources[uri]) for uri in self._removed]
         records.sort(key=lambda record: (record.source, record.part))
         records = without_copies(taken_down(records, self._down))
-        if self._config.dedup.evaluation or self._config.dedup.older:
-            records = without_known(records, *self._items(records), self._config)
+        if self.config.dedup.evaluation or self.config.dedup.older:
+            records = without_known(records, *self._items(records), self.config)
         new, old = self._items(records)
-        return without_duplicates(records, dedup(new, self._config.dedup, old))
+        return without_duplicates(records, dedup(new, self.config.dedup, old))
 
     def _closed(self, chosen: Set[str]) -> Iterator[Record]:
         for uri in chosen & self.sources.keys():
@@ -200,7 +203,7 @@ class CurationState:
 
     def _item(self, record: Record) -> Item:
         arrays = self._arrays_of(record)
-        embedding = None if self._config.embed.backend == "perceptual" else self._embedding(record)
+        embedding = None if self.config.embed.backend == "perceptual" else self._embedding(record)
         return Item(
             key=record.key or "",
             sha256=record.sha256,
@@ -224,7 +227,7 @@ class CurationState:
 
     def _embedding(self, record: Record) -> PackedArray | None:
         """Return the clip's video embedding, float16 [D], of the backend that the configuration names."""
-        backend = self._config.embed.backend
+        backend = self.config.embed.backend
         if backend == "perceptual":
             array = self._arrays_of(record).get(f"{record.clip_id}.perceptual")
             return None if array is None else PackedArray.of(array)
@@ -234,7 +237,7 @@ class CurationState:
     def _arrays_of(self, record: Record) -> Mapping[str, NDArray[Any]]:
         if record.source not in self._arrays:
             name = arrays_name(self.sources[record.source], self.cut.fingerprint)
-            self._arrays[record.source] = self._ledger.read_arrays(name)
+            self._arrays[record.source] = self.ledger.read_arrays(name)
         return self._arrays[record.source]
 
 

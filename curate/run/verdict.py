@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from curate.caption.types import NO_CAPTION, Caption
-from curate.config import CurateConfig
+from curate.config import ShardConfig
 from curate.dedup import Duplicate
-from curate.filters import decide
+from curate.filters import FilterConfig, decide
 from curate.models.clip_frames import Fault
 from curate.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
 from curate.run.shard import bin_of, split_of
@@ -31,14 +31,19 @@ def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float
 
 
 def judged(
-    record: Record, results: Mapping[str, ClipResult], config: CurateConfig, pending: Collection[str] = ()
+    record: Record,
+    results: Mapping[str, ClipResult],
+    filters: FilterConfig,
+    shard: ShardConfig,
+    pending: Collection[str] = (),
 ) -> Record:
     """Return a clip's record after its own scores and results, before it is compared with other clips.
 
     Args:
         record: Record after the pass over its source.
         results: Results of later stages, by name.
-        config: Thresholds, splits, bins.
+        filters: Thresholds.
+        shard: Splits and bins.
         pending: Scores that a later stage will write; their thresholds wait.
     """
     if record.state != "kept":
@@ -47,7 +52,7 @@ def judged(
         if stage not in _AFTER_FILTERS and isinstance(result, Fault):
             return replace(record, state="failed", stage=stage, reason=result.reason)
     record = replace(record, scores=scored(record, results))
-    rejection = decide(record.scores, config.filters, pending)
+    rejection = decide(record.scores, filters, pending)
     if rejection is not None:
         return replace(
             record,
@@ -67,8 +72,8 @@ def judged(
         caption_source=caption.source,
         caption_provenance=dict(caption.provenance),
         text_tokens=text.tokens if isinstance(text, TextEmbedding) else count_tokens(caption.text),
-        split=split_of(record.source_sha256, config.shard.val_share),
-        bin=bin_of(record, config.shard.bins),
+        split=split_of(record.source_sha256, shard.val_share),
+        bin=bin_of(record, shard.bins),
     )
 
 

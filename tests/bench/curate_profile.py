@@ -58,7 +58,10 @@ PARTS = {
         "curate.cut.encode:Encoder.finish",
     ),
     "motion": ("curate.filters.vectors:MotionMeter.push",),
-    "sample": ("curate.source_pass.sampling:PictureCollector.push", "curate.source_pass.sampling:PictureCollector.take"),
+    "sample": (
+        "curate.source_pass.sampling:PictureCollector.push",
+        "curate.source_pass.sampling:PictureCollector.take",
+    ),
     "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.source_pass.sampling:levels"),
     "verify": ("curate.cut.clips:verify",),
     "scores": ("curate.source_pass.stage:scores",),

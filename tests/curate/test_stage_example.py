@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from curate.config import CurateConfig
+from curate.config import ShardConfig
+from curate.filters import FilterConfig
 from curate.ledger import Ledger
 from curate.records import Record, clip_result
 from curate.run.clip_stages import ClipStage, clip_identity
@@ -37,7 +38,7 @@ def test_the_example_scores_a_clip_and_its_fault_is_the_clips(tmp_path: Path) ->
         )
         ledger.write_clip(record.clip_id, data)
         tasks.append(ClipTask(record, todo=("loop",)))
-    judge = Judge(CurateConfig(filters=dict.fromkeys(CurateConfig().filters.model_dump())), {})
+    judge = Judge(FilterConfig(**dict.fromkeys(FilterConfig.model_fields)), ShardConfig(), {})
     stage = ClipStage("loop", "config", ledger, function, clip_identity, judge)
     alike, different, broken = stage(tasks)
     assert alike.found["loop"].scores["loop"] > different.found["loop"].scores["loop"] + 0.05
