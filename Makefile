@@ -10,7 +10,14 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/.installed
+# What the demo needs and no more, unless everything is there already.
+.venv/.demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test .venv/.installed -nt pyproject.toml || $(BIN)/python -m pip install --quiet --upgrade pip
+	test .venv/.installed -nt pyproject.toml || $(BIN)/python -m pip install --quiet --editable '.[ray]'
+	touch $@
+
+demo: .venv/.demo
 	$(BIN)/reelweave demo
 
 test: .venv/.installed

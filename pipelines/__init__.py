@@ -1,1 +1,1 @@
-"""What a person runs: the command line, configurations, one module per command, the demo."""
+"""Command line, configurations, one module per command, the demo."""

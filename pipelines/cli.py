@@ -5,47 +5,66 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from types import ModuleType, TracebackType
-from typing import NoReturn
+from typing import Any
 
 from loader.base.printable import printable
 from loader.errors import RunError, UsageError
-from loader.storage.names import without_secrets
-from pipelines.terminal.noise import hide_secrets, silence_noise
+from pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
+from pipelines.terminal.completion import SHELLS, completion
+from pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
 
-COMMANDS = (
-    "demo",
-    "curate",
-    "index",
-    "report",
-    "verify",
-    "remove",
-    "search",
-    "latents",
-    "train",
-    "train-vae",
-    "plan",
-    "sample",
-    "export",
-    "fit",
-    "state",
-    "bench",
-)
+GROUPS = {
+    "Begin": {
+        "demo": "Run the whole journey on this machine in about two minutes",
+        "config": "Print configurations: init, show, explain, schema",
+    },
+    "Make data": {
+        "curate": "Cut raw videos into a dataset of captioned clips",
+        "index": "Make existing WebDataset tars a dataset, without changing them",
+        "latents": "Encode a dataset's clips and captions once, into a new version",
+        "remove": "Take a source or a sample out of a dataset",
+    },
+    "Look at it": {
+        "report": "Write a dataset's page: accounting, distributions, buckets, clips",
+        "search": "Find clips by words or by an example",
+        "verify": "Check every byte of a dataset, or the checkpoints of a run",
+    },
+    "Train": {
+        "train": "Train a text-to-video model",
+        "train-vae": "Fine-tune a video tokenizer",
+        "sample": "Generate a video from a caption",
+        "export": "Write a checkpoint's weights as safetensors or a diffusers folder",
+        "state": "Inspect a saved position of a stream, or compare two",
+    },
+    "Plan": {
+        "plan": "Plan a cluster's steps, or their cascades, without a GPU",
+        "fit": "Fit costs and memory budgets to measured steps",
+    },
+    "Measure": {
+        "bench": "Measure shots, curation, loading, kernels, shapes or cascades",
+    },
+}
+_COMPLETION = "--completion"
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns 0 on success, 1 on failure, 2 on a wrong call or configuration."""
+    """Run one command; return 0 on success, 1 on failure, 2 on a wrong call or configuration."""
     silence_noise()
     hide_secrets()
     sys.excepthook = _show_bug
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    verbose = False
     try:
-        options = build_parser().parse_args(arguments)
+        options = parsed(words)
+        verbose = options.verbose
+        set_verbosity(options.quiet, verbose)
         return int(options.module.run(options))
     except UsageError as error:
-        return _fail(error, 2)
+        return _fail(error, 2, verbose)
     except RunError as error:
-        return _fail(error, 1)
+        return _fail(error, 1, verbose)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
     except BrokenPipeError:
@@ -54,41 +73,86 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
-    parser = _Parser(
-        prog="reelweave", description="From a dump of raw videos to a balanced text-to-video training run."
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line, or exit with status 2 and the nearest known word.
+
+    Only the module of the command that is called is imported.
+    """
+    behind = zip(words, ["", *words], strict=False)
+    called = next(
+        (word for word, before in behind if not (word.startswith("-") or before == _COMPLETION)), ""
     )
-    parser.add_argument("--version", action="version", version=f"reelweave {version('reelweave')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    parser = build_parser([called] if called in COMMANDS else [])
+    if called and called not in COMMANDS:
+        parser.error(f"no command {called!r}{did_you_mean(called, COMMANDS)}")
+    options, extra = parser.parse_known_args(words)
+    if extra:
+        options.parser.reject(extra)
+    return options
+
+
+def build_parser(commands: Sequence[str] = COMMANDS) -> Program:
+    """Return the parser of the command line with the options of these commands."""
+    parser = Program(
+        GROUPS,
+        prog="reelweave",
+        description="From a dump of raw videos to a balanced text-to-video training run.",
+        epilog="Help on a command: reelweave COMMAND --help",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        _COMPLETION,
+        action=_Completion,
+        metavar="SHELL",
+        choices=SHELLS,
+        help=f"print a completion script: {', '.join(SHELLS)}",
+    )
+    add_global(parser, default=False)
+    parser.set_defaults(parser=parser)
+    added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    for name in commands:
         module: ModuleType = importlib.import_module(f"pipelines.commands.{name.replace('-', '_')}")
-        summary = (module.__doc__ or "").splitlines()[0]
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.set_defaults(module=module)
+        command = added.add_parser(name, description=module.__doc__, help=_summary(name))
+        command.set_defaults(module=module, parser=command)
         module.add_arguments(command)
-        command.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+        add_global(command.add_argument_group("options of every command"))
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser, also of each command, that shows no password of a wrong call, and nothing that a terminal obeys."""
+class _Version(argparse.Action):
+    """Print the version, which takes a tenth of a second to look up, only when asked."""
 
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(without_secrets(message)))
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('reelweave')}")
+        parser.exit()
 
 
-def _fail(message: object, status: int) -> int:
+class _Completion(argparse.Action):
+    """Print the completion script of a shell, for which all commands are imported."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
+        print(completion(build_parser(), shell))
+        parser.exit()
+
+
+def _summary(name: str) -> str:
+    return next(group[name] for group in GROUPS.values() if name in group)
+
+
+def _fail(message: object, status: int, verbose: bool = False) -> int:
+    from loader.storage.names import without_secrets
+
+    if verbose and isinstance(message, BaseException):
+        _show_bug(type(message), message, message.__traceback__)
     print(f"reelweave: {printable(without_secrets(str(message)))}", file=sys.stderr)
     return status
 
 
 def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from loader.storage.names import without_secrets
+
     lines = traceback.format_exception(kind, error, trace)
     print(printable(without_secrets("".join(lines)), keep="\n"), file=sys.stderr, end="")
 

@@ -5,7 +5,7 @@
 
 import pytest
 
-from pipelines.cli import build_parser
+from pipelines.cli import parsed
 from tests.printed import PAGES, printed
 
 COMMANDS = [command for page in PAGES for command in printed(page)]
@@ -26,6 +26,6 @@ def test_every_page_of_a_command_is_read() -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_printed_command_is_understood(command, capsys):
     try:
-        build_parser().parse_args(command.words)
+        parsed(command.words)
     except SystemExit:
         pytest.fail(capsys.readouterr().err)

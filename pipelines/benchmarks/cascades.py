@@ -1,4 +1,4 @@
-"""The cascades of a training run, measured one by one: what costs for `reelweave plan` are fitted to."""
+"""Profile of a training run's cascades, from which `reelweave fit --cascades` makes costs."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from train.distributed.world import join
 
 
 def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[MeasuredCascade] | None:
-    """What each cascade took; under torchrun on rank 0, None on the others.
+    """Measure every cascade of a run; return the rows on rank 0, None on other ranks.
 
     Args:
         config: of the run; its dataset is not opened.
         out: the CSV; it is replaced when all shapes are measured.
-        rounds: of each, whose median is taken.
+        rounds: repetitions of each cascade, of which the median counts.
     """
     with join(config.train.device, config.train.lost_after_s) as world:
         rows = list(profile(config.train, config.stream.buckets, world, rounds))

@@ -1,4 +1,4 @@
-"""The cost of curation against a floor: one bare decode of each source and one bare encode of what is kept of it.
+"""Cost of curation relative to a floor: one bare decode of each source, one bare encode of what is kept.
 
 Both are measured in the same run and process, in CPU seconds of all threads, so that a busy machine counts for
 both. Ours is everything that happens to a source: opening, hashing, probe, shots, stitching, cutting, verifying,
@@ -28,7 +28,7 @@ from loader.storage import open_storage
 
 
 class Floor(NamedTuple):
-    """CPU seconds of one bare decode of a source and of one bare encode of the frames kept of it."""
+    """Floor of one source: CPU seconds of a bare decode and of a bare encode of its kept frames."""
 
     frames: int
     decode_s: float
@@ -36,12 +36,12 @@ class Floor(NamedTuple):
 
     @property
     def cpu_s(self) -> float:
-        """Both."""
+        """Decode and encode together."""
         return self.decode_s + self.encode_s
 
 
 def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
-    """CPU seconds of curation and of its floor, and their ratio, in all and for each source that gave clips."""
+    """Return CPU seconds of curation and of its floor, and their ratio, in total and per source with clips."""
     files: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
         stage = config.source_stage()
@@ -66,7 +66,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
 
 
 def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
-    """CPU seconds of one bare decode of a source and one bare encode of the frames kept of it."""
+    """Measure CPU seconds of one bare decode of a source and one bare encode of its kept frames."""
     frames = 0
     with Path(source.location).open("rb") as file, open_video(file) as (container, stream):
         began = time.process_time()
@@ -78,7 +78,7 @@ def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
 
 
 def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
-    """CPU seconds of encoding as many of the source's pictures as the clip has, from where it starts."""
+    """Measure CPU seconds of encoding as many frames as a clip has, from its start in the source."""
     assert record.start_s is not None
     size = Geometry(record.width, record.height)
     spent = 0.0

@@ -1,4 +1,4 @@
-"""How fast clips become pixels: the stream, and decoders alone, on the same frames of the same clips.
+"""Decoding speed: the stream, and decoders alone, on the same frames of the same clips.
 
 The decoders alone get clips that are in memory already, and as many threads as the stream decodes in.
 """
@@ -46,7 +46,7 @@ _FPS = 24
 
 
 class _Draw(NamedTuple):
-    """A clip, and what is wanted of it."""
+    """A clip and the frames drawn from it."""
 
     clip: bytes
     frames_T: Places
@@ -56,15 +56,15 @@ class _Draw(NamedTuple):
 def bench_decode(
     scenes: tuple[Scene, ...] = SCENES, frames: int = 72, copies: int = 3, rounds: int = 5
 ) -> dict[str, Any]:
-    """Clips per second and CPU time per clip, the best of all rounds, and the stream's ratios to decoders alone.
+    """Return clips per second and CPU time per clip, best of all rounds, and the stream's ratios to decoders.
 
-    On a machine with other work compare CPU times: decord runs threads of its own, and so gets a larger share of it.
+    On a busy machine compare CPU times: decord starts threads of its own, which take a larger share.
 
     Args:
-        scenes: each of them makes a clip of 720 lines and one of 480.
-        frames: of each clip.
-        copies: samples of each clip; every sample has other frames drawn from it.
-        rounds: in each of which stream and decoders take turns.
+        scenes: number of scenes, each rendered at 720 and at 480 lines.
+        frames: number of frames per clip.
+        copies: samples per clip, each with other frames.
+        rounds: repetitions; stream and decoders alternate within each.
     """
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as name:
         dataset = _dataset(Path(name), scenes, frames, copies)
@@ -110,7 +110,7 @@ def _dataset(folder: Path, scenes: tuple[Scene, ...], frames: int, copies: int) 
 
 
 def _clips(scene: Scene, frames: int, seed: int) -> list[tuple[Geometry, bytes]]:
-    """A scene in every size, as curation writes clips."""
+    """Render a scene in every size, encoded as curation encodes clips."""
     largest = _SIZES[0]
     paint = scene(np.random.default_rng(seed), largest.width, largest.height)
     encoders = [(size, Encoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
@@ -156,7 +156,7 @@ def _config() -> StreamConfig:
 
 
 def _draws(dataset: Dataset, config: StreamConfig) -> list[_Draw]:
-    """What the stream decodes, in its order."""
+    """Return what the stream decodes, in its order."""
     sizes = dict(
         zip(
             dataset.index.column("key").to_pylist(),

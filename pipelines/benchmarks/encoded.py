@@ -1,4 +1,4 @@
-"""How fast a stream hands out encoded samples: planned, read, checked by checksum, taken apart and put together."""
+"""Streaming speed of encoded samples: planned, read, verified by checksum, parsed and collated."""
 
 import time
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ _PAGE_BYTES = 4096
 
 
 def bench_encoded(dataset: Dataset) -> dict[str, Any]:
-    """MB/s in one process and from two worker processes of a DataLoader, the best of three rounds by turns.
+    """Return MB/s of one process and of two DataLoader workers, best of three alternating rounds.
 
     Args:
-        dataset: of samples of 64 x 64 pixels.
+        dataset: with samples of 64 x 64 pixels.
 
     Raises:
         RunError: not every clip arrived in every epoch.
@@ -52,7 +52,7 @@ def bench_encoded(dataset: Dataset) -> dict[str, Any]:
 
 
 def _mb_per_s(microbatches: Iterable[Microbatch], clip_bytes: int) -> float:
-    """The speed once a quarter is over; every page that arrives is looked at."""
+    """Measure the speed after the first quarter; every page that arrives is touched."""
     began, arrived, before, seen = 0.0, 0, 0, 0
     for micro in microbatches:
         assert micro.media is not None

@@ -1,4 +1,4 @@
-"""How long kernels take on a GPU: captured in a graph, over buffers that together are far larger than the L2 cache.
+"""Kernel timing on a GPU: calls captured in a CUDA graph, over buffers far larger than the L2 cache.
 
 A graph keeps the host out of the figure. Each call has its own inputs, and its outputs are kept until all calls are
 done, so nothing is found in the cache that a training step would not find there. On a CPU the calls are timed as they
@@ -26,7 +26,7 @@ Call = Callable[[], object]
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Where measurements run: a graph takes nothing of the default stream; a gradient runs where its forward ran."""
+    """Enter a stream for measurements: graphs need another than the default one, for forward and backward."""
     if device.type == "cpu":
         return nullcontext()
     stream: Any = torch.cuda.Stream
@@ -34,7 +34,7 @@ def own_stream(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def rotation(bytes_of_one: int, device: torch.device) -> int:
-    """How many sets of inputs to rotate: `L2_TIMES` the cache, between 2 and 64, in half of the free memory."""
+    """Return the number of input sets to rotate: `L2_TIMES` the cache, 2 to 64, within half of the free memory."""
     if device.type == "cpu":
         return 2
     free, _ = torch.cuda.mem_get_info(device)
@@ -49,7 +49,7 @@ def rotation(bytes_of_one: int, device: torch.device) -> int:
 
 
 def median_ms(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS) -> float:
-    """The median time of one call in milliseconds; on a GPU to be called in `own_stream`.
+    """Return the median time of one call in milliseconds; on a GPU call it in `own_stream`.
 
     Args:
         calls: the same work on different buffers.
@@ -74,7 +74,7 @@ def median_ms(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS)
 
 
 def host_us(call: Call, device: torch.device, calls: int = 2000) -> float:
-    """What one call costs the host in microseconds, the least of five rounds: for tensors too small to fill a GPU."""
+    """Return the host's microseconds per call, minimum of five rounds; use tensors too small to fill a GPU."""
     best = math.inf
     for _ in range(5):
         _settle(device)
@@ -87,7 +87,7 @@ def host_us(call: Call, device: torch.device, calls: int = 2000) -> float:
 
 
 def copy_gb_per_s(device: torch.device) -> float:
-    """Bandwidth of a copy of 1 GiB on the device, bytes read and written: what kernels are measured against."""
+    """Return the bandwidth of a 1 GiB copy on the device, bytes read plus written: the limit for kernels."""
     size = 2**30 if device.type == "cuda" else 2**22
     sources = [torch.randn(size // 4, device=device) for _ in range(2)]
     into = [torch.empty_like(source) for source in sources]

@@ -1,4 +1,4 @@
-"""The operators of `train.kernels` as the benchmark runs them: inputs, one pass of a provider, PyTorch's own chains.
+"""Operators of `train.kernels` in the benchmark: inputs, one pass of a provider, PyTorch's own chains.
 
 The chains are what people write without fused operators: ``bf16`` in the type of the activations, ``fp32`` as Wan's
 block does (norm and modulation in float32, then the type of the activations again).
@@ -23,15 +23,15 @@ Outputs = Sequence[torch.Tensor]
 
 
 class Sized(Protocol):
-    """A size as tables and aims count it."""
+    """Size of a case for tables and aims."""
 
     @property
     def name(self) -> str:
-        """As tables show it."""
+        """Name in tables."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the activations."""
+        """Type of the activations."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -40,7 +40,7 @@ class Sized(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """Tokens and what modulates them.
+    """Tokens and their modulation.
 
     Attributes:
         batch: samples; of ``packed``, 1.
@@ -60,27 +60,27 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """As of `Sized`."""
+        """Shape, see `Sized`."""
         return self.batch * self.tokens, self.width, self.batch * self.rows
 
     @property
     def size(self) -> Size:
-        """What the operators' byte counts take."""
+        """Argument of the operators' byte counts."""
         tokens, width, rows = self.shape
         return Size(tokens, width, self.dtype, rows, torch.float32)
 
     @property
     def name(self) -> str:
-        """As tables show it."""
+        """Name in tables."""
         shared = {"sample": "", "token": ", per token"}.get(self.form, f", {self.rows} {self.form} rows")
         return f"{self.batch} x {self.tokens} x {self.width} {NAMES[self.dtype]}{shared}"
 
     def activation(self, device: torch.device) -> torch.Tensor:
-        """Random tokens, [B, L, D]."""
+        """Draw random tokens, [B, L, D]."""
         return torch.randn(self.batch, self.tokens, self.width, device=device, dtype=self.dtype)
 
     def modulation(self, parts: int, device: torch.device) -> list[torch.Tensor]:
-        """Rows as a model's layer gives them, views of one tensor; and the groups' ends where there are groups."""
+        """Return modulation rows as views of one tensor, as a layer gives them, and the ends of groups, if any."""
         shape = {
             "sample": (self.batch,),
             "frame": (self.batch, self.rows),
@@ -91,7 +91,7 @@ class Case:
         return list(rows.chunk(parts, dim=-1))
 
     def cu_seqlens(self, device: torch.device) -> torch.Tensor | None:
-        """Ragged groups that fill the pack; None unless the form is ``packed``."""
+        """Return ends of ragged groups that fill the pack; None unless the form is ``packed``."""
         if self.form != "packed":
             return None
         draw = torch.Generator().manual_seed(0)
@@ -99,7 +99,7 @@ class Case:
         return torch.cat([torch.tensor([0]), ends, torch.tensor([self.tokens])]).to(device, torch.int32)
 
     def over_tokens(self, rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> torch.Tensor:
-        """The modulation as the chains take it: by broadcasting where that is possible."""
+        """Return the modulation for the chains: broadcast where possible."""
         if cu_seqlens is not None:
             return rows.repeat_interleave(cu_seqlens.diff(), dim=0, output_size=self.tokens)[None]
         if self.form == "frame":
@@ -129,19 +129,19 @@ class Pair:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """As of `Sized`."""
+        """Shape, see `Sized`."""
         return self.tokens, self.heads * self.head_width, 1
 
     @property
     def size(self) -> PairSize:
-        """What the operator's byte counts take."""
+        """Argument of the operator's byte counts."""
         tokens, heads = (self.tokens,) * 2, (self.heads,) * 2
         angles = self.tokens if self.rotated else 0
         return PairSize(*tokens, *heads, self.head_width, self.dtype, self.across_heads, angles)
 
     @property
     def name(self) -> str:
-        """As tables show it."""
+        """Name in tables."""
         kind = "across heads" if self.across_heads else "per head"
         rope = ", rotated" if self.rotated else ""
         return f"{self.tokens} x {self.heads} x {self.head_width} {NAMES[self.dtype]}, {kind}{rope}"
@@ -162,19 +162,19 @@ class Operator(Protocol):
 
     @property
     def case(self) -> Sized:
-        """Its size."""
+        """Size of the operator."""
 
     def forward(self, kernels: Kernels) -> Outputs:
-        """What a provider gives."""
+        """Return a provider's outputs."""
 
     def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
-        """The gradients of a provider, from what its forward gave."""
+        """Return a provider's gradients from the outputs of its forward."""
 
     def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
-        """The same by PyTorch's own operations, ``wide`` in float32; differentiable."""
+        """Return the outputs by PyTorch's own differentiable operations, ``wide`` in float32."""
 
     def moved(self, backward: bool) -> int:
-        """Bytes that one pass over memory moves."""
+        """Return the bytes that one pass over memory moves."""
 
 
 class NormModulate:
@@ -189,25 +189,25 @@ class NormModulate:
         self.cu_seqlens = case.cu_seqlens(device)
 
     def forward(self, kernels: Kernels) -> Outputs:
-        """Out, mean, rstd."""
+        """Return out, mean, rstd."""
         how = (None, None, self.cu_seqlens, EPS, False, "fp32")
         return list(kernels.norm_modulate(*self.inputs, *how))
 
     def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
-        """As `Operator.backward`."""
+        """Return gradients, see `Operator.backward`."""
         x, scale, _ = self.inputs
         _, mean, rstd = outputs
         how = (None, None, self.cu_seqlens, EPS, False, "fp32")
         return list(kernels.norm_modulate_backward(upstream[0], x, mean, rstd, scale, *how))
 
     def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
-        """As `Operator.chain`."""
+        """Return outputs, see `Operator.chain`."""
         x, *rows = inputs
         scale, shift = (self.case.over_tokens(row, self.cu_seqlens) for row in rows)
         return [_norm_modulate(x, scale, shift, wide)]
 
     def moved(self, backward: bool) -> int:
-        """As `Operator.moved`."""
+        """Return bytes, see `Operator.moved`."""
         return norm_modulate.bytes_moved(self.case.size, backward)
 
 
@@ -223,26 +223,26 @@ class GateNormModulate:
         self.cu_seqlens = case.cu_seqlens(device)
 
     def forward(self, kernels: Kernels) -> Outputs:
-        """H, out, mean, rstd."""
+        """Return h, out, mean, rstd."""
         how = (None, None, self.cu_seqlens, EPS, False, "fp32")
         return list(kernels.gate_norm_modulate(*self.inputs, *how))
 
     def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
-        """As `Operator.backward`."""
+        """Return gradients, see `Operator.backward`."""
         _, y, gate, scale, _ = self.inputs
         h, _, mean, rstd = outputs
         how = (None, None, self.cu_seqlens, EPS, False, "fp32")
         return list(kernels.gate_norm_modulate_backward(*upstream, h, y, mean, rstd, gate, scale, *how))
 
     def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
-        """As `Operator.chain`."""
+        """Return outputs, see `Operator.chain`."""
         residual, y, *rows = inputs
         gate, scale, shift = (self.case.over_tokens(row, self.cu_seqlens) for row in rows)
         h = (residual.float() + gate * y.float()).to(y.dtype) if wide else residual + gate.to(y.dtype) * y
         return [h, _norm_modulate(h, scale, shift, wide)]
 
     def moved(self, backward: bool) -> int:
-        """As `Operator.moved`."""
+        """Return bytes, see `Operator.moved`."""
         return gate_norm_modulate.bytes_moved(self.case.size, backward)
 
 
@@ -261,22 +261,22 @@ class QkNorm:
         self.rotation = (angles[0].cos(), angles[1].sin()) if case.rotated else (None, None)
 
     def forward(self, kernels: Kernels) -> Outputs:
-        """Q, k, and their statistics."""
+        """Return q, k and their statistics."""
         how = (*self.rotation, EPS, self.case.across_heads, False, "fp32")
         return list(kernels.qk_norm(*self.inputs, *how))
 
     def backward(self, kernels: Kernels, outputs: Outputs, upstream: Outputs) -> Outputs:
-        """As `Operator.backward`."""
+        """Return gradients, see `Operator.backward`."""
         q, k, *weights = self.inputs
         how = (*weights, *self.rotation, EPS, self.case.across_heads, False, "fp32")
         return list(kernels.qk_norm_backward(*upstream, q, k, *outputs[2:], *how))
 
     def chain(self, inputs: Sequence[torch.Tensor], wide: bool = False) -> Outputs:
-        """As `Operator.chain`."""
+        """Return outputs, see `Operator.chain`."""
         return [self._half(x, weight, wide) for x, weight in zip(inputs[:2], inputs[2:], strict=True)]
 
     def moved(self, backward: bool) -> int:
-        """As `Operator.moved`."""
+        """Return bytes, see `Operator.moved`."""
         return qk_norm.bytes_moved(self.case.size, backward)
 
     def _half(self, x_BLHd: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the fused operators shall reach on an H200, and whether they did: a pure function of what was measured."""
+"""Goals of the fused operators on an H200, and whether measured rows reach them; pure functions."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ LARGE = 50_000_000
 
 
 class Row(NamedTuple):
-    """One pass of one operator at one size, by one of those who compute it.
+    """One measured pass: operator, size, direction and provider or peer.
 
     Attributes:
         operator: its name.
@@ -40,12 +40,12 @@ class Row(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """An aim.
+    """A goal and its worst row.
 
     Attributes:
         aim: in words.
-        least: that is enough.
-        reached: by the worst of the rows it is about; None: there are none.
+        least: smallest sufficient value.
+        reached: value of the worst of its rows; None without rows.
         where: that row's size.
     """
 
@@ -56,7 +56,7 @@ class Goal(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """None where nothing was measured."""
+        """Whether the goal is reached; None without a measurement."""
         return None if self.reached is None else self.reached >= self.least
 
 
@@ -73,10 +73,10 @@ FP32, BF16, COMPILED = "fp32 chain", "bf16 chain", "torch.compile"
 
 
 def goals(rows: Sequence[Row], paper_case: str) -> list[Goal]:
-    """Every aim of the kernels, with what the worst of its rows reached.
+    """Return every goal of the kernels with the value of its worst row.
 
     Args:
-        rows: all of a run.
+        rows: all rows of a run.
         paper_case: `Row.case` of AdaptiveLoad's largest shape, in float32.
     """
     theirs = {(row.operator, row.case, row.direction, row.by): row.milliseconds for row in rows}

@@ -1,4 +1,4 @@
-"""How near the fused operators come to the bandwidth of the GPU, beside PyTorch's own chains of operations.
+"""Bandwidth of the fused operators relative to a copy on the GPU, beside PyTorch's own chains.
 
 Everything is measured in one run and counted in the bytes that one pass over memory must move; 100 percent is a copy
 on the same GPU.
@@ -70,13 +70,13 @@ OPERATORS: tuple[Make, ...] = tuple(make for turn in _TURNS for make in turn if 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures.
+    """Cases of a benchmark run.
 
     Attributes:
         operators: each makes one operator with buffers of one size.
         compiled: whether `torch.compile` is a peer; it takes seconds for each case.
         runs: of a backward pass, of which all must give the same bits.
-        seconds: after which no further size is begun; what is left out is told. None: all are measured.
+        seconds: time after which no further size starts; sizes left out are listed. None: no limit.
     """
 
     operators: Sequence[Make] = OPERATORS
@@ -90,11 +90,11 @@ def bench_kernels(
     device: torch.device | None = None,
     providers: Mapping[str, Kernels] | None = None,
 ) -> dict[str, Any]:
-    """Milliseconds, GB/s and share of a copy, for each operator, size, pass and who computes it; and the aims.
+    """Measure milliseconds, GB/s and share of a copy per operator, size, pass and provider; judge the goals.
 
     Args:
-        plan: what to measure.
-        device: where; a CPU only to try the benchmark out.
+        plan: cases to measure.
+        device: to measure on; a CPU only to try the benchmark.
         providers: of the operators, the one that training would choose first; None: all that work here, and with
             nvrtc the D-tile reduction of AdaptiveLoad, 3.3.
 
@@ -136,7 +136,7 @@ def bench_kernels(
 
 
 class _Measuring:
-    """One operator at one size."""
+    """Measurement of one operator at one size."""
 
     def __init__(self, make: Make, plan: Plan, device: torch.device, copy: float) -> None:
         self.plan, self.device, self.copy = plan, device, copy
@@ -147,7 +147,7 @@ class _Measuring:
         self.sets = [first, *(make(device) for _ in range(sets - 1))]
 
     def rows(self, providers: Mapping[str, Kernels]) -> Iterator[Row]:
-        """Both passes of each provider and of each chain."""
+        """Yield rows of both passes of each provider and chain."""
         for place, (name, kernels) in enumerate(providers.items()):
             if kernels.serves(self.sets[0].inputs[0], "fp32"):
                 yield from self._provider(name, kernels, ours=place == 0)
@@ -203,7 +203,7 @@ class _Measuring:
 
 
 def _upstream(operator: Operator, outputs: Outputs) -> list[torch.Tensor]:
-    """Random gradients of those outputs that are tokens."""
+    """Draw random gradients of the outputs that are tokens."""
     return [torch.randn_like(out) for out in outputs[: operator.outputs]]
 
 
@@ -213,7 +213,7 @@ def _alike(call: Callable[[], Outputs], runs: int) -> bool:
 
 
 def _liger(inputs: Sequence[torch.Tensor]) -> Outputs:
-    """One row of modulation is a weight and a bias, which Liger's layer norm has."""
+    """Return Liger's layer norm, whose weight and bias equal one row of modulation."""
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
 
     x, scale, shift = inputs
@@ -221,7 +221,7 @@ def _liger(inputs: Sequence[torch.Tensor]) -> Outputs:
 
 
 def _on_host(device: torch.device) -> dict[str, float]:
-    """What a call and its gradient cost the host, for a tensor that costs the GPU nothing."""
+    """Return host microseconds of a call and its gradient, on tensors that cost the GPU nothing."""
     width = 64
     x, scale, shift = (t.requires_grad_() for t in NormModulate(Case(1, 4, width), device).inputs)
     weight, bias = (torch.randn(width, device=device, dtype=x.dtype, requires_grad=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""How fast samples come out of a dataset on a local disk, against a bare sequential read of its shards.
+"""Reading speed of a dataset on a local disk, relative to a bare sequential read of its shards.
 
 The readers are measured in one process and run, by turns, from a warm page cache, without decoding: what is compared is
 the work per sample. The stream, which does more, is measured beside them.
@@ -25,7 +25,7 @@ _ROUNDS = 5
 
 
 def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
-    """MB/s of each reader, the best of five rounds, and their ratio to the raw read; None where not installed.
+    """Return MB/s of each reader, best of five rounds, and its ratio to the raw read; None if not installed.
 
     Raises:
         RunError: a reader did not read every clip once.
@@ -67,7 +67,7 @@ def bench_loader(samples: int = SAMPLES) -> dict[str, Any]:
 
 
 def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_000) -> None:
-    """A dataset of so many random "clips" of ``SAMPLE_BYTES``, ten per cent more or less."""
+    """Write a dataset of random "clips" of ``SAMPLE_BYTES``, plus or minus ten percent."""
     generator = np.random.default_rng(0)
     with DatasetWriter(storage, max_shard_bytes) as writer:
         for number in range(samples):

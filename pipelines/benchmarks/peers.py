@@ -12,11 +12,11 @@ Epoch = Callable[[], int]
 
 
 def installed_peers(folder: Path, scratch: Path) -> dict[str, Epoch]:
-    """The readers that are installed, by name.
+    """Return the installed readers by name.
 
     Args:
         folder: of the dataset.
-        scratch: an empty folder for those that read a format of their own.
+        scratch: empty folder for readers with a format of their own.
     """
     peers: dict[str, Epoch] = {}
     if _installed("webdataset"):

@@ -1,4 +1,4 @@
-"""The shapes of a training run: measured within its own step, or their memory predicted without a GPU."""
+"""Shapes of a training run: measured within its step, or their memory predicted without a GPU."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 class PredictedShape(NamedTuple):
-    """The memory of one shape, GiB of the rank that holds most.
+    """Predicted memory of one shape, in GiB of the rank that holds most.
 
     Attributes:
         batch: B.
@@ -45,11 +45,11 @@ class PredictedShape(NamedTuple):
 
 
 def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
-    """What each shape will take of a GPU's memory (`train.memory.dry_run`); neither dataset nor GPU is needed.
+    """Predict the memory of each shape (`train.memory.dry_run`) without a dataset or a GPU.
 
     Args:
         config: of the run.
-        ranks: that it will have.
+        ranks: number of ranks of the run.
     """
     made = shapes(config.stream.buckets)
     return [
@@ -59,7 +59,7 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
 
 
 def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float) -> int:
-    """``memory_tokens`` whose microbatches stay below a limit.
+    """Return the largest ``memory_tokens`` whose microbatches stay below a limit.
 
     Raises:
         UsageError: nothing fits, or the shapes are too few, or too small, to tell.
@@ -70,7 +70,7 @@ def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float) -> int:
 
 
 def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | None:
-    """What each shape took, and on a GPU what was predicted; under torchrun on rank 0, None on the others.
+    """Measure each shape, with predictions on a GPU; return the rows on rank 0, None on other ranks.
 
     Args:
         config: of the run; its dataset is not opened.
@@ -89,7 +89,7 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
 
 
 def _predicted_gib(config: TrainRunConfig) -> list[float]:
-    """On the rank that tells, before it is one of many; nothing without a GPU, or where nobody can tell."""
+    """Return predicted memory on rank 0, before it joins the others; empty without a GPU or a prediction."""
     if config.train.device == "cpu" or not torch.cuda.is_available() or os.environ.get("RANK", "0") != "0":
         return []
     try:

@@ -1,12 +1,19 @@
-"""Run a benchmark: shots, curate, loader against floors and peers, kernels against a copy, a run's shapes, cascades."""
+"""Measure one part on this machine, each against a floor or a peer in the same run.
+
+shots, curate: precision of shot detection, cost of curation; need --videos. loader: reading and decoding. kernels:
+fused operators on a GPU. shapes, cascades: microbatches of a training run; need --config, and write a CSV for
+`reelweave fit`.
+"""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from pipelines.configuration.config import resolve
 from pipelines.terminal.console import print_json, stderr, stdout, table
+from pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
     from pipelines.configuration.train_config import TrainRunConfig
@@ -15,42 +22,57 @@ BENCHMARKS = ("cascades", "curate", "kernels", "loader", "shapes", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
-    parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=f"one of: {', '.join(BENCHMARKS)}")
+    """Add the options of `reelweave bench`."""
+    parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=", ".join(BENCHMARKS))
     parser.add_argument(
         "--videos",
         type=Path,
         metavar="DIR",
-        help="curate: videos; shots: videos with a NAME.cuts.json beside them",
+        help="folder of videos; for shots with a NAME.cuts.json beside each",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="shapes, cascades: of `reelweave train`")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="shapes, cascades: YAML configuration of `reelweave train`",
+    )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="CSV",
-        help="shapes, cascades: for `reelweave fit`; shapes.csv or cascades.csv, unless given",
+        help="shapes, cascades: file of the results (default: shapes.csv, cascades.csv)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=3, metavar="N", help="cascades: the median of so many is taken (3)"
+        "--rounds",
+        type=int,
+        default=3,
+        metavar="N",
+        help="cascades: repetitions, of which the median counts (default: 3)",
     )
     parser.add_argument(
-        "--predict", action="store_true", help="shapes: predict memory, without a GPU, and measure nothing"
+        "--predict", action="store_true", help="shapes: predict memory without a GPU; measure nothing"
     )
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="shapes --predict: of the run")
     parser.add_argument(
-        "--memory-gib", type=float, metavar="GIB", help="shapes --predict: of a GPU that may be used"
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="shapes --predict: number of ranks of the run (default: 1)",
+    )
+    parser.add_argument(
+        "--memory-gib", type=float, metavar="GIB", help="shapes --predict: usable memory of a GPU"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override one key of the configuration",
+        help="override one key of --config, repeatable",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it and prints a table, or everything as JSON."""
+    """Run a benchmark and print a table, or everything as JSON."""
     measures = {"cascades": _cascades, "kernels": _kernels, "loader": _loader, "shapes": _shapes}
     if options.name in measures:
         return measures[options.name](options)
@@ -109,7 +131,7 @@ def _shapes(options: argparse.Namespace) -> int:
     out = options.out or Path("shapes.csv")
     with stderr().status("making steps of every shape"):
         rows = bench_shapes(config, out)
-    if rows is None:  # another rank tells
+    if rows is None:  # rank 0 prints
         return 0
     if options.json:
         print_json({"out": str(out), "shapes": [row._asdict() for row in rows]})
@@ -117,7 +139,7 @@ def _shapes(options: argparse.Namespace) -> int:
     columns = ["B", "S", "frames", "height", "width", "step s", "peak GiB", "predicted"]
     cells = [["" if cell is None else cell for cell in row] for row in rows]
     stdout().print(table(f"{len(rows)} shapes, in {out}", columns, cells))
-    stdout().print(f"next: reelweave fit {out}", markup=False, soft_wrap=True)
+    stdout().print(f"next: {hint('fit', out)}", soft_wrap=True)
     return 0
 
 
@@ -139,7 +161,7 @@ def _cascades(options: argparse.Namespace) -> int:
     config, out = _run_config(options), options.out or Path("cascades.csv")
     with stderr().status("running text encoder, VAE and DiT of every shape"):
         rows = bench_cascades(config, out, options.rounds)
-    if rows is None:  # another rank tells
+    if rows is None:  # rank 0 prints
         return 0
     if options.json:
         print_json({"out": str(out), "cascades": [row._asdict() for row in rows]})
@@ -147,11 +169,10 @@ def _cascades(options: argparse.Namespace) -> int:
     columns = ["module", "B", "frames", "height", "width", "S", "ranks", "seconds", "peak GiB"]
     cells = [["" if cell is None else cell for cell in row] for row in rows]
     stdout().print(table(f"{len(rows)} cascades, in {out}", columns, cells))
-    stdout().print(
-        f"next: reelweave fit --cascades {out} --config {options.config} --gpus N --out costs.json",
-        markup=False,
-        soft_wrap=True,
-    )
+    changes = [word for change in options.set for word in ("--set", change)]
+    gpus = os.environ.get("WORLD_SIZE", "1")
+    following = hint("fit", "--cascades", out, "--config", options.config, *changes, "--gpus", gpus)
+    stdout().print(f"next: {following} --out costs.json", soft_wrap=True)
     return 0
 
 
@@ -170,7 +191,7 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
         except UsageError as error:
             if all(row.peak_gib > limit for row in rows):
                 raise
-            # What each shape takes is worth telling all the same.
+            # The memory of each shape is worth printing all the same.
             stderr().print(f"no memory_tokens: {error}", markup=False, soft_wrap=True)
     if options.json:
         print_json(

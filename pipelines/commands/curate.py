@@ -1,7 +1,8 @@
-"""Turn raw videos into a dataset of clips.
+"""Cut raw videos into a dataset of captioned clips.
 
-INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .jsonl, .parquet) of such. The
-same command finishes a run that was interrupted; a finished dataset changes only with --update.
+INPUT is a file, a folder, an s3:// prefix, a web address, or a list (.txt, .csv, .jsonl, .parquet) of these. The same
+command finishes an interrupted run; a finished dataset changes only with --update. OUT/curate.yaml keeps the resolved
+configuration.
 """
 
 import argparse
@@ -15,56 +16,66 @@ from typing import TYPE_CHECKING
 from rich.progress import TaskID
 
 from loader.dataset import Dataset, stage_totals
+from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.config import resolve
+from pipelines.configuration.kept import kept_yaml
 from pipelines.terminal.console import print_json, progress_bars, stderr, stdout, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from curate.config import CurateConfig
     from curate.runners.progress import Progress
+    from loader.storage import Storage
 
 MAX_FAILED = 50
+KEPT = "curate.yaml"
+"""Path in a dataset of the configuration it was last made with; none of its checksums covers it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
-    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="raw videos")
+    """Add the options of `reelweave curate`."""
     parser.add_argument(
-        "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new dataset"
+        "inputs", metavar="INPUT", nargs="+", help="raw videos: file, folder, prefix, address or list"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the dataset")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML configuration (default: every key's default)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+    )
     parser.add_argument(
         "--update",
         action="store_true",
-        help="change the finished dataset at --out: other configuration, more sources; what is valid is reused",
+        help="change the finished dataset at --out (other configuration, more sources), reusing what stays valid",
     )
     parser.add_argument(
         "--retry-failed",
         action="store_true",
-        help="work again on what failed, and on nothing else that is done",
+        help="retry what failed, and nothing else that is done",
     )
     parser.add_argument(
         "--forecast",
         action="store_true",
-        help="work on a sample, print what all of it would give and cost, and publish nothing",
+        help="estimate clips, hours, GB and price from a sample, and publish nothing",
     )
     parser.add_argument(
         "--rates",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="sample and prices of --forecast, for example core_hour_price=0.03",
+        help="sample size and prices of --forecast, such as core_hour_price=0.03",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Curates, writes the report and prints the accounting."""
+    """Curate, write the report and print the accounting."""
     from curate.config import CurateConfig
     from curate.run.curate import curate
-    from pipelines.commands.report import REPORT, default_config, write_report
+    from pipelines.commands.report import REPORT, write_report
+    from pipelines.report.buckets import kept_config
 
     config = resolve(CurateConfig, options.config, options.set)
     if options.forecast:
@@ -83,7 +94,9 @@ def run(options: argparse.Namespace) -> int:
     dataset = Dataset(open_storage(options.out, config.storage))
     report = dataset.storage.uri(REPORT)
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
-        write_report(dataset, default_config(config.storage))
+        write_report(dataset, kept_config(dataset.storage, config.storage))
+    if not outcome.already_there or dataset.storage.stat(KEPT) is None:
+        keep_config(dataset.storage, config, options.inputs, options.out)
     if options.json:
         print_json(
             {
@@ -101,20 +114,27 @@ def run(options: argparse.Namespace) -> int:
     return _status(dataset)
 
 
+def keep_config(place: "Storage", config: "CurateConfig", inputs: "Sequence[str]", out: str) -> None:
+    """Write the resolved configuration into the dataset, below the command that repeats it."""
+    command = ["curate", *inputs, "--out", out, "--config", f"{out.rstrip('/')}/{KEPT}"]
+    place.write(KEPT, kept_yaml(config, command).encode())
+
+
 def _status(dataset: Dataset) -> int:
-    """Return 1 and print why on stderr if nothing was kept and something failed, else 0."""
+    """Return 0.
+
+    Raises:
+        RunError: nothing was kept and something failed; names the most frequent reason.
+    """
     failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
     if dataset.manifest.totals.samples or not failed:
         return 0
     (stage, reason), count = Counter((row["stage"], row["reason"]) for row in failed).most_common(1)[0]
-    stderr().print(
-        f"reelweave: {dataset.storage.root} holds no sample: {len(failed)} of {dataset.accounting.num_rows} sources"
+    raise RunError(
+        f"{dataset.storage.root} holds no sample: {len(failed)} of {dataset.accounting.num_rows} sources"
         f" and clips failed, {count} of them at {stage} ({reason}); mend that, then run the same command with"
-        " --retry-failed",
-        markup=False,
-        soft_wrap=True,
+        " --retry-failed"
     )
-    return 1
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
@@ -150,7 +170,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
 
 @contextmanager
 def curation_progress() -> "Iterator[Callable[[Progress], None]]":
-    """Progress bars for a curation: sources cut, then shards written; or for shards of latents."""
+    """Show progress bars of a curation or of shards of latents."""
     names = {"cut": "clips", "caption": "captions", "shard": "shards", "latents": "latents"}
     with progress_bars() as bars:
         tasks: dict[str, TaskID] = {}
@@ -170,7 +190,7 @@ def curation_progress() -> "Iterator[Callable[[Progress], None]]":
 
 
 def summary(dataset: Dataset) -> dict[str, object]:
-    """The dataset in numbers, for ``--json``."""
+    """Return the dataset's totals for ``--json``."""
     return {
         "dataset": dataset.storage.root,
         **dataset.manifest.totals.model_dump(),
@@ -180,7 +200,7 @@ def summary(dataset: Dataset) -> dict[str, object]:
 
 
 def print_accounting(dataset: Dataset) -> None:
-    """Every input's fate: spans per state, then what failed, with its reason."""
+    """Print spans per state, then failures with their reasons."""
     totals = dataset.manifest.totals
     out = stdout()
     out.print(

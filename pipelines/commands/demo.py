@@ -1,43 +1,68 @@
-"""Raw footage to dataset to report to a short training run, on this machine, in a few minutes.
+"""Run the whole journey on this machine: raw footage, dataset, report, a short training run.
 
-Renders its own footage when given none.
+It takes about two minutes on two cores, and renders its own footage without --videos. OUT/buckets.yaml and
+OUT/train.yaml are the configurations it used, to change and run again.
 """
 
 import argparse
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel
 
 from loader.dataset import Dataset, verify
 from loader.errors import RunError
 from loader.storage import open_storage
+from pipelines.configuration.commented import commented_yaml
 from pipelines.configuration.config import resolve
 from pipelines.terminal.console import print_json, stderr, stdout, table
+from pipelines.terminal.files import write_whole
+from pipelines.terminal.program import hint, program
 
 if TYPE_CHECKING:
+    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.report.buckets import ReportConfig
     from train.loop.loop import TrainResult
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.yaml"
 
 
+class Next(NamedTuple):
+    """A command to try next, and what it does."""
+
+    does: str
+    command: str
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
-    parser.add_argument("--videos", type=Path, metavar="DIR", help="your own raw videos")
-    parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="default: demo-out")
-    parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="YAML configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    """Add the options of `reelweave demo`."""
+    parser.add_argument("--videos", type=Path, metavar="DIR", help="folder of your own raw videos")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="output folder (default: demo-out)"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=CONFIG,
+        metavar="FILE",
+        help="YAML configuration (default: the package's)",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the whole journey and ends with a table of what was made."""
+    """Run the whole journey and end with a table of what was made and commands to try next."""
     from curate.config import CurateConfig
     from curate.run.curate import curate
     from loader.read.stream_config import StreamConfig
-    from pipelines.commands.curate import curation_progress, print_accounting, summary
-    from pipelines.commands.report import ReportConfig, print_buckets, write_report
+    from pipelines.commands.curate import curation_progress, keep_config, print_accounting, summary
+    from pipelines.commands.report import print_buckets, write_report
     from pipelines.commands.train import train
     from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.report.buckets import ReportConfig
     from train.config.run import TrainConfig
 
     class DemoConfig(BaseModel, frozen=True, extra="forbid"):
@@ -49,30 +74,70 @@ def run(options: argparse.Namespace) -> int:
     notes = stderr()
     videos = options.videos or _render(options.out / "footage")
     place = options.out / "dataset"
-    notes.rule("1 of 3: raw video to clips and shards", align="left")
+    notes.print("1 of 3: raw video to clips and shards", style="bold")
     with curation_progress() as progress:
         curate([str(videos)], str(place), config.curate, progress)
     dataset = Dataset(open_storage(place, config.curate.storage))
+    keep_config(dataset.storage, config.curate, [str(videos)], str(place))
     if not options.json:
         print_accounting(dataset)
-    notes.rule("2 of 3: bucket report", align="left")
+    notes.print("2 of 3: bucket report", style="bold")
     report_config = ReportConfig(buckets=config.stream.buckets, storage=config.curate.storage)
     report = write_report(dataset, report_config)
     if not options.json:
         print_buckets(dataset, report_config)
-    notes.rule("3 of 3: a short training run", align="left")
+    notes.print("3 of 3: a short training run", style="bold")
     run_config = TrainRunConfig(
         dataset=str(place), out=options.out / "train", stream=config.stream, train=config.train
     )
+    _write_configs(options.out, report_config, run_config)
     result = train(run_config)
     checked = verify(dataset.storage)
     if not checked.ok:
         raise RunError(f"the demo's dataset does not verify: {checked.problems[0]}")
+    following = try_next(videos, options.out)
     if options.json:
-        print_json({**summary(dataset), "report": report, "train": _training(result)})
+        said = [one._asdict() for one in following]
+        print_json({**summary(dataset), "report": report, "train": _training(result), "try_next": said})
         return 0
     _finish(options, videos, dataset, report, result)
+    out = stdout()
+    out.print("try next", style="bold")
+    width = max(len(one.command) for one in following)
+    for one in following:
+        out.print(f"  {one.command:{width}}  # {one.does}", soft_wrap=True)
     return 0
+
+
+def try_next(videos: Path, out: Path) -> list[Next]:
+    """Return commands that run as they are, after a demo of these videos in this folder."""
+    dataset, longer = out / "dataset", out / "longer"
+    steps = ("--world-size", 2, "--microbatches", 2, "--steps", 4)
+    train = (
+        "--config",
+        out / "train.yaml",
+        "--set",
+        f"out={longer}",
+        "--set",
+        "train.schedule.total_steps=120",
+    )
+    watched = f"{program('tensorboard', 'tensorboard.main')} --logdir {shlex.quote(str(out / 'train'))}"
+    return [
+        Next("check every byte of the dataset", hint("verify", dataset)),
+        Next("count the buckets of this file", hint("report", dataset, "--config", out / "buckets.yaml")),
+        Next("plan the steps of 2 GPUs", hint("plan", dataset, *steps)),
+        Next("train longer", hint("train", *train)),
+        Next("watch the loss", watched),
+        Next("curate videos into a dataset of their own", hint("curate", videos, "--out", "my-dataset")),
+        Next("explain a key of these files", hint("config", "explain", "memory_tokens")),
+    ]
+
+
+def _write_configs(out: Path, buckets: "ReportConfig", training: "TrainRunConfig") -> None:
+    """Write the configurations of the report and of training, with a comment behind every key."""
+    for name, command, config in (("buckets", "report DATASET", buckets), ("train", "train", training)):
+        head = [f"Configuration of `reelweave {command} --config {out / name}.yaml`, as the demo used it."]
+        write_whole(out / f"{name}.yaml", commented_yaml(config, head).encode())
 
 
 def _render(folder: Path) -> Path:
@@ -108,11 +173,3 @@ def _finish(
     ]  # fmt: skip
     console = stdout()
     console.print(table("made", ["what", "how much", "where"], made))
-    following = [
-        ("prove the dataset whole", f"reelweave verify {place}"),
-        ("count buckets for your own model", f"reelweave report {place} --config buckets.yaml"),
-        ("curate your own videos", "reelweave curate VIDEOS --out my-dataset"),
-        ("watch the loss", f"tensorboard --logdir {out / 'train'}"),
-        ("stream it into your own loop", "README.md, 'Stream'"),
-    ]
-    console.print(table("try next", ["to", "run"], following))

@@ -1,8 +1,7 @@
-"""Take a trained model out of a checkpoint: one safetensors file, or a folder that others open.
+"""Write a checkpoint's weights as one safetensors file, or as a folder that diffusers reads.
 
-A file has the trained weights by our names, and is written without loading the model. A folder is what diffusers reads:
-a published model, adapters alone, a tokenizer, or for a model of ours config.json and model.safetensors. Both appear
-whole or not at all.
+A file has the trained weights by our names; the model is not loaded. A folder has a published model, adapters alone, a
+tokenizer, or for a model of ours config.json and model.safetensors. Both appear whole or not at all.
 """
 
 import argparse
@@ -16,27 +15,36 @@ from pipelines.terminal.console import print_json, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave export`."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="a checkpoint, or the folder of a run for its newest"
+        "checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest"
     )
     parser.add_argument(
-        "--out", required=True, metavar="OUT", help="FILE.safetensors, also on s3://; or a new folder"
+        "--out",
+        required=True,
+        metavar="OUT",
+        help="FILE.safetensors, local or on s3://, or a new local folder",
     )
-    parser.add_argument("--weights", choices=("ema", "model"), help="ema where there is one, unless given")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="of a file; as stored, unless given"
+        "--weights",
+        choices=("ema", "model"),
+        help="weights to export (default: ema if the run has it, else model)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="type of the weights in a file (default: as stored)",
     )
     parser.add_argument(
         "--merge",
         action="store_true",
-        help="into a folder, a run with LoRA: the whole model, adapters inside",
+        help="for a folder of a LoRA run: write the whole model with merged adapters",
     )
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exports one checkpoint and says what was made."""
+    """Export one checkpoint and print what was written."""
     config = storage_config(options)
     if options.out.endswith(".safetensors"):
         if options.merge:

@@ -1,7 +1,7 @@
-"""From benchmarks to budgets and costs: fit them to measured microbatches, or to measured cascades.
+"""Fit costs and memory budgets to measured microbatches, or costs to measured cascades.
 
-The CSV of microbatches has the columns batch, length, step_s and, for memory, peak_gib; that of cascades is made by
-`reelweave bench cascades`, and what is fitted to it is for `reelweave plan --costs`.
+The CSV of microbatches, from `reelweave bench shapes`, has the columns batch, length, step_s and, for memory, peak_gib.
+--cascades fits a profile of `reelweave bench cascades` for `reelweave plan --costs`.
 """
 
 import argparse
@@ -19,15 +19,15 @@ from pipelines.terminal.files import read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave fit`."""
     parser.add_argument("csv", nargs="?", type=Path, metavar="CSV", help="measured microbatches")
-    parser.add_argument("--target-step-s", type=float, metavar="S", help="seconds of a microbatch at most")
-    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of a GPU that may be used")
+    parser.add_argument("--target-step-s", type=float, metavar="S", help="longest microbatch, seconds")
+    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="usable memory of a GPU")
     fit_cascades.add_arguments(parser.add_argument_group("costs of cascades"))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fits, prints what speaks for and against each fit, and the keys for stream.buckets."""
+    """Fit, print the errors and doubts of each fit, and the keys for stream.buckets."""
     if (options.csv is None) == (options.cascades is None):
         raise UsageError("fit takes a CSV of microbatches, or --cascades CSV")
     if options.cascades:

@@ -1,6 +1,6 @@
-"""Make WebDataset tars that somebody else wrote a dataset, without changing them.
+"""Make existing WebDataset tars a dataset, without changing them.
 
-Each tar is read once; the same command goes on where it was interrupted, and reads only what is new later.
+Each tar is read once. The same command resumes an interrupted run, and later reads only new tars.
 """
 
 import argparse
@@ -23,18 +23,22 @@ MAX_NOTES = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave index`."""
     parser.add_argument("uri", metavar="URI", help="folder or s3:// prefix of the tars")
     parser.add_argument(
-        "--shards", metavar="GLOB", help="only tars whose path below URI matches; * stands for any characters"
+        "--shards",
+        metavar="GLOB",
+        help="read only tars whose path below URI matches (* stands for any characters)",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (one per processor)")
-    parser.add_argument("--out", metavar="URI", help="write the index there instead of beside the tars")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="number of processes (default: one per processor)"
+    )
+    parser.add_argument("--out", metavar="URI", help="place of the index (default: beside the tars)")
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Indexes and prints the accounting."""
+    """Index the tars and print the accounting."""
     from curate.foreign.run import index_tars
 
     if options.workers is not None and options.workers < 1:
@@ -56,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[TarProgress], None]]":
-    """A progress bar over the bytes of the tars."""
+    """Show a progress bar over the bytes of the tars."""
     with progress_bars() as bars:
         task = bars.add_task("tars", count="", note="")
 

@@ -1,7 +1,7 @@
-"""Compute VAE latents and text contexts once, into a new version of a dataset.
+"""Encode a dataset's clips and captions once, into a new version of the dataset.
 
-CONFIG is that of `reelweave train`, which then trains from the new version without loading a VAE. The same command
-finishes a run that was interrupted; DATASET is only read.
+--config is that of `reelweave train`, which then trains from the new version without loading a VAE. The same command
+finishes an interrupted run; DATASET is only read. OUT/latents.yaml keeps the resolved configuration.
 """
 
 import argparse
@@ -11,11 +11,15 @@ from pathlib import Path
 from loader.dataset.latents import Latents
 from pipelines.commands.curate import curation_progress, print_accounting, summary
 from pipelines.configuration.config import resolve
+from pipelines.configuration.kept import kept_yaml
 from pipelines.terminal.console import print_json, stdout, table
+
+KEPT = "latents.yaml"
+"""Path in a version of the configuration it was made with; none of its checksums covers it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave latents`."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix of a finished dataset")
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="YAML configuration of `reelweave train`"
@@ -23,11 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new version"
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Encodes, and prints what was chosen and what became of every sample."""
+    """Encode, and print what is stored of each bucket and the state of every sample."""
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.latents.run import make_latents
 
@@ -37,6 +43,10 @@ def run(options: argparse.Namespace) -> int:
         outcome = make_latents(options.dataset, options.out, config, progress)
     dataset, latents = outcome.dataset, outcome.dataset.latents
     assert latents is not None
+    if not outcome.already_there or dataset.storage.stat(KEPT) is None:
+        kept = f"{options.out.rstrip('/')}/{KEPT}"
+        command = ["latents", options.dataset, "--config", kept, "--out", options.out]
+        dataset.storage.write(KEPT, kept_yaml(config, command).encode())
     if options.json:
         print_json(
             {

@@ -1,6 +1,6 @@
-"""Take a source or one sample down: out of shards, tables, ledger and report, and recorded in the manifest.
+"""Remove a source or one sample from shards, tables, ledger and report, and record that in the manifest.
 
-Only the shards that hold something of it are written again. A later `reelweave curate` leaves it out too.
+Only shards that hold it are rewritten. A later `reelweave curate` leaves it out, too.
 """
 
 import argparse
@@ -18,20 +18,26 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave remove`."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--source", metavar="URI", help="a source, as accounting.parquet spells it")
-    what.add_argument("--key", metavar="KEY", help="one sample")
-    parser.add_argument("--reason", default="on request", metavar="TEXT", help="kept in the manifest")
+    what.add_argument("--source", metavar="URI", help="source to remove, as accounting.parquet spells it")
+    what.add_argument("--key", metavar="KEY", help="sample to remove")
+    parser.add_argument(
+        "--reason",
+        default="on request",
+        metavar="TEXT",
+        help="reason kept in the manifest (default: on request)",
+    )
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Takes it down and says what that cost."""
+    """Remove it and print what was rewritten."""
     from curate.takedown.removal import remove
     from loader.dataset import Dataset, Removal
-    from pipelines.commands.report import REPORT, default_config, write_report
+    from pipelines.commands.report import REPORT, write_report
+    from pipelines.report.buckets import kept_config
 
     if not options.reason.strip():
         raise UsageError("--reason is empty; say why, it is kept in the manifest")
@@ -47,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     reported = storage.stat(REPORT) is not None
     done = remove(storage, removal)
     if reported:
-        write_report(Dataset(storage), default_config(config))
+        write_report(Dataset(storage), kept_config(storage, config))
     if options.json:
         print_json(
             {

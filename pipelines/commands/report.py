@@ -1,84 +1,83 @@
-"""Show a dataset: accounting, distributions, buckets and clips, as HTML and as JSON; plan a cluster's steps."""
+"""Write a dataset's page, DATASET/report/index.html, and print its buckets.
+
+The page shows accounting, distributions, buckets and clips. Buckets are those of --config; without it those of the
+dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Steps of a cluster are planned by
+`reelweave plan`.
+"""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field
-
-from loader.blend import is_blend_file, open_source
-from loader.buckets.assignment import BucketConfig
+from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
 from loader.errors import UsageError
-from loader.settings import Settings
-from loader.storage import StorageConfig
-from pipelines.configuration.config import resolve
-from pipelines.report import mixture
-from pipelines.report import plan as report_plan
+from pipelines.report.buckets import PACKAGED, ReportConfig, keep, report_config
 from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "report.yaml"
-
-
-class ReportConfig(Settings):
-    """The whole configuration of ``reelweave report``."""
-
-    buckets: BucketConfig
-    max_clips: int = Field(
-        240, ge=0, description="clips shown with a thumbnail, spread evenly over the dataset"
-    )
-    max_lost: int = Field(500, ge=0, description="rows shown of what was lost")
-    storage: StorageConfig = StorageConfig()
+_MOVED = (
+    "--world-size",
+    "--workload",
+    "--policy",
+    "--microbatches",
+    "--steps",
+    "--regime",
+    "--lookahead",
+    "--seed",
+    "--timings",
+    "--plan-out",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave report`."""
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="folder or s3:// prefix")
     parser.add_argument(
-        "--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="YAML configuration"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
-    report_plan.add_arguments(parser)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of --config"
+    )
+    for name in _MOVED:
+        # What `reelweave plan` does now; kept to say so.
+        parser.add_argument(
+            name, dest="moved", action="append", type=_with(name), default=[], help=argparse.SUPPRESS
+        )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the HTML report into the dataset and prints the bucket table; or plans for a cluster."""
-    if (options.dataset is None) == (options.workload is None):
-        raise UsageError("give either a DATASET or --workload NAME")
-    if options.workload:
-        return report_plan.run(options, mixture.workload(options.workload, options.seed))
-    config = resolve(ReportConfig, options.config, options.set)
-    if options.world_size is not None:
-        source = open_source(options.dataset, config.storage)
-        own = mixture.dataset(options.dataset, source, config.buckets, options.seed)
-        return report_plan.run(options, own)
-    if options.plan_out or options.timings:
-        raise UsageError("--plan-out and --timings plan steps, and need --world-size N beside the dataset")
+    """Write the HTML report into the dataset and print the bucket table."""
+    if options.moved:
+        words = [word for moved in options.moved for word in moved.split(" ", 1) if word]
+        words = [options.dataset, *words] if options.dataset else words
+        raise UsageError(f"steps are planned by another command: {hint('plan', *words)}")
+    if options.dataset is None:
+        raise UsageError("give a DATASET: a folder or an s3:// prefix")
     if is_blend_file(options.dataset):
         raise UsageError(
-            f"{options.dataset} is a blend: plan its steps with --world-size N, or report each of its datasets"
+            f"{options.dataset} is a blend: report each of its datasets, or plan its steps:"
+            f" {hint('plan', options.dataset)}"
         )
+    config = report_config(options.dataset, options.config, options.set)
     dataset = open_dataset(options.dataset, config.storage)
     where = write_report(dataset, config)
     if options.json:
         print_json({**statistics(dataset, config), "report": where})
         return 0
     print_buckets(dataset, config)
-    stdout().print(f"report: {where}", markup=False, soft_wrap=True)
+    stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
 
-def default_config(storage: StorageConfig) -> ReportConfig:
-    """The configuration shipped with the package, for a dataset on ``storage``."""
-    values = yaml.safe_load(DEFAULT_CONFIG.read_text())
-    return ReportConfig(**values, storage=storage)
-
-
 def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
-    """Everything the report shows but pictures, as plain values."""
+    """Return everything the report shows but pictures, as plain values."""
     from loader.buckets.stats import dataset_stats
 
     return {
@@ -90,7 +89,10 @@ def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
 
 
 def write_report(dataset: Dataset, config: ReportConfig) -> str:
-    """Renders ``report/index.html`` into the dataset; returns its URI. Same dataset, same page."""
+    """Write ``report/index.html`` into the dataset, with its buckets beside it; return its URI.
+
+    The same dataset and configuration give the same page.
+    """
     from pipelines.report.page import render
 
     while True:
@@ -99,12 +101,13 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:
+            keep(dataset.storage, config)
             return dataset.storage.uri(REPORT)
         dataset = Dataset(dataset.storage, config.storage)
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
-    """The bucket table on the console."""
+    """Print the bucket table."""
     from loader.buckets.stats import dataset_stats
     from pipelines.report.page import bound_shown, oversized
 
@@ -132,3 +135,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
         out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
         out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)
+
+
+def _with(name: str) -> Callable[[str], str]:
+    return lambda value: name.removeprefix("--workload") + f" {value}"

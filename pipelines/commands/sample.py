@@ -1,4 +1,4 @@
-"""Make a video from a caption with a trained checkpoint."""
+"""Generate a video from a caption with a trained checkpoint."""
 
 import argparse
 from pathlib import Path
@@ -16,36 +16,49 @@ _FLAGS = {"frames": int, "steps": int, "solver": str, "guidance": float, "seed":
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave sample`."""
     parser.add_argument(
         "--checkpoint",
         required=True,
         metavar="C",
-        help="a checkpoint, or the folder of a run for its newest; also on s3://",
+        help="a checkpoint, or a run's folder for its newest; local or on s3://",
     )
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what the video should show")
-    parser.add_argument("--size", required=True, metavar="HEIGHTxWIDTH", help="pixels, such as 64x112")
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="caption of the video")
+    parser.add_argument(
+        "--size", required=True, metavar="HEIGHTxWIDTH", help="size in pixels, such as 64x112"
+    )
     for name, kind in _FLAGS.items():
         field = SampleConfig.model_fields[name]
-        said = field.description if field.is_required() else f"{field.description} ({field.default})"
+        said = field.description if field.is_required() else f"{field.description} (default: {field.default})"
         parser.add_argument(
             f"--{name}", type=kind, required=field.is_required(), metavar=name.upper(), help=said
         )
     parser.add_argument(
-        "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (24)"
-    )
-    parser.add_argument("--weights", choices=("ema", "model"), help="ema where there is one, unless given")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: a GPU if there is one"
+        "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (default: 24)"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("sample.mp4"), metavar="FILE", help="sample.mp4 by default"
+        "--weights",
+        choices=("ema", "model"),
+        help="weights to use (default: ema if the run has it, else model)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="device (default: auto, a GPU if there is one)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("sample.mp4"),
+        metavar="FILE",
+        help="video to write (default: sample.mp4)",
     )
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Samples one video and writes it."""
+    """Generate one video and write it."""
     config = _config(options)
     from pipelines.terminal.mp4 import encode_mp4
     from train.distributed.world import join

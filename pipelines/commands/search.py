@@ -16,20 +16,22 @@ _MAX_CAPTION = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave search`."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
-    parser.add_argument("words", metavar="WORDS", nargs="?", help="what the clips should show")
-    parser.add_argument("--like", metavar="EXAMPLE", help="key of a sample, or file of a picture or video")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many clips (10)")
+    parser.add_argument("words", metavar="WORDS", nargs="?", help="words to search by")
     parser.add_argument(
-        "--model", metavar="MODEL", help="the model of the embeddings, where it lies on this machine"
+        "--like", metavar="EXAMPLE", help="example to search by: key of a sample, picture or video file"
     )
-    parser.add_argument("--pretrained", metavar="FILE", help="its weights, when MODEL is a name")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="number of clips to print (default: 10)"
+    )
+    parser.add_argument("--model", metavar="MODEL", help="place of the embeddings' model on this machine")
+    parser.add_argument("--pretrained", metavar="FILE", help="weights of MODEL, if MODEL is a name")
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Searches and prints the nearest clips, best first."""
+    """Search and print the nearest clips, best first."""
     from curate.search.search import ClipSearch
 
     if (options.words is None) == (options.like is None):
@@ -80,7 +82,7 @@ def _hits(dataset: Dataset, search: "ClipSearch", options: argparse.Namespace) -
 
 
 def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig":
-    """How the dataset's embeddings were made, with the model's place as the options say."""
+    """Return the configuration of the dataset's embeddings, with the model's place from the options."""
     from pydantic import ValidationError
 
     from curate.models.embed import EmbedConfig

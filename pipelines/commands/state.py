@@ -1,4 +1,4 @@
-"""Read where a stream stands: what a saved state says and fits, and what differs between two."""
+"""Inspect the saved position of a stream, check it against a run, or compare two."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
 from loader.stream.state_diff import StateDiff, diff_states, part_values
 from pipelines.configuration.config import resolve
+from pipelines.terminal.arguments import add_global
 from pipelines.terminal.console import print_json, stdout, table
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
@@ -18,26 +19,30 @@ _IN_CHECKPOINT = "state.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave state`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     file = "a state as JSON, or a training checkpoint: its folder or its state.json"
     inspect = actions.add_parser(
-        "inspect", help="what a state says; with --config, whether a run can resume it"
+        "inspect", help="print a state; with --config check whether a run can resume it"
     )
     inspect.add_argument("file", type=Path, metavar="FILE", help=file)
-    inspect.add_argument("--config", type=Path, metavar="F", help="configuration of the run, as for train")
-    inspect.add_argument("--dataset", metavar="URI", help="instead of the configuration's")
-    inspect.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
-    diff = actions.add_parser("diff", help="what differs between two states, and what it means")
+    inspect.add_argument(
+        "--config", type=Path, metavar="F", help="YAML configuration of the run, as for train"
+    )
+    inspect.add_argument("--dataset", metavar="URI", help="dataset in place of the configuration's")
+    inspect.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+    )
+    diff = actions.add_parser("diff", help="compare two states")
     for name in ("a", "b"):
         diff.add_argument(name, type=Path, metavar=name.upper(), help=file)
     for action in (inspect, diff):
-        # The program's own --json stands before the action.
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+        action.set_defaults(parser=action)
+        add_global(action.add_argument_group("options of every command"))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints what the states say; 1 when one was to fit a run and does not."""
+    """Print the states; return 1 if one was checked against a run and does not fit."""
     if options.action == "diff":
         found = diff_states(_read(options.a), _read(options.b))
         _show_diff(found, options.json)
@@ -54,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(state: StreamState) -> dict[str, Any]:
-    """A state as plain values, the settings of each part beside its steps."""
+    """Return a state as plain values, with the settings of each part of its epoch."""
     position = state.position
     values = state.model_dump(mode="json")
     return {
@@ -65,7 +70,7 @@ def describe(state: StreamState) -> dict[str, Any]:
 
 
 def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
-    """Whether a stream of as many ranks can go on from the state, and what it would have left of the epoch."""
+    """Return whether a stream of as many ranks can resume from the state, and what is left of its epoch."""
     from loader.dataset import Dataset
     from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream

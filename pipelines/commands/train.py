@@ -1,6 +1,7 @@
-"""Train a text-to-video model on a dataset.
+"""Train a text-to-video model on a dataset, in one process or under torchrun.
 
-Also under torchrun. The same command goes on from the last checkpoint. SIGTERM and SIGUSR1 save and end with status 75.
+The same command resumes from the last checkpoint. SIGTERM and SIGUSR1 save a checkpoint and end with status 75.
+OUT/train.yaml keeps the resolved configuration.
 """
 
 import argparse
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.configuration.config import resolve
+from pipelines.configuration.kept import kept_yaml
 from pipelines.terminal.console import print_json, stdout
+from pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from loader.batch import Microbatch, Pack
     from loader.blend.source import SampleSource
     from loader.read.stream_config import StreamConfig
@@ -26,13 +31,21 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key")
+    """Add the options of `reelweave train`."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="YAML configuration; `reelweave config init` prints one",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains and prints how the loss went; under torchrun rank 0 prints."""
+    """Train and print the change of the loss; under torchrun rank 0 prints."""
     from pipelines.configuration.train_config import TrainRunConfig
 
     config = resolve(TrainRunConfig, options.config, options.set)
@@ -40,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
-    """Prints what a run came to, on rank 0; the status that its program ends with."""
+    """Print a run's result on rank 0; return the exit status."""
     from train.loop.interrupt import EXIT_STOPPED
 
     status = EXIT_STOPPED if result.stopped else 0
@@ -54,7 +67,7 @@ def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
 
 
 def train(config: "TrainRunConfig") -> "TrainResult":
-    """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
+    """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.read.share import Share
     from loader.storage import open_storage
@@ -78,12 +91,20 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         stored = _stored(config, stream.source)
         with alone(ranks.world, places, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
+            if ranks.world.rank == 0:
+                keep_config(config, config.out, "train")
             trainer = Trainer(config.train, stream, config.out, held_out, checkpoints, stored)
             return trainer.run_on(processes)
 
 
+def keep_config(config: "BaseModel", out: Path, command: str) -> None:
+    """Write a run's resolved configuration into its folder, below the command that repeats it."""
+    file = out / f"{command}.yaml"
+    write_whole(file, kept_yaml(config, [command, "--config", str(file)]).encode())
+
+
 def _stored(config: "TrainRunConfig", source: "SampleSource") -> "Stored":
-    """Which encoders need not be loaded: those whose output all streams hold."""
+    """Return the encoders that need not be loaded, because all streams hold their outputs."""
     from loader.blend import Blend, open_source
     from loader.dataset import Dataset
     from train.latents.given import stored
@@ -112,7 +133,7 @@ def held_out_batches(
     stream: "StreamConfig",
     open_stream: "Callable[[str, StreamConfig], VideoStream]",
 ) -> "Callable[[], Iterator[Microbatch | Pack]]":
-    """At each call, this rank's batches of the first steps of a dataset."""
+    """Return a function that yields this rank's batches of the first steps of a dataset."""
     once = stream.model_copy(update={"epochs": 1})
     return lambda: takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
 

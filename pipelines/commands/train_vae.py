@@ -1,13 +1,14 @@
-"""Fine-tune a video tokenizer, a causal 3D VAE, on a dataset.
+"""Fine-tune a video tokenizer, a causal 3D VAE, on a dataset, in one process or under torchrun.
 
-Also under torchrun. The same command goes on from the last checkpoint. SIGTERM and SIGUSR1 save and end with status 75.
+The same command resumes from the last checkpoint. SIGTERM and SIGUSR1 save a checkpoint and end with status 75.
+OUT/train-vae.yaml keeps the resolved configuration.
 """
 
 import argparse
 from typing import TYPE_CHECKING
 
 from pipelines.commands.train import add_arguments as add_arguments
-from pipelines.commands.train import finish, held_out_batches
+from pipelines.commands.train import finish, held_out_batches, keep_config
 from pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains and prints how the loss went; under torchrun rank 0 prints."""
+    """Train and print the change of the loss; under torchrun rank 0 prints."""
     from pipelines.configuration.train_vae_config import VaeRunConfig
 
     config = resolve(VaeRunConfig, options.config, options.set)
@@ -25,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def train(config: "VaeRunConfig") -> "TrainResult":
-    """Streams the dataset into the trainer; goes on from the last checkpoint in ``config.out``."""
+    """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream
@@ -52,4 +53,6 @@ def train(config: "VaeRunConfig") -> "TrainResult":
         places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         with alone(world, places, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
+            if world.rank == 0:
+                keep_config(config, config.out, "train-vae")
             return VaeTrainer(config.train, stream, config.out, look, checkpoints).run_on(processes)

@@ -1,4 +1,4 @@
-"""Prove a dataset whole: checksums, index against tars, accounting that adds up. Or the checkpoints of a run."""
+"""Check every byte of a dataset: checksums, index against tars, totals; or the checkpoints of a run."""
 
 import argparse
 import json
@@ -7,44 +7,44 @@ from pathlib import Path
 from loader.dataset import Verification, verify
 from loader.dataset.checks import signature
 from loader.dataset.manifest import MANIFEST
+from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
-from pipelines.commands import verify_run
 from pipelines.terminal.console import plain, print_json, stderr, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the options of `reelweave verify`."""
     parser.add_argument(
         "dataset",
         metavar="DATASET|RUN",
-        help="folder or s3:// prefix: a dataset, a run with all its checkpoints, or one checkpoint",
+        help="folder or s3:// prefix of a dataset, a run with all its checkpoints, or one checkpoint",
     )
     parser.add_argument(
-        "--key", type=Path, metavar="FILE", help="the dataset must be signed; public key, Ed25519 in PEM"
+        "--key", type=Path, metavar="FILE", help="require a signature by this public key (Ed25519, PEM)"
     )
     parser.add_argument(
         "--sign",
         type=Path,
         metavar="FILE",
-        help="sign the dataset if it is whole; private key, Ed25519 in PEM",
+        help="sign the dataset, if it is whole, with this private key (Ed25519, PEM)",
     )
     add_storage_arguments(parser)
 
 
 def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of commands that open a dataset without a configuration file."""
-    parser.add_argument("--endpoint-url", metavar="URL", help="S3 endpoint other than AWS (MinIO, Ceph)")
+    """Add the options of commands that open a dataset without a configuration file."""
+    parser.add_argument("--endpoint-url", metavar="URL", help="S3 endpoint (default: AWS)")
     parser.add_argument(
         "--allow",
         metavar="PREFIX",
         action="append",
         default=[],
-        help="let a dataset on S3 or the web name tars below PREFIX (storage.allowed_prefixes); may be repeated",
+        help="let a dataset on S3 or the web name tars below PREFIX (storage.allowed_prefixes), repeatable",
     )
 
 
 def storage_config(options: argparse.Namespace) -> StorageConfig:
-    """The storage settings those options mean."""
+    """Return the storage settings of those options."""
     from pipelines.configuration.config import resolve
 
     overrides = [f"endpoint_url={options.endpoint_url}"] if options.endpoint_url else []
@@ -54,10 +54,10 @@ def storage_config(options: argparse.Namespace) -> StorageConfig:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verifies and prints what is wrong; 1 when anything is."""
+    """Verify and print what is wrong; return 1 if anything is."""
     config = storage_config(options)
     storage = open_storage(options.dataset, config)
-    if storage.stat(MANIFEST) is None and (status := verify_run.run(options, config)) is not None:
+    if storage.stat(MANIFEST) is None and (status := _verify_run(options, config)) is not None:
         return status
     key = signature.public_key(options.key) if options.key else None
     own = signature.private_key(options.sign) if options.sign else None
@@ -92,3 +92,55 @@ def _show(result: Verification, options: argparse.Namespace) -> None:
         stdout().print(
             f"{len(result.problems)} problem(s) in {options.dataset}", markup=False, soft_wrap=True
         )
+
+
+def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | None:
+    """Verify every checkpoint of a run, or the one that is named; None where there is none.
+
+    Raises:
+        UsageError: a signature is asked for, which checkpoints have not.
+    """
+    from train.checkpoint.folder import all_of
+    from train.checkpoint.verify import verify
+
+    storage, folders = all_of(options.dataset, config)
+    if not folders:
+        return None
+    if options.key or options.sign:
+        raise UsageError("--key and --sign are of datasets; checkpoints are not signed")
+    with stderr().status("reading") as status:
+        found = [
+            verify(storage, folder, lambda path: status.update(plain(f"reading {path}")))
+            for folder in folders
+        ]
+    good = [one.folder for one in found if not one.problems]
+    if options.json:
+        checkpoints = [one._asdict() for one in found]
+        print_json(
+            {
+                "ok": len(good) == len(found),
+                "newest_good": good[-1] if good else None,
+                "checkpoints": checkpoints,
+            }
+        )
+        return 0 if len(good) == len(found) else 1
+    out = stdout()
+    for one in found:
+        for problem in one.problems:
+            out.print(problem, style="red", markup=False, soft_wrap=True)
+        if not one.problems:
+            how = (
+                "is whole"
+                if one.checked
+                else "has no checksums, being older than they are: its form is whole"
+            )
+            out.print(
+                f"{storage.uri(one.folder)} {how}: {one.bytes / 1e6:.1f} MB", markup=False, soft_wrap=True
+            )
+    if len(good) < len(found):
+        newest = f"the newest good one is {storage.uri(good[-1])}" if good else "none is good"
+        out.print(
+            f"{len(found) - len(good)} of {len(found)} checkpoints are damaged; {newest}", soft_wrap=True
+        )
+        return 1
+    return 0

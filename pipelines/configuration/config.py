@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,14 +13,66 @@ from loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
 from loader.errors import UsageError
 from loader.storage.names import shown_name, shown_value
 
+DEFAULT, OVERRIDE = "default", "--set"
+
 _MOST_ERRORS = 10
 _MOST_COMPARED = 80  # characters of a key
 
 Config = TypeVar("Config", bound=BaseModel)
 
 
+class Given(NamedTuple):
+    """Values from a file and from options, before defaults.
+
+    Attributes:
+        values: nested by key.
+        name: of the file, for messages.
+        document: content of the file, whose lines are known.
+        set_keys: keys of the options.
+    """
+
+    values: dict[str, Any]
+    name: str
+    document: Document
+    set_keys: tuple[str, ...]
+
+    def validated(self, model: type[Config]) -> Config:
+        """Return the configuration: the model's defaults with these values.
+
+        Raises:
+            UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
+        """
+        try:
+            return finite(model.model_validate(self.values))
+        except ValidationError as error:
+            wrong = error.errors()
+            sentences = [
+                _sentence(model, dict(item), self._place(item["loc"])) for item in wrong[:_MOST_ERRORS]
+            ]
+            more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
+            raise UsageError("; ".join([*sentences, *more])) from error
+
+    def origin(self, key: Sequence[int | str]) -> str:
+        """Return where a value was given: `OVERRIDE`, file and line, or `DEFAULT`."""
+        value: Any = self.values
+        for part in key:
+            known = isinstance(value, dict) and part in value
+            known = known or (isinstance(value, list) and isinstance(part, int) and part < len(value))
+            if not known:
+                return DEFAULT
+            value = value[part]
+        return self._place(key)
+
+    def _place(self, key: Sequence[int | str]) -> str:
+        named = ".".join(map(str, key))
+        if any(f"{named}.".startswith(f"{one}.") for one in self.set_keys):
+            return OVERRIDE
+        line = self.document.line(key)
+        return f"{self.name}{f', line {line}' if line else ''}"
+
+
 def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) -> Config:
-    """The validated configuration: the model's defaults, then the file, then the overrides.
+    """Return the validated configuration: the model's defaults, then the file, then the overrides.
 
     Args:
         model: of the whole command.
@@ -28,13 +80,35 @@ def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) ->
         overrides: "a.b=value" each, the value in YAML.
 
     Raises:
-        UsageError: names every key that is unknown or has a wrong value, where it stands and what is allowed.
+        UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
     """
-    document = _read(file) if file else Document({}, None)
+    return given(file, overrides).validated(model)
+
+
+def given(file: Path | None, overrides: Sequence[str]) -> Given:
+    """Read a YAML file, if any, and options.
+
+    Raises:
+        UsageError: the file is no mapping, or an option is no "key=value".
+    """
+    if file is None:
+        return given_text("{}", "the configuration", overrides)
+    return given_text(read_named(file, MAX_BYTES, f"the configuration {file}"), str(file), overrides)
+
+
+def given_text(text: str | bytes, name: str, overrides: Sequence[str]) -> Given:
+    """Read the text of a YAML file, and options.
+
+    Raises:
+        UsageError: as `given`.
+    """
+    document = read_yaml(text, name)
+    if document.values is not None and not isinstance(document.values, dict):
+        raise UsageError(f"{name} holds no mapping of keys to values")
     values = document.values or {}
     set_keys: list[str] = []
     for override in overrides:
-        key, equals, text = override.partition("=")
+        key, equals, text_of_value = override.partition("=")
         path = key.strip().split(".")
         if not equals or not all(path):
             raise UsageError(
@@ -42,33 +116,9 @@ def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) ->
             )
         if len(path) > MAX_DEPTH:
             raise UsageError(f"--set {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
-        _put(values, path, read_yaml(text, f"--set {shown_name(key.strip())}").values)
+        _put(values, path, read_yaml(text_of_value, f"--set {shown_name(key.strip())}").values)
         set_keys.append(key.strip())
-    try:
-        return finite(model.model_validate(values))
-    except ValidationError as error:
-        wrong = error.errors()
-        sentences = [
-            _sentence(model, dict(item), _where(item["loc"], set_keys, file, document))
-            for item in wrong[:_MOST_ERRORS]
-        ]
-        more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
-        raise UsageError("; ".join([*sentences, *more])) from error
-
-
-def _read(file: Path) -> Document:
-    document = read_yaml(read_named(file, MAX_BYTES, f"the configuration {file}"), str(file))
-    if document.values is not None and not isinstance(document.values, dict):
-        raise UsageError(f"{file} holds no mapping of keys to values")
-    return document
-
-
-def _where(key: Sequence[int | str], set_keys: Sequence[str], file: Path | None, document: Document) -> str:
-    named = ".".join(map(str, key))
-    if any(f"{named}.".startswith(f"{one}.") for one in set_keys):
-        return "--set"
-    line = document.line(key)
-    return f"{file or 'the configuration'}{f', line {line}' if line else ''}"
+    return Given(values, name, document, tuple(set_keys))
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The whole configuration of ``reelweave train``; needs torch, so commands import it when they run."""
+"""Whole configuration of ``reelweave train``; imports torch, so commands import it when they run."""
 
 from pathlib import Path
 from typing import Self
@@ -13,27 +13,29 @@ from train.latents.config import LatentsConfig
 
 
 class HeldOutConfig(Settings):
-    """Clips that are not trained on, whose loss is measured now and then at fixed quantiles of the time."""
+    """Held-out clips, whose loss is measured at intervals, at fixed quantiles of the diffusion time."""
 
-    dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
-    every_steps: int = Field(500, ge=1, description="optimizer steps between two measurements")
-    steps: int = Field(4, ge=1, description="steps of its first epoch that are measured, at most")
+    dataset: str = Field(
+        description="folder or s3:// prefix of the held-out dataset, streamed like the other"
+    )
+    every_steps: int = Field(500, ge=1, description="optimizer steps between measurements")
+    steps: int = Field(4, ge=1, description="most steps of its first epoch to measure")
 
 
 class TrainRunConfig(Settings):
-    """Where the data are, how they stream, what is trained."""
+    """Data, streaming and training of a run."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
-    out: Path = Field(description="folder for metrics and TensorBoard events, and for checkpoints by default")
-    checkpoints: str | None = Field(None, description="folder or s3:// prefix of the checkpoints alone")
+    out: Path = Field(description="folder for metrics, TensorBoard events and, by default, checkpoints")
+    checkpoints: str | None = Field(None, description="folder or s3:// prefix for checkpoints; null: in out")
     stream: StreamConfig
     train: TrainConfig = TrainConfig()
     held_out: HeldOutConfig | None = Field(
-        None, description="measure the loss of other clips, too; null measures none"
+        None, description="held-out clips whose loss is measured; null: none"
     )
     latents: LatentsConfig = Field(
         LatentsConfig(),
-        description="what `reelweave latents` stores (docs/latents.md); training does not read it",
+        description="settings of `reelweave latents` (docs/latents.md), which training ignores",
     )
     storage: StorageConfig = StorageConfig()
 

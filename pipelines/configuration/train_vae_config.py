@@ -1,4 +1,4 @@
-"""The whole configuration of ``reelweave train-vae``; needs torch, so the command imports it when it runs."""
+"""Whole configuration of ``reelweave train-vae``; imports torch, so the command imports it when it runs."""
 
 from pathlib import Path
 from typing import Self
@@ -13,28 +13,30 @@ from train.vae.quality import SSIM_LEAST_PX
 
 
 class LookConfig(Settings):
-    """Clips that are not trained on, whose reconstructions are measured and shown now and then."""
+    """Held-out clips, whose reconstructions are measured and shown at intervals."""
 
-    dataset: str = Field(description="folder or s3:// prefix of a finished dataset, streamed like the other")
-    every_steps: int = Field(
-        500, ge=1, description="optimizer steps between two looks; there is one before the first"
+    dataset: str = Field(
+        description="folder or s3:// prefix of the held-out dataset, streamed like the other"
     )
-    steps: int = Field(4, ge=1, description="steps of its first epoch that are looked at, at most")
-    shown: int = Field(4, ge=1, description="clips of rank 0 in the picture, at most")
+    every_steps: int = Field(
+        500, ge=1, description="optimizer steps between measurements; one is made before the first step"
+    )
+    steps: int = Field(4, ge=1, description="most steps of its first epoch to measure")
+    shown: int = Field(4, ge=1, description="most clips of rank 0 in the picture")
 
 
 class VaeRunConfig(Settings):
-    """Where the clips are, how they stream, what is trained."""
+    """Data, streaming and training of a run."""
 
     dataset: str = Field(description="folder or s3:// prefix of a finished dataset")
     out: Path = Field(
-        description="folder for metrics, pictures and TensorBoard events, and for checkpoints by default"
+        description="folder for metrics, pictures, TensorBoard events and, by default, checkpoints"
     )
-    checkpoints: str | None = Field(None, description="folder or s3:// prefix of the checkpoints alone")
+    checkpoints: str | None = Field(None, description="folder or s3:// prefix for checkpoints; null: in out")
     stream: StreamConfig
     train: VaeTrainConfig
     held_out: LookConfig | None = Field(
-        None, description="measure and show reconstructions of other clips; null does neither"
+        None, description="held-out clips whose reconstructions are measured and shown; null: none"
     )
     storage: StorageConfig = StorageConfig()
 

@@ -1,4 +1,4 @@
-"""From an index and measured seconds to what is stored of each bucket, and of each sample."""
+"""Choice of what is stored of each bucket and sample, from the index and measured seconds."""
 
 import math
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ def described(
     asked: dict[str, Any],
     measured: Sequence[MeasuredBucket],
 ) -> Latents:
-    """The manifest's section: which buckets are stored, and why; the empty caption's context has no path yet.
+    """Return the manifest's section: which buckets are stored, and why; the empty context has no path yet.
 
     Args:
-        source: of the clips.
+        source: dataset of the clips.
         config: of the run.
-        assignment: of the clips.
-        asked: what fixes the values of latents and contexts.
+        assignment: bucket of each clip.
+        asked: settings that fix the values of latents and contexts.
         measured: Shape and seconds of the latents of each bucket.
 
     Raises:
@@ -70,7 +70,7 @@ def described(
 def samples_of(
     source: Dataset, config: TrainRunConfig, assignment: Assignment, latents: Latents
 ) -> list[PlannedSample]:
-    """What is made of each sample; one without a bucket stays a row, so that plans stay what they were."""
+    """Return the planned samples; those without a bucket stay as rows, so that plans do not change."""
     own, itemsize = config.latents, np.dtype(config.latents.dtype).itemsize
     views_N, clip_N = _views(_starts(source, config, assignment), config), source.media.size
     samples = []
@@ -89,7 +89,7 @@ def samples_of(
 
 
 def size_of(assignment: Assignment, place: int) -> tuple[int, int, int]:
-    """Frames, height and width of a bucket."""
+    """Return frames, height and width of a bucket."""
     bucket = assignment.buckets[place]
     return bucket.frames, bucket.height, bucket.width
 
@@ -97,7 +97,7 @@ def size_of(assignment: Assignment, place: int) -> tuple[int, int, int]:
 def _bucket(
     measured: MeasuredBucket, length: int, views_n: Places, clip_n: Places, config: TrainRunConfig
 ) -> LatentBucket:
-    """What is decided of one bucket, whose samples have so many views and bytes."""
+    """Return the decision on one bucket, from the views and bytes of its samples."""
     frames, height, width = measured.bucket
     samples, cost = len(views_n), config.stream.buckets.cost
     views = float(views_n.mean()) if samples else 1.0
@@ -125,7 +125,7 @@ def _bucket(
 
 
 def _starts(source: Dataset, config: TrainRunConfig, assignment: Assignment) -> Places:
-    """Choices of frames that the bucket of each sample leaves; int64 [N]."""
+    """Return the number of possible first frames of each sample in its bucket, int64 [N]."""
     index = source.plan_index
     count_N = np.array([bucket.frames for bucket in assignment.buckets] + [1])[assignment.bucket_of]
     return config.stream.buckets.sampling.starts(index.frames, index.fps, count_N)

@@ -1,4 +1,4 @@
-"""Making written shards of latents a dataset: what became of every sample, and of what it was made."""
+"""Publication of written shards of latents as a dataset version, with its accounting and provenance."""
 
 import importlib.metadata
 from typing import Any
@@ -22,16 +22,16 @@ def publish_version(
     latents: Latents,
     files: dict[str, bytes],
 ) -> Manifest:
-    """Publishes the version.
+    """Publish the version.
 
     Args:
-        source: that it was made from.
+        source: dataset it was made from.
         storage: of the version, whose shards are written.
         shards: all of them.
         failed: key of each sample that could not be encoded, and why.
-        asked: what the content follows from; kept in the manifest.
-        latents: what the manifest says of them.
-        files: of no sample, by path.
+        asked: settings that decide the content; kept in the manifest.
+        latents: section of the manifest.
+        files: further files by path.
     """
     scores = to_rows(source.scores)
     content = Content(
@@ -47,7 +47,7 @@ def publish_version(
 
 
 def _accounted(row: Row, failed: dict[str, str]) -> Row:
-    """The row of a span in the new version; a duplicate of a clip that failed points nowhere any more."""
+    """Return a span's row in the new version; a duplicate of a failed clip loses its reference."""
     nothing = {"stage": STAGE, "score": None, "threshold": None, "duplicate_of": None}
     if row["state"] == "kept" and row["key"] in failed:
         return {**row, **nothing, "state": "failed", "reason": failed[row["key"]]}

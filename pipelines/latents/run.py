@@ -1,4 +1,4 @@
-"""A dataset's version with latents, from the training configuration to the published manifest."""
+"""Creation of a dataset version with latents, from the training configuration to the manifest."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
         dataset: the new version.
@@ -62,7 +62,7 @@ class Outcome:
 def make_latents(
     uri: str, out: str, config: TrainRunConfig, progress: Callable[[Progress], None] = lambda _: None
 ) -> Outcome:
-    """Makes ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
+    """Make ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
 
     Raises:
         UsageError: an encoder is not there, ``out`` holds something else, or nothing would be stored.
@@ -82,7 +82,7 @@ def _make(
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
 ) -> bool:
-    """Make the version as the holder of its place's lease; whether it was there already."""
+    """Make the version while holding its lease; return whether it already existed."""
     ledger = Ledger(storage)
     asked = _asked(source, config)
     if storage.stat(MANIFEST) is not None:
@@ -160,7 +160,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
 
 
 def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
-    """Everything that the new version's content follows from, but measured seconds."""
+    """Return all settings that decide the new version's content, except measured seconds."""
     own = config.latents
     return {
         "latents": own.model_dump(mode="json", exclude=set(own.SPEED_ONLY)),
@@ -174,7 +174,7 @@ def _asked(source: Dataset, config: TrainRunConfig) -> dict[str, Any]:
 
 
 def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) -> dict[str, Any] | None:
-    """What an interrupted run knew; None where none was begun."""
+    """Return the note of an interrupted run, None if there is none."""
     note: dict[str, Any] | None = ledger.read_note(_NOTE)
     if note is not None:
         _check_same(note["asked"], asked, out)

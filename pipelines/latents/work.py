@@ -77,7 +77,7 @@ LatentsTask = BucketTask | MeasuredBucket | RefusedBucket | PlannedShard | Writt
 
 
 class Loaded:
-    """The encoders of a configuration; they stay behind when this is pickled.
+    """Encoders of a configuration, loaded on demand and never pickled.
 
     Args:
         config: of the run.
@@ -92,10 +92,10 @@ class Loaded:
         return {**self.__dict__, "_encoders": None}
 
     def get(self) -> Encoders:
-        """Loads them once.
+        """Load the encoders once.
 
         Raises:
-            UsageError: see `Encoders`.
+            UsageError: an encoder cannot be loaded, see `Encoders`.
         """
         if self._encoders is None:
             self._encoders = Encoders(self._config.train, self._config.latents, self._context)

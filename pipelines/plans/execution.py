@@ -1,4 +1,4 @@
-"""What becomes of the plan that `reelweave plan` chose: placed on a cluster, executed on paper, as a picture."""
+"""Placement, simulated execution and timeline of the cascades that `reelweave plan` chose."""
 
 import argparse
 import difflib
@@ -21,32 +21,36 @@ _PICTURES = (".json", ".svg", ".html")
 _WILDEST = 2.0  # standard deviation of a logarithm; above it a mean says nothing
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of what becomes of the chosen plan."""
-    parser.add_argument(
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the options that place, execute and draw the chosen plan."""
+    group.add_argument(
         "--topology",
-        metavar="NAME|F",
-        help="place the chosen plan on this cluster: dgx-h100, dgx-h200, pcie, single, or a file in YAML",
+        metavar="NAME|FILE",
+        help="place the chosen plan on a cluster: dgx-h100, dgx-h200, pcie, single, or a YAML file",
     )
-    parser.add_argument(
+    group.add_argument(
         "--noise",
         type=float,
         metavar="SIGMA",
-        help="execute the chosen plan on paper, with times that spread by so much; 0: as planned",
+        help="simulate the chosen plan with times that spread by SIGMA (0.05: 5 %%; 0: as planned)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--timeline",
         type=Path,
-        metavar="F",
-        help="draw the chosen plan, and its execution with --noise: .json for Perfetto, .svg or .html to look at",
+        metavar="FILE",
+        help="draw the chosen plan, and with --noise its execution: .json for Perfetto, .svg or .html",
     )
-    parser.add_argument(
-        "--step", type=int, default=0, metavar="N", help="of a trace, that --timeline shows (0)"
+    group.add_argument(
+        "--step", type=int, default=0, metavar="N", help="step that --timeline draws (default: 0)"
     )
 
 
-def check(options: argparse.Namespace) -> None:
-    """Before anything is planned.
+def check(options: argparse.Namespace, of_steps: bool) -> None:
+    """Check these options before anything is planned.
+
+    Args:
+        options: of the command.
+        of_steps: whether several steps may be planned, one of which is drawn.
 
     Raises:
         UsageError: an option has a wrong value.
@@ -56,12 +60,12 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"--noise is {noise}; it goes from 0 to {_WILDEST:g}, as 0.05 for times 5 % off")
     if file and file.suffix.lower() not in _PICTURES:
         raise UsageError(f"--timeline {file}: its name ends in .json (for Perfetto), .svg or .html")
-    if options.step < 0 or (options.step and not options.trace):
-        raise UsageError(f"--step is {options.step}; it is a step of a --trace, from 0")
+    if options.step < 0 or (options.step and not of_steps):
+        raise UsageError(f"--step is {options.step}; it is a step of a dataset or a --trace, from 0")
 
 
 def topology_of(named: str) -> "Topology":
-    """A preset, or what a file holds.
+    """Return a preset, or the topology of a file.
 
     Raises:
         UsageError: there is neither, or the file is wrong.
@@ -78,7 +82,7 @@ def topology_of(named: str) -> "Topology":
 
 
 def with_room(topology: "Topology", named: str, gpus: int) -> "Topology":
-    """A preset with as many nodes as a plan takes; a file has those that it names.
+    """Return a topology that holds a plan: presets grow to as many nodes as it takes, files do not.
 
     Raises:
         UsageError: it has too few.
@@ -99,11 +103,11 @@ def with_room(topology: "Topology", named: str, gpus: int) -> "Topology":
 
 
 class Figures(NamedTuple):
-    """Means over the steps.
+    """Means of an iteration over the steps.
 
     Attributes:
         iteration_s: seconds of a step.
-        idle: share of the GPUs' time.
+        idle: idle share of the GPUs' time.
         flops_cv: coefficient of variation, over the GPUs, of what each computes in a step: of their TFLOPS.
     """
 
@@ -113,13 +117,13 @@ class Figures(NamedTuple):
 
 
 class OnPaper(NamedTuple):
-    """The chosen plan, and what came of it.
+    """The chosen plan and its simulated execution.
 
     Attributes:
         planned: schedules of all steps, on the GPUs that run them.
-        executed: the same as they came out; none without noise.
+        executed: the schedules as executed; empty without noise.
         gpus_per_node: of the cluster.
-        posed: that was planned.
+        posed: problems that were planned.
     """
 
     planned: "list[Schedule]"
@@ -128,7 +132,7 @@ class OnPaper(NamedTuple):
     posed: Posed
 
     def figures(self, schedules: "Sequence[Schedule]") -> Figures:
-        """Of the plans or of the executions."""
+        """Return the means of plans or executions."""
         from train.cascade.paper.simulate import flops_cv
 
         total_s = sum(one.makespan_s for one in schedules)
@@ -137,12 +141,12 @@ class OnPaper(NamedTuple):
         return Figures(total_s / len(schedules), idle, sum(spread) / len(spread))
 
     def told(self) -> dict[str, dict[str, float]]:
-        """As JSON values."""
+        """Return the figures as JSON values."""
         both = {"planned": self.planned, "executed": self.executed}
         return {name: self.figures(schedules)._asdict() for name, schedules in both.items() if schedules}
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Of a table: name, seconds, idle, spread."""
+        """Return table rows: name, seconds, idle, spread."""
         return [
             (name, f"{one['iteration_s']:.2f}", f"{one['idle']:.1%}", f"{one['flops_cv']:.3f}")
             for name, one in self.told().items()
@@ -156,11 +160,11 @@ def on_paper(
     noise: float | None,
     seed: int,
 ) -> OnPaper:
-    """Places plans and executes them.
+    """Place plans and simulate their execution.
 
     Args:
         schedules: of all steps.
-        posed: that they are plans of.
+        posed: problems that they solve.
         topology: of the cluster; None: GPUs as the planner named them, and places cost what it counted with.
         noise: standard deviation of the logarithms of times; None: nothing is executed.
         seed: of the noise.
@@ -182,8 +186,13 @@ def on_paper(
     return OnPaper(planned, executed, posed.links.gpus_per_node, posed)
 
 
-def draw(options: argparse.Namespace, shown: OnPaper) -> None:
-    """Writes the timeline of a step, in the format that the file's name says.
+def draw(options: argparse.Namespace, shown: OnPaper, name: str) -> None:
+    """Write the timeline of a step, in the format that the file's name says.
+
+    Args:
+        options: of the command.
+        shown: the chosen plan and its execution.
+        name: of what is planned, for the title.
 
     Raises:
         UsageError: the file cannot be written.
@@ -195,9 +204,8 @@ def draw(options: argparse.Namespace, shown: OnPaper) -> None:
     if shown.executed:
         noise = f"executed, times {100 * options.noise:g} % off"
         panels.append(timeline.Panel(noise, shown.executed[step]))
-    of_step = f", step {step}" if options.trace else ""
     where = f" on {options.topology}" if options.topology else ""
-    title = f"{options.case or options.trace}{of_step}{where}"
+    title = f"{name}{where}"
     if file.suffix.lower() == ".json":
         text = json.dumps(timeline.trace(panels, size))
     elif file.suffix.lower() == ".svg":

@@ -1,4 +1,4 @@
-"""From a profile of cascades to the costs that `reelweave plan` counts with."""
+"""Fit of cascade costs to a profile, for `reelweave plan --costs`."""
 
 import argparse
 from pathlib import Path
@@ -8,35 +8,44 @@ from loader.errors import UsageError
 from pipelines.configuration.config import resolve
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text, write_whole
+from pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
     from train.cascade.costs.fit import FittedCosts
 
 
 def add_arguments(parser: Any) -> None:
-    """Its options.
+    """Add the options of `reelweave fit --cascades`.
 
     Args:
         parser: or a group of one.
     """
-    parser.add_argument("--cascades", type=Path, metavar="CSV", help="of `reelweave bench cascades`")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="of `reelweave train`")
     parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="that divide the optimizer's state (1)"
+        "--cascades", type=Path, metavar="CSV", help="profile from `reelweave bench cascades`"
     )
-    parser.add_argument("--gpus-per-node", type=int, default=8, metavar="N", help="of the cluster (8)")
-    parser.add_argument("--out", type=Path, metavar="JSON", help="the costs; costs.json, unless given")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration of the measured run")
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of GPUs that share the optimizer's state (default: 1)",
+    )
+    parser.add_argument(
+        "--gpus-per-node", type=int, default=8, metavar="N", help="GPUs per node (default: 8)"
+    )
+    parser.add_argument("--out", type=Path, metavar="JSON", help="file of the costs (default: costs.json)")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override one key of the configuration",
+        help="override one key of --config, repeatable",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fits, writes the costs, and prints how far off they are of shapes that a fit has not seen."""
+    """Fit, write the costs, and print their errors on held-out shapes."""
     if options.config is None:
         raise UsageError("fit --cascades needs --config FILE, the configuration of the run that was measured")
     if min(options.gpus, options.gpus_per_node) < 1:
@@ -56,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     stdout().print(table(f"costs of cascades, in {out}", columns, rows))
     for note in fitted.notes:
         stdout().print(note, markup=False, soft_wrap=True)
-    stdout().print(f"next: reelweave plan --trace FILE --costs {out}", markup=False, soft_wrap=True)
+    asked = ("--cascades", "--costs", out, "--world-size", options.gpus, "--microbatches", 1)
+    stdout().print(f"next: {hint('plan', 'koala-wide', *asked)}", soft_wrap=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What `reelweave plan` plans: the iteration of a case, or those of a trace."""
+"""Scheduling problems of `reelweave plan --cascades`: the iteration of a case, or the steps of a trace."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -37,29 +37,32 @@ class Posed(NamedTuple):
     links: "Links"
 
 
-def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
-    """Return the iterations that the options name.
+def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | None") -> Posed:
+    """Return the iterations to plan.
 
     Args:
         options: of the command.
         links: of the cluster; None: those of the costs, with as many GPUs in a node as the trace says.
+        steps: of a dataset or a workload; None for a case or a trace, which the options name.
 
     Raises:
         UsageError: an option or a file is wrong; names the step that cannot run.
     """
     from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
-    if options.case:
+    if steps is None and options.trace is None:
         for name in ("costs", "cost_table", "degrees"):
             if getattr(options, name):
-                raise UsageError(f"--{name.replace('_', '-')} goes with --trace: a case has its own")
-        samples, gpus = case_samples(options.case, options.seed)
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with a dataset or --trace: {options.what} has its own"
+                )
+        samples, gpus = case_samples(options.what, options.seed)
         costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
-        return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), f"--case {options.case}")
+        return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), options.what)
     from loader.buckets.tokens import COMPRESSIONS
     from train.cascade.paper.trace import read_trace
 
-    trace = read_trace(options.trace)
+    name, trace = str(options.trace or options.what), steps or read_trace(options.trace)
     degrees = _degrees(options.degrees) if options.degrees else None
     if options.cost_table:
         return _looked_up(options, trace, degrees, links)
@@ -70,10 +73,10 @@ def posed(options: argparse.Namespace, links: "Links | None") -> Posed:
     costs = costs.model_copy(update={"links": links})
     compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
     try:
-        steps = trace.samples(compression, costs.text_tokens)
+        samples_of_steps = trace.samples(compression, costs.text_tokens)
     except UsageError as error:
-        raise UsageError(f"{options.trace}, {error}") from error
-    return _counted(steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, str(options.trace))
+        raise UsageError(f"{name}, {error}") from error
+    return _counted(samples_of_steps, costs, trace.gpus, degrees or DEGREES, memory_bytes, name)
 
 
 def _counted(
@@ -115,7 +118,7 @@ def _looked_up(
     problems = _each(
         trace.steps,
         lambda step: table.problem(step, trace.gpus, degrees, memory_gib),
-        str(options.trace),
+        str(options.trace or options.what),
     )
     # The cheapest degree communicates least, so that its time is nearest to the arithmetic alone.
     work = [np.where(problem.has_SM, problem.work_SMK.min(axis=2), 0.0) for problem in problems]

@@ -1,4 +1,4 @@
-"""What the report says of a dataset's making: scores with their thresholds, duplicates, how the run went."""
+"""Report sections on curation: scores with thresholds, duplicates, facts of the last run."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _MOST = 1e300  # of a score or a threshold; infinite ones and NaN are not drawn
 
 
 def score_charts(dataset: Dataset) -> list[dict[str, Any]]:
-    """A histogram of every score over all clips that were cut, with what its thresholds reject.
+    """Return a histogram of every score over all cut clips, with its thresholds.
 
-    Each bar counts clips and says whether a threshold rejects the whole of it.
+    Each bar has a count of clips and whether a threshold rejects all of them.
     """
     rows = to_rows(dataset.scores)
     names = sorted({name for row in rows for name in row["scores"]})
@@ -34,7 +34,7 @@ def score_charts(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def duplicate_groups(dataset: Dataset) -> list[dict[str, Any]]:
-    """Kept samples with what was dropped as a duplicate of each, the largest groups first."""
+    """Return kept samples with the duplicates dropped for each, largest groups first."""
     rows = to_rows(dataset.accounting)
     kept = {row["key"]: row for row in rows if row["state"] == "kept"}
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -49,7 +49,7 @@ def duplicate_groups(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def run_facts(dataset: Dataset) -> dict[str, Any]:
-    """How the last run went: seconds per stage, plan against achieved, slowest sources, forecast against actual."""
+    """Return facts of the last run: seconds per stage, planned and achieved rates, slowest sources, forecast."""
     run = read_note(dataset, "run", RunNote)
     forecast = read_note(dataset, "forecast", ForecastNote)
     total = sum(run.worker_seconds.values())
@@ -86,12 +86,12 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def run_notes(dataset: Dataset) -> list[str]:
-    """What a person should know of the run: models that were not there, sources no longer in the input."""
+    """Return notes of the last run: missing models, sources no longer in the input."""
     return read_note(dataset, "run", RunNote).notes
 
 
 def _thresholds(dataset: Dataset) -> dict[str, float]:
-    """The numbers among the filters' settings, wherever the manifest came from."""
+    """Return the finite thresholds in a manifest, which may be another program's."""
     curate = dataset.manifest.config.get("curate")
     filters = curate.get("filters") if isinstance(curate, dict) else None
     named = filters.items() if isinstance(filters, dict) else ()

@@ -1,4 +1,4 @@
-"""The HTML of a dataset's report: one page that needs no network; everything from outside is escaped."""
+"""HTML of a dataset's report: one page without network access; all outside text is escaped."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from loader.dataset.tars.media import FORMATS
 from pipelines.report.curation import duplicate_groups, run_facts, run_notes, score_charts
 
 if TYPE_CHECKING:
-    from pipelines.commands.report import ReportConfig
+    from pipelines.report.buckets import ReportConfig
 
 _THUMBNAIL_PX = 240
 _MAX_CLIP_BYTES = 256 << 20  # larger clips are shown without a picture
@@ -22,7 +22,7 @@ _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 
 
 def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig") -> str:
-    """The whole page.
+    """Render the page.
 
     Args:
         dataset: its clips are range-read for thumbnails only.
@@ -82,12 +82,12 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
 
 
 def bound_shown(bound: str, over_limit: float | None) -> str:
-    """What sets B, and by how much one sample alone exceeds the compute budget where it does."""
+    """Return the limit that sets B, with the factor by which one sample exceeds the compute budget, if it does."""
     return bound if over_limit is None or over_limit < _CLEARLY_OVER else f"{bound} ({over_limit:.3g} x)"
 
 
 def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
-    """What to do where one sample alone exceeds the compute budget by far; "" where none does.
+    """Return advice for buckets in which one sample far exceeds the compute budget, "" without any.
 
     Args:
         buckets: rows of the statistics.
@@ -124,7 +124,7 @@ def _bucket_note(buckets: BucketConfig) -> str:
 
 
 def _lost(dataset: Dataset) -> list[dict[str, str]]:
-    """Rows that are not kept, failures first; blended frames of transitions are expected and left out."""
+    """Return rows that were not kept, failures first, without blended frames of transitions."""
     order = {"failed": 0, "duplicate": 1, "filtered": 2}
     rows = [
         row for row in dataset.accounting.to_pylist() if row["state"] in order and row["stage"] != "shots"
@@ -154,7 +154,7 @@ def _clip(dataset: Dataset, number: int) -> dict[str, str]:
 
 
 def _image(dataset: Dataset, number: int, frames: int) -> str:
-    """As `_thumbnail`; "" where latents stand for the clip."""
+    """Return the thumbnail of a sample, "" if latents replace its clip."""
     if dataset.latents and dataset.media.place(number) is None:
         return ""
     place = dataset.media.place(number)
@@ -182,7 +182,7 @@ def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thumbnail(clip: bytes, middle: int) -> str:
-    """A data URI of the clip's middle frame, or "" when the clip cannot be decoded."""
+    """Return a data URI of the clip's middle frame, "" if the clip cannot be decoded."""
     import av
 
     try:

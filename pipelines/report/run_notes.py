@@ -1,4 +1,4 @@
-"""What a curation run noted in its ledger for the report; notes that are not ours are left out."""
+"""Notes of a curation run in its ledger, for the report; foreign notes are ignored."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ _MAX_BYTES = 16 << 20
 
 
 class PlanNote(BaseModel, frozen=True):
-    """How fast a pass was to be, and how fast it was."""
+    """Planned and achieved speed of a pass."""
 
     of: str
     workers: dict[str, int]
@@ -21,7 +21,7 @@ class PlanNote(BaseModel, frozen=True):
 
 
 class RunNote(BaseModel, frozen=True):
-    """How the last run went."""
+    """Times and plans of the last run."""
 
     wall_s: FiniteFloat | None = None
     worker_seconds: dict[str, FiniteFloat] = {}
@@ -30,13 +30,13 @@ class RunNote(BaseModel, frozen=True):
 
 
 class StatusNote(BaseModel, frozen=True):
-    """The sources that took longest, and their seconds."""
+    """Slowest sources and their seconds."""
 
     slowest: list[tuple[str, FiniteFloat]] = []
 
 
 class EstimateNote(BaseModel, frozen=True):
-    """A number and the interval it was to lie in."""
+    """An estimate and its interval."""
 
     value: FiniteFloat
     low: FiniteFloat
@@ -44,7 +44,7 @@ class EstimateNote(BaseModel, frozen=True):
 
 
 class ForecastNote(BaseModel, frozen=True):
-    """What the run was to give."""
+    """Forecast of a run."""
 
     clips: EstimateNote | None = Field(default=None)
     clip_gb: EstimateNote | None = Field(default=None)
@@ -55,7 +55,7 @@ Note = TypeVar("Note", bound=BaseModel)
 
 
 def read_note(dataset: Dataset, name: str, kind: type[Note]) -> Note:
-    """Return a note; an empty one where there is none, or something else in its place."""
+    """Return a note, an empty one if there is none or something else in its place."""
     path = f".ledger/{name}.json"
     info = dataset.storage.stat(path)
     if info is None or info.size > _MAX_BYTES:

@@ -1,11 +1,13 @@
-"""What commands print: results on stdout (or one JSON value), everything else on stderr."""
+"""Output of commands: results on stdout (or one JSON value), everything else on stderr."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     Progress,
@@ -20,65 +22,96 @@ from rich.table import Table
 from rich.text import Text
 
 from loader.base.printable import printable, printable_json
+from pipelines.terminal.noise import is_quiet
+
+_UNFOLDED = 100_000  # columns of a pipe or a file, whose reader folds lines, or not
+_NUMBER = re.compile(r"(\+-? ?|-)?[\d.,]+(e[+-]?\d+)?( ?%)?")
+
+
+class Titled(NamedTuple):
+    """A table below its title, which is one line whatever the width."""
+
+    title: str
+    table: Table
 
 
 class _PlainConsole(Console):
-    """A console to which text is never markup and never tells the terminal what to do.
+    """A console that prints text as it is: no markup, no control characters, and no folding in a pipe or a file.
 
-    Each string that is printed is one line. Whatever else is drawn (cells, progress) passes `render`, where line breaks
-    are the console's own.
+    Each string is one line. Other renderables (tables, progress bars) pass `render`, whose line breaks are the
+    console's own.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, **options)
+        if not self.is_terminal:
+            self.width = _UNFOLDED
+
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print strings as `plain` text, and anything else as `rich.console.Console.print` does."""
-        super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
+        """Print strings as `plain` text, tables below their titles, and anything else as `rich` does."""
+        for one in objects:
+            if isinstance(one, Titled):
+                super().print(plain(one.title), style="bold", soft_wrap=True)
+                self._print_table(Padding(one.table, (0, 0, 0, 2), expand=False))
+        others = [one for one in objects if not isinstance(one, Titled)]
+        if others or not objects:
+            super().print(*(plain(one) if isinstance(one, str) else one for one in others), **options)
+
+    def _print_table(self, table: RenderableType) -> None:
+        """Print a table, in a pipe or a file without blanks at the ends of lines."""
+        if self.is_terminal:
+            super().print(table)
+            return
+        for line in self.render_lines(table, pad=False):
+            super().print(Text("".join(segment.text for segment in line).rstrip()), soft_wrap=True)
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         """Show a spinner beside `plain` text."""
         return super().status(plain(status) if isinstance(status, str) else status, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of anything, their text printable; those that move the cursor are rich's own."""
+        """Yield the segments of a renderable with printable text; control segments are rich's own."""
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text, keep="\n")
             yield segment if text == segment.text else Segment(text, segment.style)
 
 
 def stdout() -> Console:
-    """For results."""
-    return _PlainConsole(highlight=False)
+    """Return the console for results."""
+    return _PlainConsole()
 
 
 def stderr() -> Console:
-    """For progress, notes and errors."""
-    return _PlainConsole(stderr=True, highlight=False)
+    """Return the console for progress and notes; `--quiet` silences it."""
+    return _PlainConsole(stderr=True, quiet=is_quiet())
 
 
 def plain(text: str) -> Text:
-    """Text on one line without markup, whatever a file name, caption or address in it holds."""
+    """Return text on one line without markup, whatever a file name, caption or address in it holds."""
     return Text(printable(text))
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
+    """Print one JSON value on stdout."""
     print(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table of plain text: nothing in a cell is markup, whatever a file name or caption holds."""
-    made = Table(title=Text(printable(title), "table.title"), title_justify="left")
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Titled:
+    """Return a table of plain text without lines: columns of numbers are aligned at the right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = [[_said(value) for value in row] for row in rows]
     for number, column in enumerate(columns):
-        numeric = all(isinstance(row[number], int | float) for row in rows)
-        justify: Literal["left", "right"] = "right" if numeric and rows else "left"
-        made.add_column(plain(column), justify=justify, overflow="fold")
-    for row in rows:
-        made.add_row(*(plain(_said(value)) for value in row))
-    return made
+        cells = [row[number] for row in shown]
+        numeric = any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
+        made.add_column(plain(column), justify="right" if numeric else "left", overflow="fold")
+    for row in shown:
+        made.add_row(*map(plain, row))
+    return Titled(title, made)
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Progress bars with counts, elapsed time and ETA, on stderr."""
+    """Show progress bars with counts, elapsed time and ETA on stderr."""
     columns = (
         _Field("{task.description}", markup=False),
         BarColumn(),
@@ -93,7 +126,7 @@ def progress_bars() -> Iterator[Progress]:
 
 
 class _Field(TextColumn):
-    """A field of a task as `plain` text."""
+    """Column that shows a field of a task as `plain` text."""
 
     def render(self, task: Task) -> Text:
         return plain(super().render(task).plain)

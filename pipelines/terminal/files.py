@@ -1,4 +1,4 @@
-"""Files that a person names on the command line."""
+"""Files named on the command line."""
 
 import os
 from pathlib import Path
@@ -10,28 +10,28 @@ _MOST_BYTES = 64 << 20
 
 
 def read_text(path: Path, option: str = "") -> str:
-    """The whole of a text file.
+    """Read a whole text file.
 
     Args:
-        path: of the file.
-        option: that names it, for messages.
+        path: file to read.
+        option: option that names the file, for messages.
 
     Raises:
-        UsageError: it cannot be read, is too large or no text.
+        UsageError: the file cannot be read, is too large or no text.
     """
     return read_named_text(path, _MOST_BYTES, f"{option} {path}".strip())
 
 
 def write_whole(path: Path, data: bytes, option: str = "") -> None:
-    """Writes a file that is there whole or not at all.
+    """Write a file atomically: whole or not at all.
 
     Args:
-        path: of the file; its folder is made.
-        data: its content.
-        option: that names it, for messages.
+        path: file to write; its folder is created.
+        data: content of the file.
+        option: option that names the file, for messages.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

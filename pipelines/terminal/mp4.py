@@ -1,4 +1,4 @@
-"""Pixels to an MP4 that plays everywhere."""
+"""Encoding of pixels as an MP4 that plays everywhere."""
 
 from fractions import Fraction
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def encode_mp4(video_CTHW: NDArray[np.uint8], fps: int) -> bytes:
-    """A video of RGB frames as H.264 in 4:2:0, from whose first byte on it plays.
+    """Encode RGB frames as an H.264 MP4 in 4:2:0 with fast start.
 
     Args:
         video_CTHW: [3, frames, height, width], height and width even.

@@ -1,10 +1,10 @@
-"""Log messages that the terminal does not show, or not as they are."""
+"""Log messages on the terminal: which are shown, and without what."""
 
 import logging
 
 from loader.base.printable import printable
-from loader.storage.names import without_secrets
 
+_ROOMS = ("curate", "loader", "pipelines", "train")
 # By logger. Both come from importing torchao, which diffusers and peft do wherever it is installed.
 _NOISE = {
     "torch.utils._pytree": "register_constant() on Enum subclasses is deprecated",
@@ -19,12 +19,31 @@ def silence_noise() -> None:
 
 
 def hide_secrets() -> None:
-    """Show log messages without passwords and as `printable` text, where no handler of somebody else shows them."""
+    """Show log messages without passwords and as `printable` text, unless another handler shows them."""
     if logging.lastResort and not logging.lastResort.filters:
         logging.lastResort.addFilter(_hide)
 
 
+def set_verbosity(quiet: bool, verbose: bool) -> None:
+    """Choose which log messages of ours are shown: errors only, all from INFO on, or by default warnings.
+
+    `is_quiet` then says so to whatever else writes on stderr.
+    """
+    level = logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING
+    for room in _ROOMS:
+        logging.getLogger(room).setLevel(level)
+    if logging.lastResort:
+        logging.lastResort.setLevel(min(level, logging.WARNING))
+
+
+def is_quiet() -> bool:
+    """Return whether only results and errors are printed."""
+    return logging.getLogger("pipelines").getEffectiveLevel() > logging.WARNING
+
+
 def _hide(record: logging.LogRecord) -> bool:
+    from loader.storage.names import without_secrets
+
     record.msg, record.args = printable(without_secrets(record.getMessage()), keep="\n"), ()
     return True
 

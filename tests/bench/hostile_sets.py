@@ -345,7 +345,7 @@ def _resume(folder: Path) -> None:
 DATASET: dict[str, Command] = {
     "verify": _reelweave("verify", "FOLDER"),
     "report": _reelweave("report", "FOLDER"),
-    "plan": _reelweave("report", "FOLDER", "--world-size", "1", "--microbatches", "1"),
+    "plan": _reelweave("plan", "FOLDER", "--world-size", "1", "--microbatches", "1"),
     "read": _read_all,
     "search": _search,
     "stream": _stream,

@@ -150,7 +150,7 @@ def test_the_report_of_a_dataset_says_what_runs_save_and_cost(
     values = BUCKETS.model_dump(mode="json", exclude_none=True)
     buckets = [f"buckets.{key}={json.dumps(value)}" for key, value in values.items()]
     changes = [word for change in buckets for word in ("--set", change)]
-    asked = ["report", str(folder), "--world-size", "1", "--microbatches", "1", "--steps", "2", *changes]
+    asked = ["plan", str(folder), "--world-size", "1", "--microbatches", "1", "--steps", "2", *changes]
     assert main([*asked, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["reading_by_run"]
     assert list(said) == ["1", "4", "16"]

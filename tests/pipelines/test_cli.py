@@ -5,6 +5,7 @@ One call of each kind (help, a wrong call, a failure, a long run, JSON) is a pro
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli import COMMANDS
+from curate.config import CurateConfig
+from pipelines.cli import COMMANDS, parsed
+from pipelines.commands.demo import try_next
+from pipelines.configuration.config import resolve
+from pipelines.terminal.program import program
 from tests.commands import reelweave
 from tests.media import write_video
 
@@ -56,6 +61,82 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for command in COMMANDS:
         assert command in done.stdout
+
+
+def test_help_imports_no_library() -> None:
+    code = (
+        "import sys\nfrom pipelines.cli import parsed\n"
+        "try: parsed(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'numpy', 'pyarrow', 'rich', 'pydantic', 'yaml'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["repot"], "did you mean report?"),
+        (["curate", "x", "--out", "y", "--confg", "z"], "did you mean --config?"),
+        (["bench", "shot"], "did you mean shots?"),
+        (["state", "inspct"], "did you mean inspect?"),
+        (["config", "init", "trian"], "did you mean train?"),
+    ],
+)
+def test_a_mistyped_word_is_met_with_the_nearest(words: list[str], said: str) -> None:
+    done = reelweave(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_verbose_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    for words in (["-v", "verify", tmp_path], ["verify", tmp_path, "-v"]):
+        done = reelweave(*words)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+    assert "Traceback" not in reelweave("verify", tmp_path).stderr
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "completion.sh"
+    script.write_text(reelweave("--completion", "bash").stdout)
+    ask = (
+        'source "$0"; COMP_WORDS=(reelweave "$@"); COMP_CWORD=$#; COMP_LINE="${COMP_WORDS[*]}";'
+        ' _shtab_reelweave; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    for words, expected in (
+        (["pl"], "plan"),
+        (["curate", "--forec"], "--forecast"),
+        (["config", "ex"], "explain"),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", ask, script, *words], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert expected in done.stdout.split(), (words, done)
+
+
+def test_hints_name_the_program_as_it_can_be_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "reelweave"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == str(script)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == "reelweave"
+    monkeypatch.setattr(sys, "argv", ["/a/pipelines/cli.py"])
+    assert program().endswith(" -m pipelines.cli")
+
+
+def test_what_the_demo_proposes_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/a/pipelines/cli.py"])
+    own = [one.command for one in try_next(tmp_path / "my videos", tmp_path / "an out")]
+    called = [command.removeprefix(f"{program()} ") for command in own if command.startswith(program())]
+    assert len(called) == len(own) - 1  # the other is TensorBoard's
+    for command in called:
+        assert parsed(shlex.split(command)).command == command.split()[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -130,6 +211,15 @@ def test_curate_prints_its_accounting_as_json(raw: Path, dataset: Path) -> None:
         ("kept", "cut", 3),
         ("failed", "probe", 1),
     ]
+
+
+def test_a_dataset_keeps_the_configuration_that_repeats_it(raw: Path, dataset: Path) -> None:
+    kept = dataset / "curate.yaml"
+    assert resolve(CurateConfig, kept, []) == resolve(CurateConfig, None, ["run.runner=sequential"])
+    repeated = shlex.split(kept.read_text().splitlines()[1].removeprefix("# reelweave "))
+    assert repeated == ["curate", str(raw), "--out", str(dataset), "--config", str(kept)]
+    done = reelweave(*repeated, "--json")
+    assert json.loads(done.stdout)["already_there"] is True
 
 
 def test_curate_is_refused_over_another_dataset(raw: Path, dataset: Path) -> None:

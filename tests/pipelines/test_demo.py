@@ -4,6 +4,7 @@
 """
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ import pytest
 
 from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
+from pipelines.configuration.config import resolve
+from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.footage import REELS, make_footage
+from tests.commands import reelweave
 from tests.train import worlds
 from tests.train.ranks import Ranks
 
@@ -70,6 +74,24 @@ def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -
     assert verify(open_storage(out / "dataset")).problems == []
     assert result["samples"] >= 20
     assert "kaleidoscope" in Path(result["report"]).read_text()
+
+
+def test_what_it_proposes_runs_as_printed(demo: tuple[Path, dict], monkeypatch: pytest.MonkeyPatch) -> None:
+    out, result = demo
+    page = Path(result["report"]).read_text()
+    monkeypatch.setattr(sys, "argv", ["/a/pipelines/cli.py"])
+    ran = set()
+    for one in result["try_next"]:
+        words = shlex.split(one["command"].partition(" -m pipelines.cli ")[2])
+        if words and words[0] in ("verify", "report", "plan", "config"):  # others take minutes or do not end
+            done = reelweave(*words)
+            assert done.returncode == 0, (words, done.stderr)
+            ran.add(words[0])
+    assert ran == {"verify", "report", "plan", "config"}
+    assert reelweave("report", out / "dataset").returncode == 0
+    assert Path(result["report"]).read_text() == page
+    kept = resolve(TrainRunConfig, out / "train" / "train.yaml", [])
+    assert kept == resolve(TrainRunConfig, out / "train.yaml", [])
 
 
 def train(ranks: Ranks, dataset: Path, out: Path, *sent: str) -> tuple[int, dict]:

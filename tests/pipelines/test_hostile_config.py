@@ -13,11 +13,11 @@ from curate.config import CurateConfig
 from curate.run.forecast import ForecastConfig
 from loader.errors import UsageError
 from loader.storage.names import without_secrets
-from pipelines.commands.report import ReportConfig
 from pipelines.configuration.config import resolve
-from pipelines.configuration.config_docs import _models
+from pipelines.configuration.keys import models_of
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.configuration.train_vae_config import VaeRunConfig
+from pipelines.report.buckets import ReportConfig
 from tests.commands import reelweave
 
 MODELS = [CurateConfig, ReportConfig, TrainRunConfig, VaeRunConfig, ForecastConfig]
@@ -161,7 +161,7 @@ def test_a_malformed_override_is_an_error_in_words(override: str) -> None:
 def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield ".".join((*path, name))
-        for section in _models(field.annotation):
+        for section in models_of(field.annotation):
             yield from leaves(section, (*path, name))
 
 

@@ -13,7 +13,8 @@ from curate.run.curate import curate
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
 from pipelines.cli import main
-from pipelines.commands.report import default_config, write_report
+from pipelines.commands.report import write_report
+from pipelines.report.buckets import PACKAGED, default_config
 from tests.media import write_video
 
 NASTY = "<script>alert('x')</script><img src=http://example.org/x.png onerror=alert(1)> \"'&"
@@ -98,7 +99,9 @@ def test_buckets_whose_samples_exceed_the_budget_come_with_advice(
     assert "sequence-parallel" not in page()
     html = page("--set", "buckets.compute_budget=1e6")
     assert re.search(r"33 x \d+ x \d+ costs [\d.e+]+ times as much", html)
-    page()
+    # A call without buckets keeps those of the page, not the package's.
+    assert page() == html
+    page("--config", str(PACKAGED))
 
 
 def test_the_same_dataset_gives_the_same_page(dataset: Path, html: str) -> None:
@@ -117,15 +120,13 @@ def test_steps_are_planned_for_a_dataset_from_its_index(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (dataset / "report/index.html").exists()
-    asked = ["report", str(dataset), "--microbatches", "1", "--steps", "3", "--json", "--world-size"]
+    asked = ["plan", str(dataset), "--microbatches", "1", "--steps", "3", "--json", "--world-size"]
     assert main([*asked, "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["workload"] == str(dataset)
     assert said["policies"]["balanced"]["image_share_std"] == 0
     assert 0 <= said["idle"] < 1
     assert (dataset / "report/index.html").exists() == before
-    assert main(["report", str(dataset), "--plan-out", str(dataset / "plan.parquet")]) == 2
-    assert "need --world-size N" in capsys.readouterr().err
     assert main([*asked, "64"]) == 2
     assert "cannot fill the 64 microbatches of a step" in capsys.readouterr().err
     assert main([*asked, "64", "--regime", "pack"]) == 2
@@ -139,11 +140,11 @@ def test_steps_are_planned_for_a_blend(
     mix.write_text(f"splits: {{train: {{blend: [{{path: {dataset}}}], epoch_samples: 50}}}}")
     out = tmp_path / "plan.parquet"
     asked = ["--world-size", "2", "--microbatches", "2", "--steps", "2", "--plan-out", str(out)]
-    assert main(["report", str(mix), *asked, "--json"]) == 0
+    assert main(["plan", str(mix), *asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["workload"] == str(mix)
     assert sum(pq.read_table(out).to_pydict()["B"]) > 2  # more than the dataset has samples
     assert main(["report", str(mix)]) == 2
-    assert "is a blend: plan its steps with --world-size N" in capsys.readouterr().err
+    assert f" plan {mix}" in capsys.readouterr().err
 
 
 def test_packs_are_planned_for_a_dataset_over_its_epochs(
@@ -151,7 +152,7 @@ def test_packs_are_planned_for_a_dataset_over_its_epochs(
 ) -> None:
     out = tmp_path / "plan.parquet"
     asked = ["--world-size", "1", "--microbatches", "1", "--steps", "4", "--set", "buckets.memory_tokens=300"]
-    assert main(["report", str(dataset), "--regime", "pack", *asked, "--plan-out", str(out), "--json"]) == 0
+    assert main(["plan", str(dataset), "--regime", "pack", *asked, "--plan-out", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["padding"] == 0
     plan = pq.read_table(out).to_pydict()

@@ -6,11 +6,14 @@ import pty
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from loader.base.printable import printable, printable_json
+from pipelines.terminal.console import _PlainConsole, stderr, stdout, table
+from pipelines.terminal.noise import set_verbosity
 from tests.commands import reelweave
 from tests.media import write_video
 
@@ -117,3 +120,34 @@ def test_escaped_json_is_the_same_document(text: str) -> None:
 def test_letters_of_all_scripts_and_joined_emoji_stay() -> None:
     text = "Zürich, मछली, 北京, \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645, \U0001f469\u200d\U0001f680 “x” \\ [x]"
     assert printable(text) == text
+
+
+def test_a_table_has_no_lines_is_not_folded_in_a_pipe_and_its_headline_never() -> None:
+    headline = "10 sources -> 25 clips, 65.2 s, 5.8 MB of a demo whose name is long"
+    rows = [
+        ("a source of many words that a narrow terminal has no room for", 0.51, "12.5%"),
+        ("b", 2.0, "-1%"),
+    ]
+    found = {}
+    for width, terminal in ((30, True), (30, False)):
+        told = StringIO()
+        console = _PlainConsole(file=told, width=width, force_terminal=terminal, color_system=None)
+        console.print(table(headline, ["source", "seconds", "share"], rows))
+        found[terminal] = told.getvalue().splitlines()
+        assert found[terminal][0].rstrip() == headline
+        assert "".join(found[terminal]).isascii()
+    assert len(found[True]) > len(found[False]) == 4
+    assert [line.split()[-2:] for line in found[False][1:]] == [
+        ["seconds", "share"],
+        ["0.51", "12.5%"],
+        ["2", "-1%"],
+    ]
+
+
+def test_quiet_leaves_results_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet, shown in ((True, ""), (False, "a note")):
+        set_verbosity(quiet, verbose=False)
+        stderr().print("a note")
+        stdout().print("a result")
+        captured = capsys.readouterr()
+        assert (captured.out.strip(), captured.err.strip()) == ("a result", shown)

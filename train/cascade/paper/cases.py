@@ -69,7 +69,7 @@ def case_samples(name: str, seed: int) -> tuple[SampleShapes, int]:
     found = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)
     if not found:
         raise UsageError(
-            f"--case {name}: there is arachne, and hunyuan-720p:SAMPLESxGPUS such as hunyuan-720p:64x256"
+            f"{name} is no workload: there is arachne, and hunyuan-720p:SAMPLESxGPUS such as hunyuan-720p:64x256"
         )
     return _samples(_drawn_frames(int(found[1]), seed)), int(found[2])
 

@@ -1,4 +1,4 @@
-"""``reelweave report`` as a planner: what it prints can be recomputed from the plan it writes."""
+"""``reelweave plan`` of steps: what it prints can be recomputed from the plan it writes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from pipelines.cli import main
 
 KEYS = ("compute_cv", "compute_cv_s2", "token_cv", "idle", "padding", "image_share_std", "plan_ms_per_step")
-WIDE = ["report", "--workload", "koala-wide", "--steps", "5"]
+WIDE = ["plan", "koala-wide", "--steps", "5"]
 
 
 def test_the_plan_it_writes_gives_the_figures_it_prints(
@@ -87,14 +87,23 @@ def test_a_shape_benchmark_decides_the_cost(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ([], "either a DATASET or --workload"),
-        (["--workload", "koala-wide", "--world-size", "0"], "--world-size is 0; it goes from 1"),
-        (["--workload", "koala-wide", "--steps", "-1"], "--steps is -1"),
-        (["--workload", "koala-wide", "--plan-out", "/nowhere/p.parquet"], "--plan-out /nowhere/p.parquet"),
-        (["--workload", "koala-wide", "--timings", "/nowhere/t.csv"], "--timings /nowhere/t.csv"),
-        (["--workload", "koala-wide", "--regime", "pack", "--policy", "same_bucket"], "it is equal_token or"),
+        ([], "either a DATASET, a blend or a WORKLOAD"),
+        (["koala-wide", "--world-size", "0"], "--world-size is 0; it goes from 1"),
+        (["koala-wide", "--steps", "-1"], "--steps is -1"),
+        (["koala-wide", "--plan-out", "/nowhere/p.parquet"], "--plan-out /nowhere/p.parquet"),
+        (["koala-wide", "--timings", "/nowhere/t.csv"], "--timings /nowhere/t.csv"),
+        (["koala-wide", "--regime", "pack", "--policy", "same_bucket"], "it is equal_token or"),
+        (["koala-wise"], "did you mean koala-wide?"),
+        (["--workload", "koala-wide"], " plan koala-wide"),
     ],
 )
 def test_a_wrong_call_is_named(asked: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *asked]) == 2
+    assert main(["plan", *asked]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_old_call_says_what_to_type_now(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "ds", "--world-size", "8", "--regime", "pack"]) == 2
+    assert " plan ds --world-size 8 --regime pack" in capsys.readouterr().err
+    assert main(["report", "--workload", "koala-wide", "--steps", "5"]) == 2
+    assert " plan koala-wide --steps 5" in capsys.readouterr().err

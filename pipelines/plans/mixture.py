@@ -1,4 +1,4 @@
-"""What a cluster's steps are planned for on paper: a dataset, or a named mixture."""
+"""Mixtures of shapes to plan steps for: a dataset, a blend, or a named workload."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ _RUNS = (1, 4, 16)
 
 @dataclass(frozen=True)
 class Mixture:
-    """What is planned for.
+    """A mixture of shapes.
 
     Attributes:
-        name: as the person gave it.
-        buckets: shapes.
-        budgets: of a microbatch or a pack.
-        steps: the first so many steps under a layout and a cost.
-        packs: the same in packs.
-        locality: what steps read, by ``shuffle.run``; None for a named mixture, which lies nowhere.
+        name: as given on the command line.
+        buckets: shapes of microbatches.
+        budgets: limits of a microbatch or a pack.
+        steps: function from layout, cost and count to the first steps.
+        packs: the same for packs.
+        locality: function to what steps read, by ``shuffle.run``; None for a workload, which has no files.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Mixture:
 
 
 def workload(name: str, seed: int) -> Mixture:
-    """A named mixture."""
+    """Return a named workload."""
     found = WORKLOADS[name]
 
     def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
@@ -65,7 +65,7 @@ def workload(name: str, seed: int) -> Mixture:
 
 
 def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) -> Mixture:
-    """The own mixture of a dataset or a blend, from the index."""
+    """Return the mixture of a dataset or a blend, from its index."""
 
     def assigned(policy: Policy, cost: Cost) -> Assignment:
         return replace(assign(source.plan_index, budgets_of(policy, config)), cost=cost)

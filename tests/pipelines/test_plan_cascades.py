@@ -1,4 +1,4 @@
-"""`reelweave plan`: cascade schedules of a case or a trace."""
+"""`reelweave plan --cascades`: cascade schedules of a case, a trace, a workload or a dataset."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def trace(tmp_path: Path) -> Path:
 
 def test_the_case_study_as_json_and_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
-    assert main(["plan", "--case", "arachne", "--json", "--plan-out", str(out)]) == 0
+    assert main(["plan", "arachne", "--cascades", "--json", "--plan-out", str(out)]) == 0
     said = json.loads(capsys.readouterr().out)
     planners = said["planners"]
     assert lower_bound(arachne()) < said["lower_bound_s"] < 33.6
@@ -41,12 +41,13 @@ def test_the_case_study_as_json_and_its_plan(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_table_says_where_the_gain_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--case", "hunyuan-720p:4x16", "--planner", "ours", "--seed", "3"]) == 0
+    assert main(["plan", "hunyuan-720p:4x16", "--cascades", "--planner", "ours", "--seed", "3"]) == 0
     said = capsys.readouterr().out
-    (row,) = (line for line in said.splitlines() if "ours" in line and "│" in line)
-    seconds, work, idle = (float(row.split("│")[place]) for place in (2, 5, 6))
+    (row,) = (line.split() for line in said.splitlines() if line.split()[0] == "ours")
+    seconds, work, idle = (float(row[place]) for place in (1, 4, 5))
     assert (
-        main(["plan", "--case", "hunyuan-720p:4x16", "--planner", "static-lpt", "--seed", "3", "--json"]) == 0
+        main(["plan", "hunyuan-720p:4x16", "--cascades", "--planner", "static-lpt", "--seed", "3", "--json"])
+        == 0
     )
     baseline = json.loads(capsys.readouterr().out)["planners"]["static-lpt"]["makespan_s"]
     assert baseline - seconds == pytest.approx(work + idle, abs=0.02)
@@ -116,7 +117,10 @@ def test_a_cost_table_and_sample_sets_of_ones_own(
             ["plan", "--trace", str(steps)],
             f"{steps}, at step 0, sample 0: a sample needs frames, height and width",
         ),
-        (["plan", "--case", "arachne", "--cost-table", str(table)], "--cost-table goes with --trace"),
+        (
+            ["plan", "arachne", "--cascades", "--cost-table", str(table)],
+            "--cost-table goes with a dataset or --trace",
+        ),
     ):
         assert main(wrong) == 2
         assert told in " ".join(capsys.readouterr().err.split())
@@ -125,18 +129,24 @@ def test_a_cost_table_and_sample_sets_of_ones_own(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--case", "arachnid"], "there is arachne, and hunyuan-720p"),
-        (["--case", "arachne", "--degrees", "1"], "--degrees goes with --trace"),
-        (["--case", "arachne", "--seed", "-1"], "--seed is -1"),
+        (["arachnid", "--cascades"], "did you mean arachne?"),
+        (["arachne"], "add --cascades"),
+        (["hunyuan-720p:many", "--cascades"], "there is arachne, and hunyuan-720p"),
+        (["arachne", "--cascades", "--policy", "equal_token"], "--policy is for step plans"),
+        (["arachne", "--cascades", "--world-size", "4"], "--world-size is for datasets and workloads"),
+        (["koala-wide", "--noise", "0.1"], "--noise goes with --cascades"),
+        (["--case", "arachne"], " plan arachne --cascades"),
+        (["arachne", "--cascades", "--degrees", "1"], "--degrees goes with a dataset or --trace"),
+        (["arachne", "--cascades", "--seed", "-1"], "--seed is -1"),
         (["--trace", "TRACE", "--degrees", "one"], "--degrees one"),
         (["--trace", "TRACE", "--costs", "TRACE"], "key dit"),
         (["--trace", "missing.json"], "missing.json"),
-        (["--case", "arachne", "--topology", "dgx-h10"], "did you mean dgx-h100"),
-        (["--case", "arachne", "--topology", "single"], "--topology single: 16 GPUs take 2 nodes"),
-        (["--case", "arachne", "--topology", "TRACE"], "is no known key"),
-        (["--case", "arachne", "--noise", "nan"], "--noise is nan"),
-        (["--case", "arachne", "--timeline", "plan.png"], "--timeline plan.png"),
-        (["--case", "arachne", "--step", "1"], "--step is 1"),
+        (["arachne", "--cascades", "--topology", "dgx-h10"], "did you mean dgx-h100"),
+        (["arachne", "--cascades", "--topology", "single"], "--topology single: 16 GPUs take 2 nodes"),
+        (["arachne", "--cascades", "--topology", "TRACE"], "is no known key"),
+        (["arachne", "--cascades", "--noise", "nan"], "--noise is nan"),
+        (["arachne", "--cascades", "--timeline", "plan.png"], "--timeline plan.png"),
+        (["arachne", "--cascades", "--step", "1"], "--step is 1"),
         (["--trace", "TRACE", "--step", "2"], "steps 0 to 1"),
     ],
 )
@@ -148,7 +158,7 @@ def test_wrong_calls_are_told_in_a_sentence(
 
 
 def test_the_chosen_plan_placed_and_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["plan", "--case", "hunyuan-720p:16x64", "--planner", "ours", "--json"]
+    call = ["plan", "hunyuan-720p:16x64", "--cascades", "--planner", "ours", "--json"]
     assert main([*call, "--plan-out", str(tmp_path / "plan.json")]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert "executed" not in plain["on_paper"]
@@ -178,7 +188,7 @@ def test_a_file_of_a_topology(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Its nodes are those of the pictures, and its links what the planner counts with."""
     file = tmp_path / "cluster.yaml"
     file.write_text("nodes: 4\ngpus_per_node: 4\ndistances: [[PIX], [PIX], [PIX], [PIX]]\n")
-    call = ["plan", "--case", "arachne", "--planner", "static-sp8", "--json"]
+    call = ["plan", "arachne", "--cascades", "--planner", "static-sp8", "--json"]
     assert main(call) == 0
     fast = json.loads(capsys.readouterr().out)
     assert main([*call, "--topology", str(file), "--timeline", str(tmp_path / "t.json")]) == 0
@@ -212,5 +222,5 @@ def test_a_timeline_shows_a_step_as_planned_and_executed(
 
 def test_a_planner_without_a_plan_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert case("hunyuan-720p:2x4", 0).gpus == 4
-    assert main(["plan", "--case", "hunyuan-720p:2x4", "--planner", "static-sp8"]) == 1
+    assert main(["plan", "hunyuan-720p:2x4", "--cascades", "--planner", "static-sp8"]) == 1
     assert "static-sp8" in capsys.readouterr().err

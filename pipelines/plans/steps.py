@@ -1,4 +1,4 @@
-"""How evenly a cluster would work on a dataset or a named mixture, policy beside policy."""
+"""Step plans of a dataset or a workload: idle time and spreads of each policy, side by side."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
@@ -16,15 +16,18 @@ from loader.errors import UsageError
 from loader.paper.idle_forecast import BALANCED_FROM, WORTH_A_WORD, heavy_tail
 from loader.paper.packed_steps import PACK_POLICIES, SimulatedPacks, simulate_packs
 from loader.paper.simulate import COST_ERRORS, PLAN_SCHEMA, PlannedStep, SimulatedPlan, simulate
-from loader.paper.workloads import WORKLOADS
 from loader.plan.policy import POLICIES, Policy, StepLayout
 from loader.read.locality import Locality
 from loader.read.stream_config import StreamConfig
-from pipelines.report.mixture import Mixture
+from pipelines.plans.mixture import Mixture
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text
 
+if TYPE_CHECKING:
+    from train.cascade.paper.trace import Trace
+
 _MAX_RANKS, _MAX_MICROBATCHES, _MAX_STEPS, _MAX_LOOKAHEAD = 65536, 1024, 1_000_000, 1024
+_MAX_STEPS_OF_CASCADES = 1000
 STREAM_DEFAULT: int = StreamConfig.model_fields["microbatches"].default
 
 _SHARES = {
@@ -46,48 +49,51 @@ _PACKS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of planning."""
-    plan = parser.add_argument_group("planning", "with --workload, or with --world-size for a dataset")
-    plan.add_argument("--workload", choices=sorted(WORKLOADS), help="a named mixture instead of a dataset")
-    plan.add_argument("--world-size", type=int, metavar="N", help="data-parallel ranks (--workload: 16)")
-    plan.add_argument("--policy", choices=POLICIES, default="balanced", help="default: balanced")
+def add_arguments(plan: argparse._ArgumentGroup) -> None:
+    """Add the options of step plans."""
     plan.add_argument(
-        "--microbatches", type=int, default=4, metavar="M", help="of a rank in a step (default: 4)"
+        "--policy",
+        choices=POLICIES,
+        default="balanced",
+        help="policy of the plan that is written (default: balanced)",
     )
-    plan.add_argument("--steps", type=int, default=100, metavar="K", help="planned (default: 100)")
     plan.add_argument(
         "--regime",
         choices=("step", "slot", "pack"),
         default="step",
-        help="step: ranks wait for each other once a step; slot: after every microbatch; pack: once a step, and"
-        " microbatches are packs of samples of any shape (default: step)",
+        help="when ranks synchronize: step: once a step; slot: after every microbatch; pack: once a step, with packs"
+        " of samples of any shape as microbatches (default: step)",
     )
     plan.add_argument(
         "--lookahead",
         type=int,
         default=4,
         metavar="K",
-        help="the slot regime moves a microbatch by fewer than this many steps (default: 4)",
+        help="the slot regime moves a microbatch by fewer than K steps (default: 4)",
     )
-    plan.add_argument("--seed", type=int, default=0, help="of the stream (default: 0)")
     plan.add_argument(
         "--timings",
         type=Path,
         metavar="CSV",
-        help="shape benchmark with the columns batch, length, step_s; fits a + b*B*S + c*B*S^2 (default cost: B*S^2)",
-    )
-    plan.add_argument(
-        "--plan-out", type=Path, metavar="FILE", help="write the plan as parquet, one row per microbatch"
+        help="fit the cost a + b*B*S + c*B*S^2 to measured steps: columns batch, length, step_s (default cost: B*S^2)",
     )
 
 
-def run(options: argparse.Namespace, mixture: Mixture) -> int:
-    """Plans, measures and prints."""
-    ranks = 16 if options.world_size is None else options.world_size
+def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -> int:
+    """Plan, measure and print.
+
+    Args:
+        options: of the command.
+        mixture: to plan for.
+        ranks: number of data-parallel ranks.
+        steps: number of steps.
+
+    Raises:
+        UsageError: an option has a wrong value, or the mixture cannot fill a step.
+    """
     _check("--world-size", ranks, _MAX_RANKS)
     _check("--microbatches", options.microbatches, _MAX_MICROBATCHES)
-    _check("--steps", options.steps, _MAX_STEPS)
+    _check("--steps", steps, _MAX_STEPS)
     _check("--lookahead", options.lookahead, _MAX_LOOKAHEAD)
     _check("--seed", options.seed + 1, 2**64)
     cost = mixture.budgets.counted_cost if options.timings is None else _fitted(options.timings)
@@ -102,10 +108,10 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
 
     def simulated(layout: StepLayout, keep: Callable[[PlannedStep], None] = lambda _: None) -> SimulatedPlan:
         # As many samples whatever a step holds of them.
-        steps = max(1, options.steps * asked.per_step // layout.per_step)
+        count = max(1, steps * asked.per_step // layout.per_step)
         if options.regime == "pack":
-            return simulate_packs(mixture.packs(layout, cost, steps), keep)
-        return simulate(mixture.steps(layout, cost, steps), keep)
+            return simulate_packs(mixture.packs(layout, cost, count), keep)
+        return simulate(mixture.steps(layout, cost, count), keep)
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
@@ -131,7 +137,7 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             "workload": mixture.name,
             "world_size": ranks,
             "microbatches": options.microbatches,
-            "steps": options.steps,
+            "steps": steps,
             "seed": options.seed,
             "regime": options.regime,
             "lookahead": options.lookahead,
@@ -145,14 +151,51 @@ def run(options: argparse.Namespace, mixture: Mixture) -> int:
             said["idle_by_microbatches"] = {str(count): idle for count, idle in by_microbatches.items()}
         print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
         return 0
-    _print(results, _advice(chosen, by_microbatches), mixture, options, ranks, cost)
+    what, wait = ("packs", "step") if options.regime == "pack" else ("microbatches", options.regime)
+    title = (
+        f"{mixture.name}: {ranks} ranks, {options.microbatches} {what} each, {steps} steps,"
+        f" ranks wait once a {wait}"
+    )
+    _print(title, results, [*_advice(chosen, by_microbatches), f"cost: {_unit(cost)}"], options)
     if reading:
         _print_reading(reading)
     return 0
 
 
+def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Trace":
+    """Return the first steps of a mixture as a trace, whose microbatches are scheduled as cascades on all GPUs.
+
+    Args:
+        mixture: to plan for.
+        ranks: number of GPUs.
+        microbatches: per GPU and step.
+        steps: number of steps.
+
+    Raises:
+        UsageError: a number is out of range, or the mixture cannot fill a step.
+    """
+    from train.cascade.paper.trace import Trace, TraceBatch
+
+    _check("--world-size", ranks, _MAX_RANKS)
+    _check("--microbatches", microbatches, _MAX_MICROBATCHES)
+    _check("--steps", steps, _MAX_STEPS_OF_CASCADES)
+    planned = mixture.steps(StepLayout(ranks, microbatches, "balanced"), mixture.budgets.counted_cost, steps)
+    shapes = []
+    for step, _ in planned:
+        own = step.microbatches
+        columns = zip(own.bucket.tolist(), own.length.tolist(), own.batch.tolist(), strict=True)
+        shapes.append(
+            tuple(
+                TraceBatch(frames=one.frames, height=one.height, width=one.width, tokens=length, batch=batch)
+                for place, length, batch in columns
+                for one in (mixture.buckets[place],)
+            )
+        )
+    return Trace(gpus=ranks, steps=tuple(shapes))
+
+
 def _advice(chosen: SimulatedPlan, by_microbatches: dict[int, float]) -> list[str]:
-    """What the figures mean for the settings of a stream."""
+    """Return what the figures mean for the settings of a stream."""
     said = []
     if by_microbatches:
         each = ", ".join(
@@ -187,7 +230,7 @@ def _fitted(timings: Path) -> Cost:
 
 @contextmanager
 def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
-    """Takes steps and writes them as one parquet file, which appears whole or not at all."""
+    """Write the steps passed to the yielded function as one parquet file, which appears whole or not at all."""
     unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         file = unfinished.open("wb")
@@ -202,12 +245,7 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
 
 
 def _print(
-    results: dict[Policy, SimulatedPlan],
-    said: list[str],
-    mixture: Mixture,
-    options: argparse.Namespace,
-    ranks: int,
-    cost: Cost,
+    title: str, results: dict[Policy, SimulatedPlan], said: list[str], options: argparse.Namespace
 ) -> None:
     out = stdout()
     keys = {policy: _keys(one) for policy, one in results.items()}
@@ -220,15 +258,9 @@ def _print(
         label = f"idle, costs {error:.0%} off"
         rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
     rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
-    what, wait = ("packs", "step") if options.regime == "pack" else ("microbatches", options.regime)
-    title = (
-        f"{mixture.name}: {ranks} ranks, {options.microbatches} {what} each, {options.steps} steps,"
-        f" ranks wait once a {wait}"
-    )
     out.print(table(title, ["mean over steps", *results], rows))
     notes = [
         *said,
-        f"cost: {_unit(cost)}",
         "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",
         "idle, any plan: no placement of a step's microbatches idles less",
         "costs off: each microbatch really costs so much more or less than planned (standard deviation)",

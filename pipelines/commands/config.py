@@ -1,0 +1,186 @@
+"""Print configurations: a file to start from, resolved values with their origins, what a key means, a JSON schema.
+
+KIND is curate, buckets (of `reelweave report` and `plan`), train or train-vae.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from loader.errors import UsageError
+from loader.settings import summary
+from pipelines.configuration.commented import commented_yaml
+from pipelines.configuration.config import DEFAULT
+from pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
+from pipelines.configuration.kinds import KINDS
+from pipelines.terminal.arguments import add_global, did_you_mean
+from pipelines.terminal.console import print_json, stdout
+from pipelines.terminal.files import write_whole
+
+_MOST_MATCHES = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `reelweave config` and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    init = actions.add_parser("init", help="print a commented YAML file to start from")
+    show = actions.add_parser("show", help="print a resolved configuration, with where each value was set")
+    schema = actions.add_parser("schema", help="print the JSON schema, for editors that complete YAML")
+    for action in (init, show, schema):
+        action.add_argument("kind", metavar="KIND", choices=list(KINDS), help=", ".join(KINDS))
+    init.add_argument("--out", type=Path, metavar="FILE", help="write a new file instead of printing")
+    explain = actions.add_parser(
+        "explain", help="say what a key means, its unit, its default, where to set it"
+    )
+    explain.add_argument("key", metavar="KEY", help="a key or the end of one: cut.crf, memory_tokens")
+    for action in (show, explain):
+        action.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
+        action.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
+        )
+    for action in (init, show, schema, explain):
+        action.set_defaults(parser=action)
+        add_global(action.add_argument_group("options of every command"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what is asked for."""
+    {"init": _init, "show": _show, "schema": _schema, "explain": _explain}[options.action](options)
+    return 0
+
+
+def _init(options: argparse.Namespace) -> None:
+    kind = KINDS[options.kind]
+    config = kind.given(None, []).validated(kind.model())
+    if options.json:
+        print_json(config.model_dump(mode="json"))
+        return
+    head = [
+        f"Configuration of `reelweave {kind.used_by[0]} --config FILE`. Keep what you change; a key that is left out",
+        "has its default. --set section.key=value wins over the file.",
+    ]
+    text = commented_yaml(config, head)
+    if options.out is None:
+        print(text, end="")
+        return
+    if options.out.exists():
+        raise UsageError(f"--out {options.out} is there already; name a new file")
+    write_whole(options.out, text.encode(), "--out")
+    stdout().print(
+        f"{options.out}: change it, then give it to reelweave {kind.used_by[0]} as --config", soft_wrap=True
+    )
+
+
+def _show(options: argparse.Namespace) -> None:
+    kind = KINDS[options.kind]
+    given = kind.given(options.config, options.set)
+    config = given.validated(kind.model())
+    if options.json:
+        origins = {
+            key.path: given.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
+        }
+        print_json(
+            {
+                "config": config.model_dump(mode="json"),
+                "set_by": {k: v for k, v in origins.items() if v != DEFAULT},
+            }
+        )
+        return
+    head = [
+        f"Resolved configuration of `reelweave {kind.used_by[0]}`; behind each key, where its value was set."
+    ]
+    print(commented_yaml(config, head, lambda path, _: given.origin(path)), end="")
+
+
+def _schema(options: argparse.Namespace) -> None:
+    print_json(KINDS[options.kind].model().model_json_schema())
+
+
+def _explain(options: argparse.Namespace) -> None:
+    every = {(name, key.path, key.only): key for name, kind in KINDS.items() for key in keys_of(kind.model())}
+    asked = options.key.removeprefix("--set ").strip()
+    found = {at: key for at, key in every.items() if f".{at[1]}".endswith(f".{asked}")}
+    exact = {at: key for at, key in found.items() if at[1] == asked}
+    found = exact or found
+    if not found:
+        ends = {part for _, path, _ in every for part in (path, path.rsplit(".", 1)[-1])}
+        raise UsageError(f"there is no key {asked}{did_you_mean(asked, sorted(ends))}")
+    explained = list(_merged(found))
+    if options.json:
+        print_json(explained)
+        return
+    out = stdout()
+    for one in explained[:_MOST_MATCHES]:
+        for line in _lines(one, options):
+            out.print(line, soft_wrap=True)
+    if len(explained) > _MOST_MATCHES:
+        out.print(f"and {len(explained) - _MOST_MATCHES} more; give more of the key's path")
+
+
+def _merged(found: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each key, once for all kinds that share it."""
+    kinds: dict[tuple[str, str, str], list[str]] = {}
+    for (name, path, only), key in found.items():
+        kinds.setdefault((path, only, key.field.description or ""), []).append(name)
+    for (name, path, only), key in found.items():
+        names = kinds[path, only, key.field.description or ""]
+        if name != names[0]:
+            continue
+        field = key.field
+        value: Any = None if field.is_required() else field.get_default(call_default_factory=True)
+        sections = models_of(field.annotation)
+        yield {
+            "key": path,
+            "kinds": names,
+            "only_with": only.strip("`"),
+            "description": field.description or " ".join(map(summary, sections)),
+            "type": kind_of(field),
+            "choices": choices_of(field),
+            "unit": unit_of(path),
+            "required": field.is_required(),
+            "default": value.model_dump(mode="json") if isinstance(value, BaseModel) else value,
+        }
+
+
+def _lines(one: dict[str, Any], options: argparse.Namespace) -> Iterator[str]:
+    only = f", with {one['only_with']}" if one["only_with"] else ""
+    yield f"{one['key']} ({', '.join(one['kinds'])}{only})"
+    if one["description"]:
+        yield f"  {one['description']}"
+    yield f"  type: {one['type']}" + (f"; unit: {one['unit']}" if one["unit"] else "")
+    if one["type"] == "section":
+        keys = [
+            key.path
+            for name in one["kinds"][:1]
+            for key in keys_of(KINDS[name].model())
+            if key.path.rpartition(".")[0] == one["key"]
+        ]
+        yield f"  keys: {', '.join(dict.fromkeys(path.rsplit('.', 1)[-1] for path in keys))}"
+    else:
+        yield f"  default: {'none, it must be given' if one['required'] else _value(one['default'])}"
+    commands = ", ".join(command for name in one["kinds"] for command in KINDS[name].used_by)
+    yield f"  set it: --set {one['key']}=VALUE, or in the YAML of --config; read by: {commands}"
+    if options.config or options.set:
+        yield f"  here: {_here(one['key'], options)}"
+
+
+def _here(path: str, options: argparse.Namespace) -> str:
+    """Return the value that a file and options give a key, and where."""
+    from pipelines.configuration.config import given
+
+    values = given(options.config, options.set)
+    origin = values.origin(path.split("."))
+    if origin == DEFAULT:
+        return DEFAULT
+    value: Any = values.values
+    for part in path.split("."):
+        value = value[part]
+    return f"{_value(value)}, set by {origin}"
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)

@@ -1,0 +1,34 @@
+"""Resolved configurations kept beside what was made with them, so that the same command can repeat it."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from loader.storage.names import without_secrets
+
+
+def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[str] = frozenset()) -> str:
+    """Return every key of a resolved configuration as YAML, below the command that repeats what was made.
+
+    Credentials are no part of a configuration; addresses are kept without users, passwords and signatures.
+
+    Args:
+        config: resolved.
+        command: words behind the program's name.
+        leave_out: names of sections.
+    """
+    values = _without_secrets(config.model_dump(mode="json", exclude=set(leave_out)))
+    said = without_secrets(shlex.join(["reelweave", *command]))
+    head = f"# Resolved configuration with every key. To repeat:\n# {said}\n\n"
+    return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner) for inner in value]
+    return without_secrets(value) if isinstance(value, str) and "://" in value else value

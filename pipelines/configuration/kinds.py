@@ -1,0 +1,51 @@
+"""Configurations that a person writes, by the name that `reelweave config` gives them."""
+
+import importlib
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from pipelines.configuration.config import Given, given
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+class Kind(NamedTuple):
+    """One kind of configuration.
+
+    Attributes:
+        home: module and name of its model; imported when asked for, since some need torch.
+        start: file of the package to start from; None: the defaults.
+        used_by: commands that read it.
+    """
+
+    home: str
+    start: Path | None
+    used_by: tuple[str, ...]
+
+    def model(self) -> type[BaseModel]:
+        """Return the model."""
+        module, name = self.home.split(":")
+        found: type[BaseModel] = getattr(importlib.import_module(module), name)
+        return found
+
+    def given(self, file: Path | None, overrides: list[str]) -> Given:
+        """Return the values of a file, by default those to start from, and of options."""
+        return given(file or self.start, overrides)
+
+
+KINDS = {
+    "curate": Kind("curate.config:CurateConfig", None, ("curate",)),
+    "buckets": Kind("pipelines.report.buckets:ReportConfig", CONFIGS / "report.yaml", ("report", "plan")),
+    "train": Kind(
+        "pipelines.configuration.train_config:TrainRunConfig",
+        CONFIGS / "train.yaml",
+        ("train", "latents", "bench shapes", "bench cascades", "fit --cascades", "state inspect"),
+    ),
+    "train-vae": Kind(
+        "pipelines.configuration.train_vae_config:VaeRunConfig",
+        CONFIGS / "finetune_vae.yaml",
+        ("train-vae",),
+    ),
+}

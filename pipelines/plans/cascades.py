@@ -1,0 +1,224 @@
+"""Cascade schedules of a plan: makespan of each planner beside the bound, and where the gain comes from."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from loader.errors import RunError, UsageError
+from pipelines.plans import execution as plan_execution
+from pipelines.plans.execution import OnPaper
+from pipelines.plans.problems import posed
+from pipelines.terminal.console import print_json, stderr, stdout, table
+from pipelines.terminal.files import write_whole
+
+if TYPE_CHECKING:
+    from train.cascade.paper.trace import Trace
+    from train.cascade.problem import Problem
+    from train.cascade.schedule import Schedule
+
+_COMPARED = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")
+_OF_STEPS = ("static-lpt", "ours")
+_BASELINE = "static-lpt"
+_ALL = (*_COMPARED, "cp-sat")
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the options of cascades."""
+    group.add_argument(
+        "--planner",
+        action="append",
+        choices=_ALL,
+        metavar="NAME",
+        help=f"planner to compare, repeatable: {', '.join(_ALL)} (default: all but cp-sat;"
+        f" of steps {' and '.join(_OF_STEPS)})",
+    )
+    group.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="cost model as JSON, from `reelweave fit --cascades` (default: HunyuanVideo's)",
+    )
+    group.add_argument(
+        "--cost-table",
+        type=Path,
+        metavar="FILE",
+        help="CSV or JSON of seconds in place of a cost model: columns module, batch, frames, height, width, length,"
+        " degree, seconds",
+    )
+    group.add_argument(
+        "--memory-gib",
+        type=float,
+        default=80.0,
+        metavar="GIB",
+        help="memory of a GPU, with --costs or --cost-table (default: 80)",
+    )
+    group.add_argument(
+        "--degrees",
+        metavar="K,K",
+        help="sequence-parallel degrees of the DiT, or with --cost-table of all modules (default:"
+        " 1,2,3,4,6,8,12,16,24, which 24 heads allow; those of the table)",
+    )
+    plan_execution.add_arguments(group)
+
+
+def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
+    """Plan with each planner and print the comparison.
+
+    Args:
+        options: of the command.
+        steps: of a dataset or a workload; None for a case or a trace, which the options name.
+
+    Raises:
+        UsageError: an option or a file is wrong.
+        RunError: no planner found a plan.
+    """
+    if options.seed < 0:
+        raise UsageError(f"--seed is {options.seed}; it must not be negative")
+    title = str(options.what or options.trace)
+    of_steps = options.trace is not None or steps is not None
+    plan_execution.check(options, of_steps)
+    topology = plan_execution.topology_of(options.topology) if options.topology else None
+    asked = posed(options, topology.links if topology else None, steps)
+    problems = asked.problems
+    if options.step >= len(problems):
+        raise UsageError(f"--step is {options.step}; there are steps 0 to {len(problems) - 1}")
+    if topology:
+        topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
+    names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else _COMPARED)))
+    made = {
+        name: planned for name in names if (planned := _planned(name, problems, options.seed)) is not None
+    }
+    if not made:
+        raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
+    baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
+
+    from train.cascade.planners.exact import tightened
+    from train.cascade.planners.plan import WORTH, kept
+    from train.cascade.scheduling.bound import lower_bound
+
+    best = min(made, key=lambda name: made[name].makespan_s)
+    schedules = made[best].schedules
+    bounds_s = [
+        tightened(problem, lower_bound(problem), schedule.makespan_s)
+        for problem, schedule in zip(problems, schedules, strict=True)
+    ]
+    bound_s = sum(bounds_s) / len(problems)
+    if baseline:
+        schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
+    chosen = _Planned(schedules, made[best].plan_ms)
+    static = sum(1 for one in schedules if baseline and any(one is other for other in baseline.schedules))
+    shown = plan_execution.on_paper(schedules, asked, topology, options.noise, options.seed)
+    problem = problems[0]
+    several = f"{len(problems)} steps, " if len(problems) > 1 else ""
+    headline = f"{title}: {several}{problem.samples} samples on {problem.gpus} GPUs"
+    if options.plan_out:
+        _write(options.plan_out, shown.planned, of_steps)
+    if options.timeline:
+        plan_execution.draw(options, shown, f"{title}, step {options.step}" if of_steps else title)
+    if options.json:
+        told = {name: one.told() for name, one in made.items()}
+        said = {"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()}
+        settings = {"topology": options.topology, "noise": options.noise}
+        print_json({**said, "on_paper": {**settings, **shown.told()}})
+        return 0
+    sentence = f"chosen: {best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
+    if static:
+        share = f"in {static} of {len(problems)} steps " if of_steps else ""
+        sentence += f"; {share}the best static plan, which is within {WORTH:.0%} of it and needs no handoffs"
+    _print(headline, bound_s, made, baseline, sentence)
+    if shown.executed:
+        _print_execution(shown, options)
+    if of_steps and not options.costs and not options.cost_table:
+        stderr().print(
+            "costs: HunyuanVideo's at 720p, calibrated to Arachne's case study; give your own with --costs or"
+            " --cost-table",
+            markup=False,
+            soft_wrap=True,
+        )
+    return 0
+
+
+class _Planned(NamedTuple):
+    """Schedules of all steps by one planner; times are means, and `plan_ms` is processor time."""
+
+    schedules: list["Schedule"]
+    plan_ms: float
+
+    @property
+    def makespan_s(self) -> float:
+        return sum(schedule.makespan_s for schedule in self.schedules) / len(self.schedules)
+
+    @property
+    def idle(self) -> float:
+        total_s = sum(schedule.gpus * schedule.makespan_s for schedule in self.schedules)
+        return 1 - sum(schedule.busy_s for schedule in self.schedules) / total_s
+
+    def told(self) -> dict[str, float]:
+        return {"makespan_s": self.makespan_s, "idle": self.idle, "plan_ms": self.plan_ms}
+
+
+def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
+    """Return the schedules of all steps, or None if the planner cannot plan one of them."""
+    from train.cascade.paper.cases import arachne
+    from train.cascade.planners.by_name import PLANNERS
+
+    planner = PLANNERS[name]
+    planner(arachne(), seed)  # compiled code is loaded at its first call
+    schedules = []
+    began = time.process_time()
+    for number, problem in enumerate(problems):
+        schedule = planner(problem, seed + number)
+        if schedule is None:
+            return None
+        schedules.append(schedule)
+    return _Planned(schedules, (time.process_time() - began) * 1e3 / len(problems))
+
+
+def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
+    rows = [
+        {"step": step, **row} if of_steps else row
+        for step, schedule in enumerate(schedules)
+        for row in schedule.rows()
+    ]
+    write_whole(file, (json.dumps(rows) + "\n").encode(), "--plan-out")
+
+
+def _print(
+    title: str, bound_s: float, made: dict[str, _Planned], baseline: _Planned | None, chosen: str
+) -> None:
+    from train.cascade.paper.simulate import gain
+
+    rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
+    for name, one in made.items():
+        saved = ("", "")
+        if baseline and one is not baseline:
+            gained = gain(one.makespan_s, one.idle, baseline.makespan_s, baseline.idle)
+            saved = (f"{gained.less_work_s:+.2f}", f"{gained.less_idle_s:+.2f}")
+        over = f"{one.makespan_s / bound_s - 1:.1%}" if bound_s else ""
+        rows.append((name, f"{one.makespan_s:.2f}", over, f"{one.idle:.1%}", *saved, f"{one.plan_ms:.1f}"))
+    columns = ("planner", "seconds", "over bound", "idle", "less work", "less idle", "plan ms")
+    out = stdout()
+    out.print(table(title, columns, rows))
+    out.print(chosen, markup=False, soft_wrap=True)
+    if baseline:
+        out.print(
+            f"less work, less idle: the seconds by which a plan is shorter than {_BASELINE}, the best static one,"
+            " because its cascades take fewer GPU-seconds, and because GPUs wait less.",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _print_execution(shown: OnPaper, options: argparse.Namespace) -> None:
+    where = f" on {options.topology}" if options.topology else ""
+    title = f"the chosen plan on paper{where}, times {100 * options.noise:g} % off"
+    out = stdout()
+    out.print(table(title, ("", "seconds", "idle", "CV of TFLOPS"), shown.rows()))
+    out.print(
+        "CV of TFLOPS: of what each GPU computes in an iteration, deviation over mean; noise does not change it.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,90 @@
+"""Buckets of a dataset's report: those given, those of its last report, or those of the package."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from loader.base.yaml_text import MAX_BYTES
+from loader.blend import is_blend_file
+from loader.buckets.assignment import BucketConfig
+from loader.errors import UsageError
+from loader.settings import Settings
+from loader.storage import Storage, StorageConfig, open_storage
+from pipelines.configuration.config import Given, given, given_text
+from pipelines.configuration.kept import kept_yaml
+
+PACKAGED = Path(__file__).parent.parent / "configs" / "report.yaml"
+KEPT = "report/buckets.yaml"
+"""Path in a dataset of the configuration of its last report; made again at will, like the page beside it."""
+
+
+class ReportConfig(Settings):
+    """Every key of ``reelweave report``, and of step plans of a dataset."""
+
+    buckets: BucketConfig
+    max_clips: int = Field(
+        240, ge=0, description="most clips shown with a thumbnail, spread evenly over the dataset"
+    )
+    max_lost: int = Field(500, ge=0, description="most rows shown of what was not kept")
+    storage: StorageConfig = StorageConfig()
+
+
+def default_config(storage: StorageConfig) -> ReportConfig:
+    """Return the configuration of the package, for a dataset on ``storage``."""
+    return ReportConfig(**yaml.safe_load(PACKAGED.read_text()), storage=storage)
+
+
+def report_config(dataset: str, file: Path | None, overrides: Sequence[str]) -> ReportConfig:
+    """Return the configuration of a dataset's report: of a file, else of its last report, else of the package.
+
+    Args:
+        dataset: folder or prefix; may be a blend.
+        file: YAML, or None.
+        overrides: "key=value" each, on top.
+
+    Raises:
+        UsageError: names the file or option that is wrong.
+    """
+    packaged = given(file or PACKAGED, overrides).validated(ReportConfig)
+    if file or is_blend_file(dataset):
+        return packaged
+    kept = _kept(open_storage(dataset, packaged.storage), overrides)
+    return kept.validated(ReportConfig) if kept else packaged
+
+
+def kept_config(place: Storage, storage: StorageConfig) -> ReportConfig:
+    """Return the configuration of a dataset's last report, or that of the package.
+
+    Raises:
+        UsageError: what is kept there is wrong.
+    """
+    kept = _kept(place, ())
+    return (
+        kept.validated(ReportConfig).model_copy(update={"storage": storage})
+        if kept
+        else default_config(storage)
+    )
+
+
+def keep(place: Storage, config: ReportConfig) -> None:
+    """Write the configuration of a report beside its page."""
+    place.write(KEPT, buckets_yaml(config, KEPT).encode())
+
+
+def buckets_yaml(config: ReportConfig, name: str) -> str:
+    """Return a report's configuration as YAML for ``--config``, for a file of this name."""
+    command = ["report", "DATASET", "--config", name]
+    return kept_yaml(config, command, leave_out=frozenset({"storage"}))
+
+
+def _kept(place: Storage, overrides: Sequence[str]) -> Given | None:
+    info = place.stat(KEPT)
+    if info is None:
+        return None
+    if info.size > MAX_BYTES:
+        raise UsageError(
+            f"{place.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give buckets with --config"
+        )
+    return given_text(place.read(KEPT), place.uri(KEPT), overrides)

@@ -1,0 +1,114 @@
+"""Argument parsers: commands in groups, a short usage, and the nearest known word for a mistyped one."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from loader.base.printable import printable
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+_MOST_COMPARED = 80  # characters of a word
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of one command. Errors name the nearest known word, hide passwords and cannot control a terminal."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+
+    def format_usage(self) -> str:
+        """Return the usage on one line: options that must be given, and arguments."""
+        # Positional arguments and options are both actions; argparse has no public list of them.
+        words = [_usage(action) for action in self._actions if action.required and action.option_strings]
+        words += [_usage(action) for action in self._actions if not action.option_strings]
+        return f"usage: {' '.join([self.prog, '[OPTIONS]', *words])}\n"
+
+    def format_help(self) -> str:
+        """Return the help with the usage of `format_usage` in place of one that lists every option."""
+        self.usage = self.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")
+        return super().format_help()
+
+    def option_names(self) -> list[str]:
+        """Return every long option."""
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and where help is, and exit with status 2."""
+        from loader.storage.names import without_secrets
+
+        if found := _INVALID_CHOICE.search(message):
+            known = [word.strip(" '") for word in found[2].split(",")]
+            said = f"{found[1]!r} is none of {', '.join(known)}{did_you_mean(found[1], known)}"
+            message = message[: found.start()] + said
+        text = printable(without_secrets(f"{self.prog}: {message}"))
+        self.exit(2, f"{text}\n{self.format_usage()}Help: {self.prog} --help\n")
+
+    def reject(self, words: Iterable[str]) -> NoReturn:
+        """Fail because of arguments that nothing takes."""
+        extra = list(words)
+        known = self.option_names()
+        hints = (did_you_mean(word.partition("=")[0], known) for word in extra if word.startswith("-"))
+        self.error(f"no such option or argument: {' '.join(extra)}{next(filter(None, hints), '')}")
+
+
+class Program(Parser):
+    """Parser of the whole command line, whose help shows the commands in groups.
+
+    Args:
+        groups: summary of each command, by name, by title of its group.
+        options: of `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, groups: Mapping[str, Mapping[str, str]], **options: Any) -> None:
+        super().__init__(**options)
+        self._groups = groups
+
+    def format_help(self) -> str:
+        """Return description, usage, groups of commands and options."""
+        names = [name for group in self._groups.values() for name in group]
+        width = max(map(len, names)) + 2
+        lines = [self.description or "", "", f"usage: {self.prog} COMMAND [OPTIONS] ..."]
+        for title, group in self._groups.items():
+            lines += ["", f"{title}:", *(f"  {name:{width}}{summary}" for name, summary in group.items())]
+        lines += ["", "Options:"]
+        rows = [
+            (" ".join([", ".join(action.option_strings), str(action.metavar or "")]), action.help or "")
+            for action in self._actions
+            if action.option_strings
+        ]
+        lines += [f"  {options:{width + 9}}{text}" for options, text in rows]
+        lines += ["", self.epilog or ""]
+        return "\n".join(lines).rstrip() + "\n"
+
+
+def add_global(parser: Any, default: Any = argparse.SUPPRESS) -> None:
+    """Add the options of every command.
+
+    Args:
+        parser: or a group of one.
+        default: by default none, so that an option before the command holds.
+    """
+    said = {
+        ("-q", "--quiet"): "print results and errors only",
+        ("-v", "--verbose"): "print more: log messages, tracebacks of errors",
+        ("--json",): "print the result as JSON on stdout",
+    }
+    for names, text in said.items():
+        parser.add_argument(*names, action="store_true", default=default, help=text)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" for the known word nearest to a mistyped one, "" if none is near."""
+    close = difflib.get_close_matches(word[:_MOST_COMPARED], list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _usage(action: argparse.Action) -> str:
+    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if action.option_strings:
+        return f"{max(action.option_strings, key=len)} {name}"
+    return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(str(action.nargs), name)

@@ -1,0 +1,34 @@
+"""Name of the program in hints, as it can be called from here."""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+_NAME = "reelweave"
+
+
+def program(name: str = _NAME, module: str = "pipelines.cli") -> str:
+    """Return the words that call a program installed beside this one.
+
+    `reelweave` if the shell finds the one that runs now, else its path as it was called, else Python with the module.
+
+    Args:
+        name: of the script.
+        module: that does the same under ``python -m``.
+    """
+    called = Path(sys.argv[0])
+    own = called.with_name(name) if called.name == _NAME else Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if found and own.exists() and Path(found).resolve() == own.resolve():
+        return name
+    if called.name == _NAME and own.exists():
+        return str(own)
+    python = shutil.which("python")
+    same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
+    return f"{'python' if same else sys.executable} -m {module}"
+
+
+def hint(*words: object) -> str:
+    """Return a command of this program as a person can paste it into a shell."""
+    return f"{program()} {shlex.join(map(str, words))}"

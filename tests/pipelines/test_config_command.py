@@ -1,0 +1,80 @@
+"""`reelweave config`: files to start from, values with their origins, keys explained, schemas; what runs keep."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from curate.config import CurateConfig
+from pipelines.configuration.config import resolve
+from pipelines.configuration.kept import kept_yaml
+from pipelines.configuration.kinds import KINDS
+from pipelines.configuration.train_config import TrainRunConfig
+from tests.commands import reelweave
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_to_start_from_is_the_configuration_of_the_package(name: str, tmp_path: Path) -> None:
+    kind, file = KINDS[name], tmp_path / "my.yaml"
+    done = reelweave("config", "init", name, "--out", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    model = kind.model()
+    assert resolve(model, file, []) == kind.given(None, []).validated(model)
+    assert reelweave("config", "init", name).stdout == file.read_text()
+    again = reelweave("config", "init", name, "--out", file)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    shown = reelweave("config", "show", name, "--config", file)
+    assert yaml.safe_load(shown.stdout) == yaml.safe_load(file.read_text())
+    assert set(json.loads(reelweave("config", "schema", name).stdout)["properties"]) == set(
+        model.model_fields
+    )
+
+
+def test_values_are_shown_with_their_origins(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("cut:\n  crf: 30\n  preset: fast\n")
+    done = reelweave("config", "show", "curate", "--config", file, "--set", "cut.preset=slow")
+    lines = done.stdout.splitlines()
+    assert f"  crf: 30  # {file}, line 2" in lines
+    assert '  preset: "slow"  # --set' in lines
+    assert "  threads: 1  # default" in lines
+    done = reelweave("config", "show", "curate", "--config", file, "--json")
+    assert json.loads(done.stdout)["set_by"] == {
+        "cut.crf": f"{file}, line 2",
+        "cut.preset": f"{file}, line 3",
+    }
+
+
+def test_a_key_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("spans: {max_clip_s: 4}\n")
+    done = reelweave("config", "explain", "max_clip_s", "--config", file)
+    field = CurateConfig.model_fields["spans"].annotation.model_fields["max_clip_s"]
+    for words in (
+        "spans.max_clip_s",
+        field.description,
+        "unit: seconds",
+        "default: 10.0",
+        "--set spans.max_clip_s=",
+    ):
+        assert words in done.stdout
+    assert f"here: 4, set by {file}, line 1" in done.stdout
+    [found] = json.loads(reelweave("config", "explain", "cut.crf", "--json").stdout)
+    assert (found["key"], found["kinds"], found["default"]) == ("cut.crf", ["curate"], 20)
+    both = json.loads(reelweave("config", "explain", "memory_tokens", "--json").stdout)
+    assert [one["kinds"] for one in both] == [["buckets"], ["train", "train-vae"]]
+    wrong = reelweave("config", "explain", "cut.crff")
+    assert wrong.returncode == 2
+    assert "did you mean cut.crf?" in wrong.stderr
+
+
+def test_a_kept_configuration_is_the_same_and_holds_no_credentials(tmp_path: Path) -> None:
+    changes = ["dataset=https://me:PASS@host/ds", "train.optimizer.lr=1e-5", "train.model.layers=3"]
+    config = KINDS["train"].given(None, changes).validated(TrainRunConfig)
+    text = kept_yaml(config, ["train", "--config", "https://me:PASS@host/x"])
+    assert "PASS" not in text
+    (tmp_path / "kept.yaml").write_text(text)
+    again = resolve(TrainRunConfig, tmp_path / "kept.yaml", [])
+    assert again.model_copy(update={"dataset": config.dataset}) == config
