@@ -1,5 +1,5 @@
 // The argument blocks of the kernels: one struct by value is a kernel's only argument. Plain C++, for the host too;
-// train/kernels/cuda/launch.py and launch_qk.py have them as ctypes.
+// train/kernels/cuda/rules.py reads these declarations and makes structures of ctypes of them.
 #pragma once
 
 typedef long long i64;

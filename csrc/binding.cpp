@@ -121,7 +121,7 @@ std::array<Maybe, 2> reduce(const Call& call, const Tensor& partials, i64 per_bl
         args.dscale = dscale.data_ptr(), args.dshift = dshift.data_ptr(), args.dgate = pointer(dgate);
         args.weight = call.weight.data(), args.bias = call.bias.data();
     }
-    call.runtime.launch("reduce_" + m, &args, groups.count, ceil_div(call.dim, kWarpThreads), {kWarpThreads, kReduceLanes});
+    call.runtime.launch("reduce_" + m, &args, groups.count, ceil_div(call.dim, kWarp), {kWarp, kReduceLanes});
     if (sums) {
         const AffineArgs affine_args{pointer<const float>(sums), call.scale.data(), pointer(dweight), pointer(dbias),
                                      call.scale.stride, groups.count, call.dim};

@@ -108,9 +108,9 @@ struct Call {
                                 {q.weight ? found[0].data_ptr() : nullptr, k.weight ? found[1].data_ptr() : nullptr},
                                 {q_blocks, k_blocks},
                                 {columns(q), columns(k)}};
-        const i64 tiles = ceil_div(std::max(columns(q), columns(k)), kWarpThreads);
+        const i64 tiles = ceil_div(std::max(columns(q), columns(k)), kWarp);
         runtime.launch(std::string("reduce_qk_weights_") + type_of(type).name, &args, 2, tiles,
-                       {kWarpThreads, kReduceLanes});
+                       {kWarp, kReduceLanes});
         return found;
     }
 };

@@ -7,13 +7,12 @@
 #include <cuda_fp16.h>
 
 #include "args.h"
+#include "rules.h"
 #ifdef REEL_LIBRARY
 #include "table.h"
 #endif
 
 namespace reel {
-
-constexpr int kWarp = 32;
 
 // Sixteen bytes of T as fp32 and back. Rounding is to nearest even.
 template <typename T>
@@ -125,10 +124,10 @@ __device__ __forceinline__ void wait_for_copies() {
 }
 #endif
 
-// Rows of a ring. Two where a row is wide in bytes, so that 8192 columns fit the shared memory of an A100.
+// Rows of a ring.
 template <typename X, int STREAMS>
 __device__ constexpr int stages() {
-    return sizeof(X) * STREAMS > 4 ? 2 : 3;
+    return sizeof(X) * STREAMS > kNarrowBytes ? kShallowRing : kDeepRing;
 }
 
 // Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.

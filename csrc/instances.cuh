@@ -3,21 +3,18 @@
 #pragma once
 #include "tiled.cuh"
 
-// Classes of D: elements a thread, largest block (their product is the largest D), and the blocks a multiprocessor shall
-// hold of forward, gated forward, backward and backward by token. More of any would spill.
 #define REEL_INSTANCES(FAMILY, GATE, x, X, m, M)                                                                     \
-    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 8, 256, 4, 2, 2, 2)                                                     \
-    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 16, 320, 3, 2, 2, 1)                                                    \
-    REEL_REGISTERS(FAMILY, GATE, x, X, m, M, 16, 512, 2, 1, 1, 1)                                                    \
-    REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (256), reel::forward_tiled<X, M, GATE>)         \
-    REEL_KERNEL(FAMILY##_backward_rows_tiled_##x##_##m, reel::BackwardArgs, (256),                                   \
+    REEL_REGISTER_CLASSES(REEL_REGISTERS, FAMILY, GATE, x, X, m, M)                                                  \
+    REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (reel::kTiledThreads),                           \
+                reel::forward_tiled<X, M, GATE>)                                                                     \
+    REEL_KERNEL(FAMILY##_backward_rows_tiled_##x##_##m, reel::BackwardArgs, (reel::kTiledThreads),                   \
                 reel::backward_rows_tiled<X, M, GATE>)                                                               \
-    REEL_KERNEL(FAMILY##_backward_columns_tiled_##x##_##m, reel::BackwardArgs, (256),                                \
+    REEL_KERNEL(FAMILY##_backward_columns_tiled_##x##_##m, reel::BackwardArgs, (reel::kTiledThreads),                \
                 reel::backward_columns_tiled<X, M, GATE, false>)                                                     \
-    REEL_KERNEL(FAMILY##_backward_columns_tiled_token_##x##_##m, reel::BackwardArgs, (256),                          \
+    REEL_KERNEL(FAMILY##_backward_columns_tiled_token_##x##_##m, reel::BackwardArgs, (reel::kTiledThreads),          \
                 reel::backward_columns_tiled<X, M, GATE, true>)
 
-#define REEL_REGISTERS(FAMILY, GATE, x, X, m, M, elements, threads, plain, gated, back, token)                       \
+#define REEL_REGISTERS(elements, threads, plain, gated, back, token, FAMILY, GATE, x, X, m, M)                       \
     REEL_KERNEL(FAMILY##_forward_##x##_##m##_e##elements##_t##threads, reel::ForwardArgs,                            \
                 (threads, GATE ? gated : plain),                                                                     \
                 reel::forward<X, M, elements / reel::Pack<X>::kSize, GATE>)                                          \

@@ -1,5 +1,5 @@
-// How the kernels are launched: names, geometry, decisions. train/kernels/cuda/launch.py says why; this is its twin, and a
-// test compares the two. Plain C++ without torch or CUDA.
+// How the kernels are launched: names and geometry from the numbers of rules.h. train/kernels/cuda/launch.py has the same
+// functions, and a test compares the two. Plain C++ without torch or CUDA.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -7,31 +7,32 @@
 #include <string>
 
 #include "args.h"
+#include "rules.h"
 
 namespace reel {
-
-constexpr int kWarpThreads = 32;
-constexpr int kVectorBytes = 16;
-constexpr int kTiledThreads = 256;
-constexpr int kReduceLanes = 16;
-constexpr int kAffineThreads = 256;
 
 struct Launch {
     int elements, largest;  // the class: elements a thread holds, largest block
     int threads, shared_bytes;
 };
 
+// Shared memory of a block for rows of `row_bytes` a column in all streams.
+inline int ring_bytes(int row_bytes, int elements, i64 threads) {
+    return int((row_bytes > kNarrowBytes ? kShallowRing : kDeepRing) * row_bytes * elements * threads);
+}
+
 inline std::optional<Launch> register_launch(
         bool gated, bool backward, int dim, int element_bytes, bool aligned, int shared_limit) {
     if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
     const int streams = (gated ? 2 : 1) * (backward ? 2 : 1);
-    const int stages = element_bytes * streams > 4 ? 2 : 3;
-    static constexpr int kClasses[][2] = {{8, 256}, {16, 320}, {16, 512}};
+#define REEL_SIZES(elements, largest, ...) {elements, largest},
+    static constexpr int kClasses[][2] = {REEL_REGISTER_CLASSES(REEL_SIZES, )};
+#undef REEL_SIZES
     for (const auto& [elements, largest] : kClasses) {
         if (dim > elements * largest) continue;
-        const int warp_columns = elements * kWarpThreads;
-        const int threads = (dim + warp_columns - 1) / warp_columns * kWarpThreads;
-        const int shared_bytes = stages * streams * elements * element_bytes * threads;
+        const int warp_columns = elements * kWarp;
+        const int threads = (dim + warp_columns - 1) / warp_columns * kWarp;
+        const int shared_bytes = ring_bytes(element_bytes * streams, elements, threads);
         if (shared_bytes > shared_limit) return std::nullopt;
         return Launch{elements, largest, threads, shared_bytes};
     }
@@ -60,7 +61,7 @@ inline std::string tiled_name(const std::string& family, const std::string& step
 }
 
 inline int tiled_threads(int dim) {
-    const i64 threads = ceil_div(dim, kWarpThreads) * kWarpThreads;
+    const i64 threads = ceil_div(dim, kWarp) * kWarp;
     return threads < kTiledThreads ? int(threads) : kTiledThreads;
 }
 

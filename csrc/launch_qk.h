@@ -10,22 +10,20 @@ struct PairLaunch {
 
 inline std::optional<PairLaunch> pair_launch(bool backward, i64 heads, i64 width, int element_bytes, bool across,
                                              bool halves_rotate, bool aligned, int shared_limit) {
-    constexpr int kLargestBlock = 512, kPairElements = 16;
     const int size = kVectorBytes / element_bytes;
     const i64 vectors = width / size;
     if (!aligned || !vectors || width % size || (halves_rotate && vectors % 2)) return std::nullopt;
     i64 lanes = ceil_div(vectors, 2);
     if (!across) {
-        if (lanes > kWarpThreads) return std::nullopt;
+        if (lanes > kWarp) return std::nullopt;
         i64 power = 1;
         while (power < lanes) power *= 2;
         lanes = power;
     }
-    const i64 threads = ceil_div(heads * lanes, kPairElements / (2 * size) * kWarpThreads) * kWarpThreads;
-    const int streams = backward ? 2 : 1, stages = element_bytes * streams > 4 ? 2 : 3;
-    const i64 shared_bytes = stages * streams * kPairElements * element_bytes * threads;
-    if (threads > kLargestBlock || shared_bytes > shared_limit) return std::nullopt;
-    return PairLaunch{int(threads), int(lanes), int(shared_bytes)};
+    const i64 threads = ceil_div(heads * lanes, kPairElements / (2 * size) * kWarp) * kWarp;
+    const int shared_bytes = ring_bytes(element_bytes * (backward ? 2 : 1), kPairElements, threads);
+    if (threads > kPairThreads || shared_bytes > shared_limit) return std::nullopt;
+    return PairLaunch{int(threads), int(lanes), shared_bytes};
 }
 
 inline i64 pair_rows_per_block(i64 q_rows, i64 k_rows, i64 resident) { return rows_per_block(q_rows + k_rows, resident - 1); }

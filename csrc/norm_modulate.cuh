@@ -316,8 +316,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
 // Second stage, grid (groups, tiles of columns): a block of 32 columns by 16 lanes adds up a group's slots, lane l taking slots l, l + 16, ...
 template <typename M>
 __device__ __forceinline__ void reduce(const ReduceArgs& args) {
-    constexpr int kLanes = 16;
-    __shared__ float lanes[3][kLanes][kWarp];
+    __shared__ float lanes[3][kReduceLanes][kWarp];
     const int column = blockIdx.y * kWarp + threadIdx.x, lane = threadIdx.y;
     const i64 group = blockIdx.x;
     const i64 begin = first_row(args.groups, group), end = first_row(args.groups, group + 1);
@@ -325,7 +324,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     if (column < args.dim && begin < end) {
         const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
 #pragma unroll 4
-        for (i64 slot = from + lane; slot <= to; slot += kLanes)
+        for (i64 slot = from + lane; slot <= to; slot += kReduceLanes)
 #pragma unroll
             for (int part = 0; part < 3; ++part)
                 if (part < args.parts) total[part] += args.partials[(slot * args.parts + part) * args.dim + column];
@@ -337,7 +336,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
         total[part] = 0.f;
-        for (int other = 0; other < kLanes; ++other) total[part] += lanes[part][other][threadIdx.x];
+        for (int other = 0; other < kReduceLanes; ++other) total[part] += lanes[part][other][threadIdx.x];
     }
     if (args.sums) {
         args.sums[(group * 2) * args.dim + column] = total[0];

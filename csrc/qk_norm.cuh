@@ -361,21 +361,20 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
 // Second stage, grid (2, tiles of columns): a block of 32 columns by 16 lanes adds the blocks' sums up.
 template <typename M>
 __device__ __forceinline__ void reduce_qk_weights(const QkReduceArgs& args) {
-    constexpr int kLanes = 16;
-    __shared__ float lines[kLanes][kWarp];
+    __shared__ float lines[kReduceLanes][kWarp];
     const int which = blockIdx.x, columns = args.columns[which];
     const int column = blockIdx.y * kWarp + threadIdx.x;
     if (!args.dweight[which]) return;
     float total = 0.f;
     if (column < columns)
 #pragma unroll 4
-        for (i64 block = threadIdx.y; block < args.blocks[which]; block += kLanes)
+        for (i64 block = threadIdx.y; block < args.blocks[which]; block += kReduceLanes)
             total += args.partials[which][block * columns + column];
     lines[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.y || column >= columns) return;
     total = 0.f;
-    for (int lane = 0; lane < kLanes; ++lane) total += lines[lane][threadIdx.x];
+    for (int lane = 0; lane < kReduceLanes; ++lane) total += lines[lane][threadIdx.x];
     static_cast<M*>(args.dweight[which])[column] = Pack<M>::from_float(total);
 }
 

@@ -2,8 +2,8 @@
 #include "norm_modulate.cuh"
 
 #define REEL_REDUCTIONS(m, M)                                                            \
-    REEL_KERNEL(reduce_##m, reel::ReduceArgs, (512), reel::reduce<M>)                    \
-    REEL_KERNEL(reduce_affine_##m, reel::AffineArgs, (256), reel::reduce_affine<M>)
+    REEL_KERNEL(reduce_##m, reel::ReduceArgs, (reel::kWarp * reel::kReduceLanes), reel::reduce<M>)                    \
+    REEL_KERNEL(reduce_affine_##m, reel::AffineArgs, (reel::kAffineThreads), reel::reduce_affine<M>)
 
 REEL_REDUCTIONS(f32, float)
 REEL_REDUCTIONS(bf16, __nv_bfloat16)

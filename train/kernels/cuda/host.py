@@ -82,7 +82,7 @@ class _Call:
     branch: _Rows
     vectors: tuple[_Rows, _Rows, _Rows, _Rows, _Rows]
     offsets: torch.Tensor | None
-    groups: Groups
+    groups: Structure
     rows: int
     dim: int
 
@@ -106,7 +106,7 @@ class _Call:
         return launch.is_per_token(self.rows, self.groups.count, self.offsets is not None)
 
     @property
-    def modulation(self) -> Modulation:
+    def modulation(self) -> Structure:
         return Modulation(*(v.pointer for v in self.vectors), *(v.stride for v in self.vectors[:3]))
 
     def register_launch(self, direction: Direction, *others: _Rows) -> launch.Launch | None:

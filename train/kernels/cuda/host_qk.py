@@ -5,7 +5,7 @@ serve the forward and the other the backward. csrc/binding_qk.cpp is the same in
 """
 
 from collections.abc import Sequence
-from ctypes import c_int, c_longlong, c_void_p
+from ctypes import Structure, c_int, c_longlong, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +115,7 @@ class _Side:
     def aligned(self) -> bool:
         return self.x.aligned and self.dy.aligned and _aligned(self.weight)
 
-    def args(self, y: torch.Tensor, rstd: torch.Tensor, partials: torch.Tensor | None) -> Heads:
+    def args(self, y: torch.Tensor, rstd: torch.Tensor, partials: torch.Tensor | None) -> Structure:
         _, tokens, heads, _ = self.shape
         return Heads(
             *map(pointer, (self.x.tensor, self.dy.tensor, y, rstd, self.weight, partials)),

@@ -1,31 +1,28 @@
-"""How the kernels of csrc/ are launched: names, geometry and argument blocks, as pure functions.
+"""Names and geometry of the kernels of csrc/ as pure functions of the numbers in csrc/rules.h.
 
-Whoever launches them (a binding, NVRTC, the emulator of the tests) goes through here, so the rules live once.
+The host side in Python and the emulator of the tests use them; csrc/launch.h has the same functions for the library.
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from train.kernels.cuda.rules import constant, register_classes, struct
 
 Dtype = Literal["f32", "bf16", "f16"]
 Family = Literal["layer_norm_modulate", "gate_residual_norm_modulate"]
 Direction = Literal["forward", "backward"]
 
 DTYPE_BYTES: dict[Dtype, int] = {"f32": 4, "bf16": 2, "f16": 2}
-WARP = 32
-VECTOR_BYTES = 16
-TILED_THREADS = 256
-REDUCE_BLOCK = (WARP, 16)
-AFFINE_THREADS = 256
-# Elements a thread holds and the largest block; their product is the largest D.
-REGISTER_CLASSES = ((8, 256), (16, 320), (16, 512))
-STREAMS: dict[tuple[Family, Direction], int] = {
-    ("layer_norm_modulate", "forward"): 1,
-    ("layer_norm_modulate", "backward"): 2,
-    ("gate_residual_norm_modulate", "forward"): 2,
-    ("gate_residual_norm_modulate", "backward"): 4,
-}
+WARP = constant("Warp")
+VECTOR_BYTES = constant("VectorBytes")
+TILED_THREADS = constant("TiledThreads")
+REDUCE_BLOCK = (WARP, constant("ReduceLanes"))
+AFFINE_THREADS = constant("AffineThreads")
+
+Modulation, Groups = struct("Modulation"), struct("Groups")
+ForwardArgs, BackwardArgs = struct("ForwardArgs"), struct("BackwardArgs")
+ReduceArgs, AffineArgs = struct("ReduceArgs"), struct("AffineArgs")
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,12 @@ class Launch:
     largest: int
     threads: int
     shared_bytes: int
+
+
+def ring_bytes(row_bytes: int, elements: int, threads: int) -> int:
+    """Return the shared memory of a block whose rows have ``row_bytes`` a column in all streams."""
+    deep = row_bytes <= constant("NarrowBytes")
+    return constant("DeepRing" if deep else "ShallowRing") * row_bytes * elements * threads
 
 
 def register_launch(
@@ -55,14 +58,13 @@ def register_launch(
         shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
-    fitting = [(elements, largest) for elements, largest in REGISTER_CLASSES if dim <= elements * largest]
+    fitting = [(elements, largest) for elements, largest in register_classes() if dim <= elements * largest]
     if not aligned or dim % size or not fitting:
         return None
     elements, largest = fitting[0]
     threads = -(-dim // (elements * WARP)) * WARP
-    streams = STREAMS[family, direction]
-    stages = 2 if DTYPE_BYTES[x] * streams > 4 else 3
-    shared_bytes = stages * streams * elements * DTYPE_BYTES[x] * threads
+    streams = (2 if family == "gate_residual_norm_modulate" else 1) * (2 if direction == "backward" else 1)
+    shared_bytes = ring_bytes(DTYPE_BYTES[x] * streams, elements, threads)
     return Launch(elements, largest, threads, shared_bytes) if shared_bytes <= shared_limit else None
 
 
@@ -134,75 +136,3 @@ def row_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
 def is_aligned(pointer: int, stride: int, element_bytes: int) -> bool:
     """Whether every row begins at a multiple of 16 bytes."""
     return pointer % VECTOR_BYTES == 0 and stride * element_bytes % VECTOR_BYTES == 0
-
-
-class Modulation(ctypes.Structure):
-    """`reel::Modulation`."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scale", "shift", "gate", "weight", "bias")),
-        *((name, ctypes.c_longlong) for name in ("scale_stride", "shift_stride", "gate_stride")),
-    )
-
-
-class Groups(ctypes.Structure):
-    """`reel::Groups`: `offsets` int32 [count + 1], or null for groups of `rows_per_group`."""
-
-    _fields_ = (
-        ("offsets", ctypes.c_void_p),
-        ("rows_per_group", ctypes.c_longlong),
-        ("count", ctypes.c_longlong),
-    )
-
-
-class ForwardArgs(ctypes.Structure):
-    """`reel::ForwardArgs`; strides are in elements."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "branch", "h", "y", "mean", "rstd")),
-        ("modulation", Modulation),
-        ("groups", Groups),
-        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta", "x_stride", "branch_stride")),
-        ("dim", ctypes.c_int),
-        ("rms", ctypes.c_int),
-        ("eps", ctypes.c_float),
-    )
-
-
-class BackwardArgs(ctypes.Structure):
-    """`reel::BackwardArgs`; strides are in elements."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "dy", "branch", "dh", "dx", "dbranch")),
-        *((name, ctypes.c_void_p) for name in ("dscale", "dshift", "dgate", "mean", "rstd")),
-        *((name, ctypes.c_void_p) for name in ("partials", "row_sums")),
-        ("modulation", Modulation),
-        ("groups", Groups),
-        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta", "x_stride", "dy_stride")),
-        *((name, ctypes.c_longlong) for name in ("branch_stride", "dh_stride")),
-        ("dim", ctypes.c_int),
-        ("rms", ctypes.c_int),
-    )
-
-
-class ReduceArgs(ctypes.Structure):
-    """`reel::ReduceArgs`."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("partials", "sums", "dscale", "dshift", "dgate")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
-        ("groups", Groups),
-        *((name, ctypes.c_longlong) for name in ("rows", "rows_per_cta")),
-        ("dim", ctypes.c_int),
-        ("parts", ctypes.c_int),
-    )
-
-
-class AffineArgs(ctypes.Structure):
-    """`reel::AffineArgs`."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("sums", "scale", "dweight", "dbias")),
-        *((name, ctypes.c_longlong) for name in ("scale_stride", "groups")),
-        ("dim", ctypes.c_int),
-    )

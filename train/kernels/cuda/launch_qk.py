@@ -1,19 +1,19 @@
-"""How the kernels of csrc/qk_norm.cu are launched: names, geometry and argument blocks, as pure functions.
+"""Names and geometry of the kernels of csrc/qk_norm.cu, as pure functions of the numbers in csrc/rules.h.
 
 One launch serves queries and keys: the first blocks walk the queries, the others the keys, `rows_per_block` rows each.
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train.kernels.cuda import launch
 from train.kernels.cuda.launch import DTYPE_BYTES, VECTOR_BYTES, WARP, Direction, Dtype
+from train.kernels.cuda.rules import constant, struct
 
-LARGEST_BLOCK = 512
-PAIR_ELEMENTS = 16
-"""What a thread holds of a row, in pairs of vectors: one pair of 2-byte elements, two of float32."""
-STREAMS: dict[Direction, int] = {"forward": 1, "backward": 2}
+PAIR_ELEMENTS = constant("PairElements")
+
+HeadStrides, Heads = struct("HeadStrides"), struct("Heads")
+QkNormArgs, QkReduceArgs = struct("QkNormArgs"), struct("QkReduceArgs")
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ def pair_launch(
             return None
     pairs = PAIR_ELEMENTS // (2 * size)
     threads = -(-heads * lanes // (pairs * WARP)) * WARP
-    streams = STREAMS[direction]
-    stages = 2 if DTYPE_BYTES[x] * streams > 4 else 3
-    shared_bytes = stages * streams * PAIR_ELEMENTS * DTYPE_BYTES[x] * threads
-    fits = threads <= LARGEST_BLOCK and shared_bytes <= shared_limit
+    row_bytes = DTYPE_BYTES[x] * (2 if direction == "backward" else 1)
+    shared_bytes = launch.ring_bytes(row_bytes, PAIR_ELEMENTS, threads)
+    fits = threads <= constant("PairThreads") and shared_bytes <= shared_limit
     return PairLaunch(threads, lanes, shared_bytes) if fits else None
 
 
@@ -98,44 +97,3 @@ def head_strides(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int
 def kernel_name(direction: Direction, across_heads: bool, x: Dtype) -> str:
     """Name of a kernel. The second stage is `reduce_qk_weights_` and the type of the weights."""
     return f"qk_norm_{direction}_{'across' if across_heads else 'head'}_{x}"
-
-
-class HeadStrides(ctypes.Structure):
-    """`reel::HeadStrides`, in elements."""
-
-    _fields_ = tuple((name, ctypes.c_longlong) for name in ("sample", "token", "head"))
-
-
-class Heads(ctypes.Structure):
-    """`reel::Heads`: queries or keys."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "dy", "y", "rstd", "weight", "partials")),
-        *((name, HeadStrides) for name in ("x_strides", "dy_strides")),
-        *((name, ctypes.c_longlong) for name in ("rows", "tokens")),
-        ("heads", ctypes.c_int),
-    )
-
-
-class QkNormArgs(ctypes.Structure):
-    """`reel::QkNormArgs`; `side` is q, then k."""
-
-    _fields_ = (
-        ("side", Heads * 2),
-        *((name, ctypes.c_void_p) for name in ("cos", "sin")),
-        *((name, ctypes.c_longlong) for name in ("rotation_sample", "rotation_token")),
-        *((name, ctypes.c_longlong) for name in ("rows_per_cta", "q_blocks")),
-        *((name, ctypes.c_int) for name in ("width", "lanes", "interleaved", "float_weights")),
-        ("eps", ctypes.c_float),
-    )
-
-
-class QkReduceArgs(ctypes.Structure):
-    """`reel::QkReduceArgs`: grid (2, ceil(columns / 32)), block `launch.REDUCE_BLOCK`."""
-
-    _fields_ = (
-        ("partials", ctypes.c_void_p * 2),
-        ("dweight", ctypes.c_void_p * 2),
-        ("blocks", ctypes.c_longlong * 2),
-        ("columns", ctypes.c_int * 2),
-    )

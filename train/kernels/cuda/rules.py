@@ -1,0 +1,54 @@
+"""Launch rules and argument blocks of the kernels, read from csrc/rules.h and csrc/args.h."""
+
+import ctypes
+import re
+from functools import cache
+from typing import Any
+
+from train.kernels.cuda.sources import CSRC
+
+_CONSTANT = re.compile(r"^constexpr int k(\w+) = (\d+);", re.MULTILINE)
+_CLASS = re.compile(r"^ +CLASS\((\d+), (\d+),", re.MULTILINE)
+_STRUCT = re.compile(r"^struct (\w+) \{(.*?)^\};", re.MULTILINE | re.DOTALL)
+_DECLARATION = re.compile(r"(?:const )?(?P<type>\w+)(?P<pointer>\*?) (?P<names>[^;]+)")
+_NAME = re.compile(r"(?P<pointer>\*?)(?P<name>\w+)(?:\[(?P<count>\d+)\])?")
+_TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "i64": ctypes.c_longlong}
+
+
+@cache
+def constant(name: str) -> int:
+    """Return a constant of rules.h, named without its k."""
+    found: dict[str, str] = dict(_CONSTANT.findall(_read("rules.h")))
+    return int(found[name])
+
+
+@cache
+def register_classes() -> tuple[tuple[int, int], ...]:
+    """Return elements a thread and the largest block of each class of D."""
+    return tuple((int(elements), int(largest)) for elements, largest in _CLASS.findall(_read("rules.h")))
+
+
+@cache
+def struct(name: str) -> type[ctypes.Structure]:
+    """Return an argument block of args.h as a structure of ctypes."""
+    body = dict(_STRUCT.findall(_read("args.h")))[name]
+    declarations = [found for part in body.split(";") if (found := _DECLARATION.fullmatch(part.strip()))]
+    fields = [field for one in declarations for field in _fields(one)]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+def _fields(declaration: re.Match[str]) -> list[tuple[str, Any]]:
+    fields: list[tuple[str, Any]] = []
+    for text in declaration["names"].split(","):
+        found = _NAME.fullmatch(text.strip())
+        assert found, f"args.h: {text}"
+        kind: Any = ctypes.c_void_p
+        if not (declaration["pointer"] or found["pointer"]):
+            kind = _TYPES.get(declaration["type"]) or struct(declaration["type"])
+        fields.append((found["name"], kind * int(found["count"]) if found["count"] else kind))
+    return fields
+
+
+def _read(header: str) -> str:
+    """Return the text of a header without its comments."""
+    return re.sub(r"//[^\n]*", "", (CSRC / header).read_text(encoding="utf-8"))
