@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,12 @@ from tests.train.emulated import CSRC, EmulatedLauncher
 from train.kernels.checks import check, check_qk
 from train.kernels.cuda import build, host, launch, launch_qk, library
 from train.kernels.cuda.gates import nvcc
+from train.kernels.cuda.rules import struct
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 HAS_CUDA = (Path(torch.__file__).parent / "lib/libtorch_cuda.so").exists()
+STRUCTS = re.findall(r"^struct (\w+) {", (CSRC / "args.h").read_text(), re.MULTILINE)
 RULES = """
 #include <cstdio>
 #include "launch_qk.h"
@@ -65,12 +68,6 @@ int heads_of(const i64* sizes, const i64* strides, i64* out) {
     if (found) out[0] = found->sample, out[1] = found->token, out[2] = found->head;
     return bool(found);
 }
-int size_of(int i) {
-    const int all[] = {int(sizeof(ForwardArgs)), int(sizeof(BackwardArgs)),
-                       int(sizeof(ReduceArgs)), int(sizeof(AffineArgs)), int(sizeof(HeadStrides)), int(sizeof(Heads)),
-                       int(sizeof(QkNormArgs)), int(sizeof(QkReduceArgs))};
-    return all[i];
-}
 }
 """
 
@@ -80,7 +77,15 @@ def rules(tmp_path_factory):
     if not shutil.which("g++"):
         pytest.skip("g++ is not on PATH")
     source = tmp_path_factory.mktemp("rules") / "rules.cpp"
-    source.write_text(RULES)
+    places = ", ".join(
+        f"int(offsetof({name}, {field})), int(sizeof({name}::{field}))"
+        for name in STRUCTS
+        for field, _ in struct(name)._fields_
+    )
+    sizes = ", ".join(f"int(sizeof({name}))" for name in STRUCTS)
+    source.write_text(
+        f'#include <cstddef>\n{RULES}extern "C" {{ int places[] = {{{places}}}; int sizes[] = {{{sizes}}}; }}\n'
+    )
     built = source.with_suffix(".so")
     flags = ("-std=c++17", "-shared", "-fPIC", "-I", str(CSRC))
     subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True)
@@ -206,12 +211,16 @@ def test_the_launches_of_pairs_are_those_of_python(rules):
     assert {None, (288, 48, 16), (0, 48, 16), (288, 0, 16), (288, 48, 0), (288, 16, 48)} <= seen
 
 
-def test_python_reads_the_arguments_as_the_compiler_does(rules):
-    structs = (
-        *(launch.ForwardArgs, launch.BackwardArgs, launch.ReduceArgs, launch.AffineArgs),
-        *(launch_qk.HeadStrides, launch_qk.Heads, launch_qk.QkNormArgs, launch_qk.QkReduceArgs),
-    )
-    assert [rules.size_of(i) for i in range(8)] == [*map(ctypes.sizeof, structs)]
+def test_python_lays_the_arguments_out_as_the_compiler_does(rules):
+    found = [
+        number
+        for name in STRUCTS
+        for field, _ in struct(name)._fields_
+        for number in (getattr(struct(name), field).offset, getattr(struct(name), field).size)
+    ]
+    assert found == [*(ctypes.c_int * len(found)).in_dll(rules, "places")]
+    sizes = [ctypes.sizeof(struct(name)) for name in STRUCTS]
+    assert sizes == [*(ctypes.c_int * len(sizes)).in_dll(rules, "sizes")]
 
 
 @pytest.fixture(scope="module")

@@ -89,11 +89,8 @@ class Checkpoints:
             RunError: a rank does not see it, or it is damaged; then on every rank.
         """
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
-        found = torch.tensor([step], dtype=torch.int64, device=self._world.device)
-        self._world.sum_([found])
-        if not int(found):
-            return None
-        return self._together(lambda: read_state(self._storage, folder_of(int(found))))
+        found = int(self._world.sums([step])[0])
+        return self._together(lambda: read_state(self._storage, folder_of(found))) if found else None
 
     def load_(self, state: CheckpointState) -> None:
         """Copies the tensors of a checkpoint into those of this run.

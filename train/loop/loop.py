@@ -12,7 +12,7 @@ from train.checkpoint import Checkpoints, CheckpointState
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.logs.log import MetricLog
-from train.logs.metrics import StepMetrics, Summary
+from train.logs.metrics import StepMetrics
 from train.logs.scalars import open_scalars
 from train.loop.processes import Processes
 from train.loop.resume import resume, seed_step
@@ -90,12 +90,8 @@ class TrainingLoop:
 
     def run(self) -> TrainResult:
         """Train up to ``schedule.total_steps``, or until a rank is asked to stop."""
-        config, world, task, total_steps = (
-            self._config,
-            self._world,
-            self._task,
-            self._config.schedule.total_steps,
-        )
+        config, world, task = self._config, self._world, self._task
+        total_steps = config.schedule.total_steps
         last = done = resume(self._checkpoints, self._stream, config)
         self._out.mkdir(parents=True, exist_ok=True)
         self._peak = peak_flops_per_s(config.log.peak_tflops, world)
@@ -129,7 +125,15 @@ class TrainingLoop:
                     break
             if stopped := last < total_steps:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
-        return _result(log.summary, last, self._checkpoints.uri(last), stopped)
+        return TrainResult(
+            steps=last,
+            window=log.summary.window,
+            first_loss=log.summary.first_loss,
+            last_loss=log.summary.last_loss,
+            samples_per_s=log.summary.samples_per_s,
+            checkpoint=self._checkpoints.uri(last),
+            stopped=stopped,
+        )
 
     def _train_step(self, step: int) -> _Step:
         """Make one optimizer step of all ranks."""
@@ -195,15 +199,3 @@ class TrainingLoop:
     def _state(self, step: int) -> CheckpointState:
         config = self._config.model_dump(mode="json")
         return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config)
-
-
-def _result(summary: Summary, steps: int, checkpoint: str, stopped: bool) -> TrainResult:
-    return TrainResult(
-        steps=steps,
-        window=summary.window,
-        first_loss=summary.first_loss,
-        last_loss=summary.last_loss,
-        samples_per_s=summary.samples_per_s,
-        checkpoint=checkpoint,
-        stopped=stopped,
-    )
