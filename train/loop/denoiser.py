@@ -55,11 +55,9 @@ class DenoiserTask:
 
     @property
     def description(self) -> str:
-        """Return what is trained."""
         return f"{self._layout.count:,} weights"
 
     def state(self) -> Mapping[str, Tensors]:
-        """Return the tensors of a checkpoint, placed as they lie on the ranks."""
         layout, averages = self._layout, self._ema.tensors
         groups = {"model": layout.placed(self.weights), "optimizer": layout.optimizer_state()}
         return groups | ({"ema": layout.placed(averages)} if averages else {})
@@ -71,7 +69,6 @@ class DenoiserTask:
             self._cascades.foresee(self._stream)
 
     def begin(self, step: int) -> float:
-        """Clear the gradients and set the learning rate."""
         lr = learning_rate(step - 1, self._config.optimizer, self._config.schedule)
         for group in self._layout.optimizer.param_groups:
             group["lr"] = lr
@@ -91,15 +88,12 @@ class DenoiserTask:
             yield batch
 
     def sum_gradients(self) -> None:
-        """Sum gradients over the ranks."""
         self._layout.sum_gradients()
 
     def clip(self) -> tuple[float, ...]:
-        """Limit the norm of the whole gradient."""
         return (self._layout.clip(self._config.optimizer.grad_clip),)
 
     def update(self, step: int) -> None:
-        """Update the weights and their average."""
         self._layout.update()
         self._ema.update_(self.weights.values(), step)
 

@@ -1,20 +1,23 @@
 """The loop of optimizer steps, shared by all trainers: a stream of microbatches in, checkpoints and numbers out."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
 
 from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from loader.errors import RunError
-from loader.storage import Storage
+from loader.storage import Storage, open_storage
 from train.checkpoint import Checkpoints, CheckpointState
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.logs.log import MetricLog
 from train.logs.metrics import StepMetrics
 from train.logs.scalars import open_scalars
-from train.loop.processes import Processes
+from train.loop.processes import Processes, enter
 from train.loop.resume import resume, seed_step
 from train.loop.task import TrainingTask
 from train.measure.flops import utilisation
@@ -22,9 +25,12 @@ from train.measure.peak_flops import peak_flops_per_s
 from train.measure.recordings import Recordings
 from train.measure.step_times import RankTimes
 from train.measure.timings import StepClock
+from train.parallel.mesh import Ranks
 from train.step.batches import Stream, batches_of_step
 from train.step.message import StepMessage
 from train.step.step_losses import StepLosses
+
+Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
 
 @dataclass(frozen=True)
@@ -58,40 +64,55 @@ class _Step(NamedTuple):
     losses: StepLosses
 
 
-class TrainingLoop:
-    """The steps of a run, from its latest checkpoint to its end.
+class TrainingLoop(ABC, Generic[Config]):
+    """A run from its latest checkpoint to its end; `Trainer` and `VaeTrainer` say what it trains.
 
     A step's loss is the mean over the samples of all ranks. Each microbatch is weighed by its share of the step and
     gradients are summed, so the update does not depend on how the samples lie on the ranks, nor on how many
     microbatches each rank has.
 
     Args:
-        task: What is trained.
         config: The run.
         stream: This rank's microbatches.
-        out: Folder of the run.
-        checkpoints: Storage of the checkpoints.
-        processes: The ranks, and the signals that stop them.
+        out: Folder of the run, on a file system that all ranks see.
+        checkpoints: Storage of the checkpoints, ``out/checkpoints`` unless given. The run goes on from the latest,
+            with any number of ranks.
     """
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        config: TrainConfig | VaeTrainConfig,
-        stream: Stream,
-        out: Path,
-        checkpoints: Storage,
-        processes: Processes,
-    ) -> None:
-        self._task, self._config, self._stream, self._out = task, config, stream, out
-        self._world, self._interrupt = processes.ranks.world, processes.interrupt
-        self._checkpoints = Checkpoints(checkpoints, config.checkpoint, self._world, task.state())
-        self._nonfinite_steps = 0
+    def __init__(self, config: Config, stream: Stream, out: Path, checkpoints: Storage | None = None) -> None:
+        self._config: Config = config
+        self._stream, self._out = stream, out
+        self._storage = checkpoints or open_storage(out / "checkpoints")
+
+    @abstractmethod
+    def task(self, ranks: Ranks) -> TrainingTask:
+        """Build what is trained; a collective."""
 
     def run(self) -> TrainResult:
-        """Train up to ``schedule.total_steps``, or until a rank is asked to stop."""
+        """Train alone, or as one of torchrun's processes, as `run_on` does."""
+        with enter(self._config) as processes:
+            return self.run_on(processes)
+
+    def run_on(self, processes: Processes) -> TrainResult:
+        """Train up to ``schedule.total_steps``, or until any rank gets one of `train.loop.interrupt.SIGNALS`.
+
+        Raises:
+            UsageError: The latest checkpoint belongs to another configuration, a published part cannot be had, or the
+                samples do not fit the model.
+            RunError: The stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or losses
+                stay non-finite.
+        """
+        self._world, self._interrupt = processes.ranks.world, processes.interrupt
+        device = self._world.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._task = self.task(processes.ranks)
+            return self._train()
+
+    def _train(self) -> TrainResult:
         config, world, task = self._config, self._world, self._task
         total_steps = config.schedule.total_steps
+        self._checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
+        self._nonfinite_steps = 0
         last = done = resume(self._checkpoints, self._stream, config)
         self._out.mkdir(parents=True, exist_ok=True)
         self._peak = peak_flops_per_s(config.log.peak_tflops, world)
@@ -150,7 +171,7 @@ class TrainingLoop:
         loss, work = losses.mean(total.losses, self._world.size, task.data.size)
         with clock.part("optimizer"):
             losses.normalise_(task.weights.values())
-            norms = task.clip()
+            norms: tuple[float, ...] = task.clip()
             finite = all(map(math.isfinite, (loss, *norms)))
             if finite:
                 losses.spread_(task.weights.values())

@@ -81,11 +81,9 @@ class VaeTask:
 
     @property
     def description(self) -> str:
-        """Return what is trained."""
         return f"{sum(weight.numel() for weight in self.weights.values()):,} weights of {self.vae.family}"
 
     def state(self) -> Mapping[str, Tensors]:
-        """Return the tensors of a checkpoint, the same on every rank."""
         own: dict[str, Tensors] = {
             "model": {name: weight.detach() for name, weight in self.weights.items()},
             "optimizer": self._learner.optimizer_state(),

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from loader.storage import Storage
 from train.config.vae import VaeTrainConfig
-from train.loop.trainer import BaseTrainer
+from train.loop.loop import TrainingLoop
 from train.parallel.mesh import Ranks
 from train.step.batches import Stream
 from train.vae.look import Look
 from train.vae.task import VaeTask
 
 
-class VaeTrainer(BaseTrainer[VaeTrainConfig]):
+class VaeTrainer(TrainingLoop[VaeTrainConfig]):
     """A run that trains a VAE, and with a GAN term its discriminator; all state is on every rank.
 
     Args:
@@ -31,8 +31,7 @@ class VaeTrainer(BaseTrainer[VaeTrainConfig]):
         checkpoints: Storage | None = None,
     ) -> None:
         super().__init__(config, stream, out, checkpoints)
-        self.look = look
+        self._look = look
 
     def task(self, ranks: Ranks) -> VaeTask:
-        """Build VAE and discriminator."""
-        return VaeTask(self.config, ranks.world, self.out, self.look)
+        return VaeTask(self._config, ranks.world, self._out, self._look)
