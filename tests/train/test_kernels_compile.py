@@ -15,8 +15,8 @@ from train.kernels.norm_modulate import layer_norm_modulate, norm_modulate, norm
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
-@pytest.mark.parametrize("affine", [False, True], ids=["bare", "affine"])
-def test_opcheck(form, rms, affine):
+def test_opcheck(form, rms):
+    affine = rms == (form in ("sample", "token"))  # every two of the three meet
     (x, y), rows, (weight, bias), cu_seqlens = case(form, dtype=torch.bfloat16, affine=affine)
     gate, scale, shift = rows
     flags = (weight, bias, cu_seqlens, 1e-6, rms, "eager" if affine else "fp32")
