@@ -3,10 +3,12 @@
 `python -m tests.bench.docs_commands` runs them all.
 """
 
+import re
+
 import pytest
 
 from pipelines.cli import parsed
-from tests.printed import PAGES, printed
+from tests.printed import PAGES, ROOT, printed
 
 COMMANDS = [command for page in PAGES for command in printed(page)]
 
@@ -29,3 +31,9 @@ def test_a_printed_command_is_understood(command, capsys):
         parsed(command.words)
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
+
+
+def test_every_benchmark_is_listed_with_its_command() -> None:
+    programs = {path.stem for path in (ROOT / "tests/bench").glob("*.py") if "__main__" in path.read_text()}
+    page = (ROOT / "docs/benchmarks/README.md").read_text()
+    assert set(re.findall(r"^\| `python -m tests\.bench\.(\w+)` \|", page, re.MULTILINE)) == programs
