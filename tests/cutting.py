@@ -11,8 +11,8 @@ import av
 import numpy as np
 
 from curate.config import CurateConfig, fingerprint
-from curate.cut import Clip, CutConfig, FailedClip, Observe, cut
-from curate.frames.frame_times import Decoder, Timeline, timeline
+from curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
+from curate.frames.frame_times import Decoder, FrameTimes, timeline
 from curate.frames.picture import Geometry, geometry
 from curate.frames.source import open_video
 from curate.ledger import Ledger
@@ -25,7 +25,7 @@ from loader.storage import StorageConfig, open_storage
 
 @dataclass(frozen=True)
 class Seen:
-    timeline: Timeline
+    timeline: FrameTimes
     size: Geometry
 
     def spans(self, bounds: Sequence[tuple[int, int]]) -> list[Span]:
@@ -58,7 +58,7 @@ def cut_file(
     bounds: Sequence[tuple[int, int]] | None = None,
     config: CutConfig | None = None,
     observe: Observe | None = None,
-) -> list[Clip | FailedClip]:
+) -> list[CutClip | FailedClip]:
     """What cutting frames ``[first, last)`` of a file gives; all frames without bounds."""
     seen = look(path)
     wanted = seen.spans(bounds or [(0, seen.timeline.frames)])
@@ -71,12 +71,12 @@ def clips_of(
     bounds: Sequence[tuple[int, int]] | None = None,
     config: CutConfig | None = None,
     observe: Observe | None = None,
-) -> list[Clip]:
+) -> list[CutClip]:
     """The same, where every span must become a clip."""
     results = cut_file(path, bounds, config, observe)
     failed = [result for result in results if isinstance(result, FailedClip)]
     assert not failed, failed
-    return [result for result in results if isinstance(result, Clip)]
+    return [result for result in results if isinstance(result, CutClip)]
 
 
 def describe(data: bytes) -> dict[str, object]:

@@ -12,7 +12,7 @@ _SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True)
-class Answer:
+class AcceptedAnswer:
     """Answer that passed the checks.
 
     Attributes:
@@ -30,9 +30,11 @@ class Answer:
     tokens_out: int
 
 
-def answered(asks: Sequence[Ask], model: Backend, config: CaptionConfig) -> list[Answer | Fault]:
+def accepted_answers(
+    asks: Sequence[Ask], model: Backend, config: CaptionConfig
+) -> list[AcceptedAnswer | Fault]:
     """Return an accepted answer for each question, or the fault after ``config.max_attempts``."""
-    results: dict[int, Answer | Fault] = {}
+    results: dict[int, AcceptedAnswer | Fault] = {}
     open_asks = dict(enumerate(asks))
     spent = dict.fromkeys(open_asks, (0, 0))
     for attempt in range(1, config.max_attempts + 1):
@@ -45,23 +47,23 @@ def answered(asks: Sequence[Ask], model: Backend, config: CaptionConfig) -> list
                 results[number] = found
                 continue
             spent[number] = (spent[number][0] + found.tokens_in, spent[number][1] + found.tokens_out)
-            names = wrong(found, config)
+            names = answer_faults(found, config)
             if not names:
-                results[number] = Answer(found.text, ask, attempt, *spent[number])
+                results[number] = AcceptedAnswer(found.text, ask, attempt, *spent[number])
             elif attempt == config.max_attempts:
                 results[number] = _fault(found, names, attempt)
             else:
-                open_asks[number] = again(ask, names, config)
+                open_asks[number] = retry(ask, names, config)
     return [results[number] for number in range(len(asks))]
 
 
-def wrong(found: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
+def answer_faults(found: Draft, config: CaptionConfig) -> tuple[FaultName, ...]:
     """Return the faults of an answer; with ``config.checks`` off only an empty one is faulty."""
     names = faults(found.text, found.stopped, config.min_words, config.max_chars)
     return names if config.checks else tuple(name for name in names if name == "empty")
 
 
-def again(ask: Ask, names: Sequence[FaultName], config: CaptionConfig) -> Ask:
+def retry(ask: Ask, names: Sequence[FaultName], config: CaptionConfig) -> Ask:
     """Return the question for the next attempt: another seed, sampling, and more tokens after a truncation."""
     return replace(
         ask,

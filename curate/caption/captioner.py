@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.caption.attempts import Answer, answered
+from curate.caption.attempts import AcceptedAnswer, accepted_answers
 from curate.caption.checks import SENTENCE_ENDS
 from curate.caption.config import CaptionConfig
 from curate.caption.models.backend import Ask, Backend
@@ -19,7 +19,7 @@ from curate.caption.models.vlm import VISION
 from curate.caption.prompts import prompt_text, rewrite_text
 from curate.caption.provenance import provenance, rewritten_provenance
 from curate.caption.types import Caption
-from curate.caption.windows import Window, pictures_of, windows
+from curate.caption.windows import CaptionWindow, pictures_of, windows
 from curate.frames.source import open_video
 from curate.models.clip_frames import ClipError, Fault, clip_pictures
 from curate.models.hf_model import NamedModel
@@ -29,7 +29,7 @@ _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa
 
 
 @dataclass(frozen=True)
-class View:
+class CaptionInput:
     """Input of the model for one clip.
 
     Attributes:
@@ -40,7 +40,7 @@ class View:
         shown: Indices of the pictures of each window.
     """
 
-    parts: list[Window]
+    parts: list[CaptionWindow]
     rate: float
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
@@ -48,7 +48,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Written:
+class JoinedCaption:
     """Unfinished caption: text and provenance so far."""
 
     text: str
@@ -93,22 +93,22 @@ class Captioner:
         Args:
             clips: Bytes of each clip, with a constant frame rate.
         """
-        views = [look(data, self._config) for data in clips]
+        views = [caption_input(data, self._config) for data in clips]
         drafted = self._drafted(views)
         return self._finished(drafted)
 
-    def _drafted(self, views: Sequence[View | Fault]) -> list[Written | Fault]:
+    def _drafted(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""
-        asks = [_asks(view, self._config) if isinstance(view, View) else [] for view in views]
-        found = iter(answered([ask for some in asks for ask in some], self._model, self._config))
-        results: list[Written | Fault] = []
+        asks = [_asks(view, self._config) if isinstance(view, CaptionInput) else [] for view in views]
+        found = iter(accepted_answers([ask for some in asks for ask in some], self._model, self._config))
+        results: list[JoinedCaption | Fault] = []
         for view, some in zip(views, asks, strict=True):
             answers = [next(found) for _ in some]
-            results.append(self._joined(view, answers) if isinstance(view, View) else view)
+            results.append(self._joined(view, answers) if isinstance(view, CaptionInput) else view)
         return results
 
-    def _joined(self, view: View, answers: Sequence[Answer | Fault]) -> Written | Fault:
-        good = [answer for answer in answers if isinstance(answer, Answer)]
+    def _joined(self, view: CaptionInput, answers: Sequence[AcceptedAnswer | Fault]) -> JoinedCaption | Fault:
+        good = [answer for answer in answers if isinstance(answer, AcceptedAnswer)]
         for part, answer in zip(view.parts, answers, strict=True):
             if isinstance(answer, Fault):
                 where = f" (frames {part.start} to {part.end})" if len(view.parts) > 1 else ""
@@ -116,25 +116,25 @@ class Captioner:
         text = " ".join(answer.text for answer in good)
         seen = sorted({number for numbers in view.shown for number in numbers})
         said = provenance(self._config, self._identity()[0], view.parts, view.times_s[seen].tolist(), good)
-        return Written(text, said)
+        return JoinedCaption(text, said)
 
-    def _finished(self, drafted: Sequence[Written | Fault]) -> list[Caption | Fault]:
+    def _finished(self, drafted: Sequence[JoinedCaption | Fault]) -> list[Caption | Fault]:
         """Rewrite the drafts by the second model, where there is one."""
         if self._rewriter is None:
-            return [_caption(one, self._config) if isinstance(one, Written) else one for one in drafted]
-        texts = [one for one in drafted if isinstance(one, Written)]
+            return [_caption(one, self._config) if isinstance(one, JoinedCaption) else one for one in drafted]
+        texts = [one for one in drafted if isinstance(one, JoinedCaption)]
         asks = [_rewrite_ask(one.text, self._config) for one in texts]
-        found = iter(answered(asks, self._rewriter, self._config))
+        found = iter(accepted_answers(asks, self._rewriter, self._config))
         results: list[Caption | Fault] = []
         for one in drafted:
-            answer = next(found) if isinstance(one, Written) else one
+            answer = next(found) if isinstance(one, JoinedCaption) else one
             if isinstance(one, Fault) or isinstance(answer, Fault):
                 results.append(
                     one if isinstance(one, Fault) else Fault(f"rewriting failed: {_reason(answer)}")
                 )
                 continue
             said = rewritten_provenance(self._config, self._identity()[1], answer)
-            results.append(_caption(Written(answer.text, {**one.provenance, **said}), self._config))
+            results.append(_caption(JoinedCaption(answer.text, {**one.provenance, **said}), self._config))
         return results
 
     def _identity(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -157,7 +157,7 @@ def _text_model(config: CaptionConfig) -> Backend | None:
     return TransformersModel(config, NamedModel("captions.rewrite_model", config.rewrite_model), TEXT)
 
 
-def look(data: bytes, config: CaptionConfig) -> View | Fault:
+def caption_input(data: bytes, config: CaptionConfig) -> CaptionInput | Fault:
     """Decode the model's input for a clip, or return the fault."""
     try:
         pictures, times_s = clip_pictures(data, fps=config.fps, size=config.short_side_px)
@@ -167,7 +167,7 @@ def look(data: bytes, config: CaptionConfig) -> View | Fault:
         frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
         rate = float(stream.average_rate or 0)
     parts = windows(frames, config.window_frames, config.min_window_frames)
-    return View(parts, rate, pictures, times_s, pictures_of(parts, rate, times_s.tolist()))
+    return CaptionInput(parts, rate, pictures, times_s, pictures_of(parts, rate, times_s.tolist()))
 
 
 def shortened(text: str, max_chars: int) -> str:
@@ -179,7 +179,7 @@ def shortened(text: str, max_chars: int) -> str:
     return head[: ends[-1]] if ends else text[: max_chars + 1].rsplit(" ", 1)[0][:max_chars]
 
 
-def _asks(view: View, config: CaptionConfig) -> list[Ask]:
+def _asks(view: CaptionInput, config: CaptionConfig) -> list[Ask]:
     asks = []
     for part, numbers in zip(view.parts, view.shown, strict=True):
         start_s = part.start / view.rate
@@ -202,10 +202,10 @@ def _rewrite_ask(text: str, config: CaptionConfig) -> Ask:
     return Ask(prompt, None, (), 0.0, config.max_new_tokens, config.temperature, config.seed)
 
 
-def _caption(written: Written, config: CaptionConfig) -> Caption:
+def _caption(written: JoinedCaption, config: CaptionConfig) -> Caption:
     source = f"model:{written.provenance['model']}"
     return Caption(shortened(written.text, config.max_chars), source, written.provenance)
 
 
-def _reason(found: Answer | Fault) -> str:
+def _reason(found: AcceptedAnswer | Fault) -> str:
     return found.reason if isinstance(found, Fault) else ""

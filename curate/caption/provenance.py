@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from curate.caption.attempts import Answer
+from curate.caption.attempts import AcceptedAnswer
 from curate.caption.checks import CHECKS
 from curate.caption.config import CaptionConfig
 from curate.caption.prompts import PROMPTS, REWRITES, prompt_text, rewrite_text, sha256
-from curate.caption.windows import Window
+from curate.caption.windows import CaptionWindow
 
 
 def provenance(
     config: CaptionConfig,
     model: Mapping[str, str],
-    parts: Sequence[Window],
+    parts: Sequence[CaptionWindow],
     times_s: Sequence[float],
-    answers: Sequence[Answer],
+    answers: Sequence[AcceptedAnswer],
 ) -> dict[str, str]:
     """Return the provenance of a caption.
 
@@ -41,7 +41,9 @@ def provenance(
     }
 
 
-def rewritten_provenance(config: CaptionConfig, model: Mapping[str, str], answer: Answer) -> dict[str, str]:
+def rewritten_provenance(
+    config: CaptionConfig, model: Mapping[str, str], answer: AcceptedAnswer
+) -> dict[str, str]:
     """Return the provenance of rewriting, with the prefix "rewrite_" before every name."""
     said = {
         **model,
@@ -52,7 +54,7 @@ def rewritten_provenance(config: CaptionConfig, model: Mapping[str, str], answer
     return {f"rewrite_{name}": value for name, value in said.items()}
 
 
-def _effort(answers: Sequence[Answer]) -> dict[str, str]:
+def _effort(answers: Sequence[AcceptedAnswer]) -> dict[str, str]:
     return {
         "seed": " ".join(str(answer.ask.seed) for answer in answers),
         "temperature": " ".join(f"{answer.ask.temperature:g}" for answer in answers),

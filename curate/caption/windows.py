@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Window:
+class CaptionWindow:
     """Frames [start, end) of a clip."""
 
     start: int
     end: int
 
 
-def windows(frames: int, length: int, shortest: int) -> list[Window]:
+def windows(frames: int, length: int, shortest: int) -> list[CaptionWindow]:
     """Split a clip into windows of ``length`` frames.
 
     A rest of fewer than ``shortest`` frames joins the last window, as in NeMo Curator and cosmos-curate. A
@@ -26,10 +26,10 @@ def windows(frames: int, length: int, shortest: int) -> list[Window]:
     starts = list(range(0, max(frames, 1), length))
     if len(starts) > 1 and frames - starts[-1] < shortest:
         starts.pop()
-    return [Window(start, end) for start, end in zip(starts, [*starts[1:], frames], strict=True)]
+    return [CaptionWindow(start, end) for start, end in zip(starts, [*starts[1:], frames], strict=True)]
 
 
-def pictures_of(parts: Sequence[Window], rate: float, times_s: Sequence[float]) -> list[list[int]]:
+def pictures_of(parts: Sequence[CaptionWindow], rate: float, times_s: Sequence[float]) -> list[list[int]]:
     """Return the indices of each window's pictures: those shown within it.
 
     A window too short for a picture of its own gets the one shown when it begins.

@@ -42,7 +42,7 @@ class Sound:
 
 
 @dataclass(frozen=True)
-class Slice:
+class SoundSlice:
     """One sound packet on the clip's time axis, in samples.
 
     Attributes:
@@ -102,7 +102,7 @@ def sound_of(
 
 def slices_of(
     times: Sequence[tuple[int, int]], time_base: Fraction, start_s: Fraction, rate: int, frame_size: int
-) -> list[Slice]:
+) -> list[SoundSlice]:
     """Place packets on the clip's time axis.
 
     Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it.
@@ -115,7 +115,7 @@ def slices_of(
         frame_size: Samples per packet by the codec, or 0.
     """
     tick = time_base * rate
-    slices: list[Slice] = []
+    slices: list[SoundSlice] = []
     for pts, duration in times:
         stated = duration * tick
         samples = (
@@ -126,11 +126,11 @@ def slices_of(
             expected = slices[-1].begin + slices[-1].samples
             if abs(begin - expected) <= max(Fraction(1), tick):
                 begin = expected
-        slices.append(Slice(begin, samples))
+        slices.append(SoundSlice(begin, samples))
     return slices
 
 
-def covering(slices: Sequence[Slice], end: int, before: int) -> tuple[int, int]:
+def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, int]:
     """Return the packets for a clip: those that sound in samples ``[0, end)`` and their pre-roll.
 
     Returns:
@@ -145,7 +145,7 @@ def covering(slices: Sequence[Slice], end: int, before: int) -> tuple[int, int]:
     return first, heard[-1] + 1
 
 
-def out_of_sync(slices: Sequence[Slice]) -> str | None:
+def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     """Return why packets cannot follow one another in an MP4 file that begins with the clip, or None."""
     for one, following in pairwise(slices):
         if one.samples <= 0:
@@ -157,7 +157,7 @@ def out_of_sync(slices: Sequence[Slice]) -> str | None:
     return None
 
 
-def _copyable(codec: str, slices: Sequence[Slice], packets: Sequence[Packet[AudioStream]]) -> bool:
+def _copyable(codec: str, slices: Sequence[SoundSlice], packets: Sequence[Packet[AudioStream]]) -> bool:
     changes = any(packet.has_sidedata("param_change") for packet in packets)
     return codec in COPIED and not changes and out_of_sync(slices) is None
 
@@ -174,7 +174,7 @@ def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Ite
 
 
 def _copy(
-    stream: AudioStream, packets: Sequence[Packet[AudioStream]], slices: Sequence[Slice], rate: int
+    stream: AudioStream, packets: Sequence[Packet[AudioStream]], slices: Sequence[SoundSlice], rate: int
 ) -> bytes:
     """Copy packets to an MP4 file whose edit list skips the pre-roll, to the sample."""
     file = Mp4()

@@ -13,7 +13,7 @@ from curate.shots.spans import Span
 
 
 @dataclass(frozen=True)
-class Clip:
+class CutClip:
     """Encoded or copied clip, verified.
 
     Attributes:
@@ -55,7 +55,7 @@ class CutError(Exception):
     """Reason why one span gives no clip, in words; never leaves ``curate.cut``."""
 
 
-class Encoded(Protocol):
+class EncodedSpans(Protocol):
     """Already encoded spans, each an MP4 file of pictures only, with its index last."""
 
     def __contains__(self, span: object) -> bool:

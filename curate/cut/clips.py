@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from curate.cut import encode
 from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
-from curate.cut.clip import Clip, CutError, Encoded, FailedClip, Observe
+from curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
 from curate.cut.config import CutConfig
-from curate.cut.copy import Unit, copy, copyable, form_of, units_of
+from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
 from curate.cut.feed import Feed, StepBack, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import verify
-from curate.frames.frame_times import Decoder, Timeline, source_frames
+from curate.frames.frame_times import Decoder, FrameTimes, source_frames
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
 from curate.shots.spans import Span
@@ -34,14 +34,14 @@ _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
 
 def cut(
     file: BinaryIO,
-    timeline: Timeline,
+    timeline: FrameTimes,
     wanted: list[Span],
     size: Geometry,
     config: CutConfig,
     observe: Observe | None = None,
-    encoded: Encoded = MappingProxyType({}),
+    encoded: EncodedSpans = MappingProxyType({}),
     max_bytes: float = math.inf,
-) -> Iterator[Clip | FailedClip]:
+) -> Iterator[CutClip | FailedClip]:
     """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
     Only frames of one clip's encoder are in memory. The frames of a span are found by their number in display
@@ -87,7 +87,7 @@ def cut(
                 yield clip
 
 
-def _steps_back(timeline: Timeline) -> dict[int, StepBack]:
+def _steps_back(timeline: FrameTimes) -> dict[int, StepBack]:
     """Return the restarts of a source's clock, by frame."""
     if timeline.shifts_s is None:
         return {}
@@ -110,7 +110,7 @@ class _Pass:
         self,
         container: InputContainer,
         stream: VideoStream,
-        timeline: Timeline,
+        timeline: FrameTimes,
         pictures: Finisher,
         size: Geometry,
         config: CutConfig,
@@ -131,7 +131,7 @@ class _Pass:
         self._number = 0
         # AVI stores decoding times instead of display times.
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
-        self._form = form_of(stream, first) if first is not None and stamped else None
+        self._form = format_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
         own_s = timeline.times_s if timeline.shifts_s is None else timeline.times_s - timeline.shifts_s
         for frame, step in self._steps.items():
@@ -146,7 +146,7 @@ class _Pass:
         self._feed.stop_decoding()
         self._decodes = False
 
-    def clip(self, span: Span, encoded: bytes | None, max_bytes: float) -> Clip:
+    def clip(self, span: Span, encoded: bytes | None, max_bytes: float) -> CutClip:
         """Return the clip of the next span, from its encoded pictures where given.
 
         Raises:
@@ -177,12 +177,12 @@ class _Pass:
         if config.mode == "encode":
             return None
         fault: str | None = "its container stores no times of showing"
-        units: list[Unit] = []
+        units: list[PacketInfo] = []
         if self._timeline.shifts_s is not None:
             fault = "its time stamps do not rise"
         elif self._form is not None:
             feed.read_video(int(self._ticks[span.last - 1]) + 1)
-            units = units_of(feed.video, self._ticks, span.first, self._form.header)
+            units = packet_infos(feed.video, self._ticks, span.first, self._form.header)
             fault = copyable(self._form, self._size, self._timeline, units, span.first, span.last)
         if fault is not None:
             if config.mode == "copy":
@@ -199,7 +199,9 @@ class _Pass:
     def _encoded(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
         config, timeline, slots = self._config, self._timeline, self._slots(span)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
-        encoder = encode.Encoder(encode.choose(config.encoder), self._size, timeline.rate, config, max_bytes)
+        encoder = encode.ClipEncoder(
+            encode.choose(config.encoder), self._size, timeline.rate, config, max_bytes
+        )
         try:
             for number, frame in self._shown(span):
                 picture = self._finished(frame)
@@ -246,15 +248,15 @@ class _Pass:
 
     def _assembled(
         self, span: Span, mode: Literal["encode", "copy"], picture: bytes, frames: int, sound: Sound
-    ) -> Clip:
+    ) -> CutClip:
         rate, size, extent = self._timeline.rate, self._size, self._config.verify
         if sound.data:
             try:
                 data = fast_start(merge(picture, sound.data))
                 verify(data, frames, rate, size, sound=True, extent=extent)
-                return Clip(span, data, frames, rate, size, mode, sound.name)
+                return CutClip(span, data, frames, rate, size, mode, sound.name)
             except (av.error.FFmpegError, ValueError, CutError) as error:
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
         data = fast_start(picture)
         verify(data, frames, rate, size, sound=False, extent=extent)
-        return Clip(span, data, frames, rate, size, mode, audio_fault=sound.fault)
+        return CutClip(span, data, frames, rate, size, mode, audio_fault=sound.fault)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
 from curate.frames import hdr
-from curate.frames.frame_times import Timeline, source_frames
+from curate.frames.frame_times import FrameTimes, source_frames
 from curate.frames.picture import Geometry
 from loader.dataset.tars.orientation import Orientation, orientation_of
 
@@ -26,7 +26,7 @@ _SLICE_IDR = 5  # nal_unit_type of ITU-T H.264, table 7-1
 
 
 @dataclass(frozen=True)
-class Form:
+class SourceFormat:
     """Properties of a source that decide whether its packets can be copied.
 
     Attributes:
@@ -57,7 +57,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Unit:
+class PacketInfo:
     """One packet of the video stream.
 
     Attributes:
@@ -73,10 +73,10 @@ class Unit:
     sound: bool
 
 
-def form_of(stream: VideoStream, first: VideoFrame) -> Form:
+def format_of(stream: VideoStream, first: VideoFrame) -> SourceFormat:
     """Return the form of a source with this first frame."""
     context = stream.codec_context
-    return Form(
+    return SourceFormat(
         codec=context.codec.canonical_name,
         pixel_format=first.format.name,
         width=first.width,
@@ -92,7 +92,12 @@ def form_of(stream: VideoStream, first: VideoFrame) -> Form:
 
 
 def copyable(
-    form: Form, size: Geometry, timeline: Timeline, units: Sequence[Unit], first: int, last: int
+    form: SourceFormat,
+    size: Geometry,
+    timeline: FrameTimes,
+    units: Sequence[PacketInfo],
+    first: int,
+    last: int,
 ) -> str | None:
     """Return why frames ``[first, last)`` of a source cannot be copied exactly, or None when they can.
 
@@ -107,7 +112,7 @@ def copyable(
     return _form_fault(form, size, timeline) or _span_fault(form, timeline, units, first, last)
 
 
-def _form_fault(form: Form, size: Geometry, timeline: Timeline) -> str | None:
+def _form_fault(form: SourceFormat, size: Geometry, timeline: FrameTimes) -> str | None:
     if form.codec != "h264":
         return f"its codec is {form.codec}, not h264"
     if form.pixel_format != "yuv420p" or form.full_range:
@@ -127,7 +132,9 @@ def _form_fault(form: Form, size: Geometry, timeline: Timeline) -> str | None:
     return None
 
 
-def _span_fault(form: Form, timeline: Timeline, units: Sequence[Unit], first: int, last: int) -> str | None:
+def _span_fault(
+    form: SourceFormat, timeline: FrameTimes, units: Sequence[PacketInfo], first: int, last: int
+) -> str | None:
     count = last - first
     slots = source_frames(timeline.times_s, first, last, timeline.rate)
     if not np.array_equal(slots, np.arange(first, last)):
@@ -147,19 +154,19 @@ def _span_fault(form: Form, timeline: Timeline, units: Sequence[Unit], first: in
     return None
 
 
-def units_of(
+def packet_infos(
     packets: Sequence[tuple[int, Packet[VideoStream]]], ticks: NDArray[np.int64], first: int, header: bytes
-) -> list[Unit]:
+) -> list[PacketInfo]:
     """Return the packets from the one that shows frame ``first`` on.
 
     Args:
         packets: Packets with their positions, in the file's order.
         ticks: int64 [frames + 1]: display time of each frame, in the stream's time base.
         first: Frame number.
-        header: Parameter sets, as in `Form`.
+        header: Parameter sets, as in `SourceFormat`.
     """
     numbers = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
-    units: list[Unit] = []
+    units: list[PacketInfo] = []
     for (place, packet), at in zip(packets, numbers.tolist(), strict=True):
         number = at if at < len(ticks) - 1 and int(ticks[at]) == packet.pts else -1
         if not units and number != first:
@@ -168,7 +175,7 @@ def units_of(
         changes = packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
         # Only the first packet must be an IDR picture.
         idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header)
-        units.append(Unit(place, number, idr, whole and not changes))
+        units.append(PacketInfo(place, number, idr, whole and not changes))
     return units
 
 

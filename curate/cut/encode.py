@@ -21,7 +21,7 @@ X264, NVENC = "libx264", "h264_nvenc"
 _PROBE_SIZE, _PROBE_FRAMES = Geometry(256, 256), 4
 
 
-class Encoder:
+class ClipEncoder:
     """Encoder of one clip's pictures.
 
     Args:
@@ -132,7 +132,7 @@ def nvenc_fault() -> str | None:
     )
     encoder = None
     try:
-        encoder = Encoder(NVENC, _PROBE_SIZE, Fraction(25), CutConfig())
+        encoder = ClipEncoder(NVENC, _PROBE_SIZE, Fraction(25), CutConfig())
         encoder.show(picture, _PROBE_FRAMES)
         encoder.finish()
     except CutError as error:

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
-from curate.dedup.neighbours import Floats, Places, near_others, near_pairs
-from curate.dedup.types import DedupConfig, Duplicate, Item, PerceptualConfig, SemanticConfig
+from curate.dedup.neighbours import Floats, Places, near_pairs, near_references
+from curate.dedup.types import DedupConfig, DedupItem, Duplicate, PerceptualConfig, SemanticConfig
 from curate.models.device import Device
 
-__all__ = ["DedupConfig", "Duplicate", "Item", "contaminated", "dedup", "fingerprint", "quality"]
+__all__ = ["DedupConfig", "DedupItem", "Duplicate", "contaminated", "dedup", "fingerprint", "quality"]
 
 Vector = NDArray[Any]
-Compare = Callable[[Item, Item, float], Duplicate | None]
+Compare = Callable[[DedupItem, DedupItem, float], Duplicate | None]
 
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
@@ -32,7 +32,9 @@ def quality(
     return (float(width * height), scores.get("aesthetic", 0.0), round(duration_s, 1), round(bits))
 
 
-def dedup(items: Sequence[Item], config: DedupConfig, older: Sequence[Item] = ()) -> dict[str, Duplicate]:
+def dedup(
+    items: Sequence[DedupItem], config: DedupConfig, older: Sequence[DedupItem] = ()
+) -> dict[str, Duplicate]:
     """Find the duplicates among items, by key; the order of the items does not matter.
 
     The best item of each group is kept. Every duplicate directly matches the kept item: similarity is not
@@ -57,7 +59,7 @@ def dedup(items: Sequence[Item], config: DedupConfig, older: Sequence[Item] = ()
 
 
 def contaminated(
-    items: Sequence[Item], evaluation: Sequence[Item], config: DedupConfig
+    items: Sequence[DedupItem], evaluation: Sequence[DedupItem], config: DedupConfig
 ) -> dict[str, Duplicate]:
     """Find the items that are also in an evaluation set, by key; duplicates among the items do not count."""
     found: dict[str, Duplicate] = {}
@@ -76,12 +78,12 @@ def contaminated(
         ours, vectors = _with_vectors([item for item in items if item.key not in found], vector_of)
         others, others_vectors = _with_vectors(sorted(evaluation, key=_order), vector_of)
         if enabled and ours and others:
-            pairs = near_others(vectors, others_vectors, least, _NEIGHBOURS, config.device)
+            pairs = near_references(vectors, others_vectors, least, _NEIGHBOURS, config.device)
             found |= _stars(((others[at], ours[one], cosine) for at, one, cosine in pairs), compare)
     return found
 
 
-def _order(item: Item) -> tuple[tuple[float, ...], str]:
+def _order(item: DedupItem) -> tuple[tuple[float, ...], str]:
     return tuple(-value for value in item.quality), item.key
 
 
@@ -92,8 +94,8 @@ def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate
     return duplicate
 
 
-def _exact(items: Sequence[Item], old: set[str]) -> dict[str, Duplicate]:
-    first: dict[str, Item] = {}
+def _exact(items: Sequence[DedupItem], old: set[str]) -> dict[str, Duplicate]:
+    first: dict[str, DedupItem] = {}
     found = {}
     for item in items:
         kept = first.setdefault(item.sha256, item)
@@ -102,13 +104,13 @@ def _exact(items: Sequence[Item], old: set[str]) -> dict[str, Duplicate]:
     return found
 
 
-def _perceptual(items: Sequence[Item], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
+def _perceptual(items: Sequence[DedupItem], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
     seen, vectors = _with_vectors(items, _footage_vector)
     least = config.perceptual.candidate_similarity
     return _stars(_pairs(seen, vectors, old, least, config.device), _footage(config.perceptual))
 
 
-def _semantic(items: Sequence[Item], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
+def _semantic(items: Sequence[DedupItem], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
     seen, vectors = _with_vectors(items, _embedding)
     if not seen:
         return {}
@@ -124,12 +126,12 @@ def _semantic(items: Sequence[Item], old: set[str], config: DedupConfig) -> dict
     return found
 
 
-def _same_bytes(kept: Item) -> Duplicate:
+def _same_bytes(kept: DedupItem) -> Duplicate:
     return Duplicate(kept.key, "exact", 1.0, 1.0, f"the same bytes as {kept.key} from {kept.source}")
 
 
 def _footage(config: PerceptualConfig) -> Compare:
-    def compare(kept: Item, item: Item, _: float) -> Duplicate | None:
+    def compare(kept: DedupItem, item: DedupItem, _: float) -> Duplicate | None:
         one, other = kept.fingerprint, item.fingerprint
         if one is None or other is None:
             return None
@@ -146,24 +148,24 @@ def _footage(config: PerceptualConfig) -> Compare:
 
 
 def _kind(config: SemanticConfig) -> Compare:
-    def compare(kept: Item, _: Item, cosine: float) -> Duplicate:
+    def compare(kept: DedupItem, _: DedupItem, cosine: float) -> Duplicate:
         reason = f"shows the same kind of thing as {kept.key} from {kept.source}"
         return Duplicate(kept.key, "semantic", cosine, config.min_similarity, reason)
 
     return compare
 
 
-def _footage_vector(item: Item) -> Vector | None:
+def _footage_vector(item: DedupItem) -> Vector | None:
     return None if item.fingerprint is None else item.global_embedding
 
 
-def _embedding(item: Item) -> Vector | None:
+def _embedding(item: DedupItem) -> Vector | None:
     return item.embedding
 
 
 def _with_vectors(
-    items: Sequence[Item], vector_of: Callable[[Item], Vector | None]
-) -> tuple[list[Item], Floats]:
+    items: Sequence[DedupItem], vector_of: Callable[[DedupItem], Vector | None]
+) -> tuple[list[DedupItem], Floats]:
     """Return the items that have the vector, and the vectors, float32 [n, D]."""
     seen = [(item, vector) for item in items if (vector := vector_of(item)) is not None]
     vectors = [np.asarray(vector, np.float32) for _, vector in seen]
@@ -177,15 +179,15 @@ def _members(nearest: Places) -> list[Places]:
 
 
 def _pairs(
-    items: Sequence[Item], vectors: Floats, old: set[str], least: float, device: Device
-) -> Iterator[tuple[Item, Item, float]]:
+    items: Sequence[DedupItem], vectors: Floats, old: set[str], least: float, device: Device
+) -> Iterator[tuple[DedupItem, DedupItem, float]]:
     """Yield (earlier, later, cosine) of similar items of which the later one may be dropped."""
     for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
         if items[later].key not in old:
             yield items[earlier], items[later], cosine
 
 
-def _stars(pairs: Iterable[tuple[Item, Item, float]], compare: Compare) -> dict[str, Duplicate]:
+def _stars(pairs: Iterable[tuple[DedupItem, DedupItem, float]], compare: Compare) -> dict[str, Duplicate]:
     """Return each later item that ``compare`` matches with an earlier, kept one, by its best match.
 
     Args:

@@ -42,7 +42,7 @@ def near_pairs(
         yield from _nearest(vectors, vectors, blocks, rows, columns, least, most)
 
 
-def near_others(
+def near_references(
     vectors: Floats, others: Floats, least: float, most: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (other, one, cosine) of similar pairs, with a maximum number of ``others`` for each vector.

@@ -12,7 +12,7 @@ from loader.settings import Settings
 
 
 @dataclass(frozen=True)
-class Item:
+class DedupItem:
     """Clip with the properties that deduplication compares.
 
     Attributes:

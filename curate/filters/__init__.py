@@ -12,7 +12,7 @@ from curate.filters.shape import shape_scores
 from curate.filters.sharpness import sharpness_scores
 from curate.filters.sound import levels, sound_scores
 from curate.filters.still import still_scores
-from curate.filters.vectors import Motion, MotionMeter, frame_motion
+from curate.filters.vectors import MotionMeter, SpanMotion, frame_motion
 
 _DIGITS = 6
 
@@ -45,10 +45,10 @@ __all__ = [
     "ClipSample",
     "Crop",
     "FilterConfig",
-    "Motion",
     "MotionMeter",
     "Rejection",
     "ScoreConfig",
+    "SpanMotion",
     "TextReader",
     "bars_scores",
     "check_ocr",

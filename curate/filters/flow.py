@@ -22,14 +22,14 @@ _STILL = 1.0  # maximum mean difference of a still cell, grey levels
 
 
 @dataclass(frozen=True)
-class Flow:
+class PictureMotion:
     """Motion between neighbouring pictures, float32 [n - 1] each, in picture diagonals per interval."""
 
     motion: Floats
     motion_local: Floats
 
 
-def flow(grey: Floats) -> Flow:
+def flow(grey: Floats) -> PictureMotion:
     """Measure the motion between neighbouring pictures.
 
     Displacements beyond about a third of the picture are not measured correctly. For a window the limit is
@@ -66,7 +66,7 @@ def flow(grey: Floats) -> Flow:
         motion.append(float(np.hypot(*moved.T).mean()))
         local.append(float(np.hypot(*rest.T).mean()))
     diagonal = np.float32(np.hypot(height, width))
-    return Flow(np.array(motion, np.float32) / diagonal, np.array(local, np.float32) / diagonal)
+    return PictureMotion(np.array(motion, np.float32) / diagonal, np.array(local, np.float32) / diagonal)
 
 
 def _halved(grey: Floats) -> Floats:

@@ -34,7 +34,7 @@ _FITS = 3
 
 
 @dataclass(frozen=True)
-class Motion:
+class SpanMotion:
     """Motion of the frames of a span, with the attributes of `curate.filters.sample.ClipSample`."""
 
     motion: Floats | None
@@ -82,7 +82,7 @@ class MotionMeter:
             self._reference, self._since_reference = True, 1
         self._values.append(found or (np.nan, np.nan))
 
-    def take(self) -> Motion:
+    def take(self) -> SpanMotion:
         """Return the measurements and reset for the next span."""
         values = np.array(self._values, np.float32).reshape(-1, 2)
         known = bool(np.isfinite(values).any())
@@ -90,8 +90,8 @@ class MotionMeter:
         missing = self._predicted > 2 and not known
         self._begin()
         if not known:
-            return Motion(None, None, missing)
-        return Motion(values[:, 0].copy(), values[:, 1].copy(), vectors_missing=False)
+            return SpanMotion(None, None, missing)
+        return SpanMotion(values[:, 0].copy(), values[:, 1].copy(), vectors_missing=False)
 
     def _begin(self) -> None:
         self._values.clear()

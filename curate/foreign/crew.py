@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curate.foreign.tar import TarTask, read_tar
-from curate.frames.child_process import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Quarantined
 from loader.errors import RunError
 from loader.storage import ObjectInfo, Storage
 
@@ -100,7 +100,7 @@ class _Children:
         doubted: dict[int, str] = {}
         while not self._stopped.is_set():
             result = child(TarTask(self._tars, info.path, self._place, doubted, at))
-            if not isinstance(result, Poisoned):
+            if not isinstance(result, Quarantined):
                 return
             place = int(at.read_bytes() or -1)
             deaths[place] += 1

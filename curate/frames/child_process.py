@@ -28,7 +28,7 @@ _STARTUP_S = 300.0  # time for imports on an overloaded machine
 
 
 @dataclass(frozen=True)
-class Poisoned:
+class Quarantined:
     """A task that killed or hung every process that worked on it, and how."""
 
     reason: str
@@ -52,7 +52,7 @@ class Isolated(Generic[Task, Result]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_child": None}
 
-    def __call__(self, task: Task) -> list[Result] | Poisoned:
+    def __call__(self, task: Task) -> list[Result] | Quarantined:
         """Return all results of the function for a task.
 
         Raises:
@@ -68,7 +68,7 @@ class Isolated(Generic[Task, Result]):
                 deaths.append(str(lost))
                 self._child = None
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
-        return Poisoned(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
+        return Quarantined(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
 
     def _started(self) -> "_Child[Task, Result]":
         """Start a child. One that is lost before it received a task does not count against the task.

@@ -26,7 +26,7 @@ Ticks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Clock:
+class RepairedClock:
     """Repaired clock of a source's frames, in ticks.
 
     Attributes:
@@ -42,7 +42,7 @@ class Clock:
 
 def repaired(
     pts: Sequence[int | None], seconds_per_tick: float, durations: Sequence[int] | None = None
-) -> Clock | None:
+) -> RepairedClock | None:
     """Return the clock of frames in display order, or None when too many stamps are wrong.
 
     Args:
@@ -58,7 +58,7 @@ def repaired(
     held = np.zeros(len(stated)) if durations is None else np.array(durations, np.float64)[known]
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(known) == len(pts) and (gaps > 0).all() and not jumps.any():
-        return Clock(stated.astype(np.float64), np.zeros(len(stated)))
+        return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
     usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
     places = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
     joined = stated.astype(np.float64)
@@ -74,7 +74,7 @@ def repaired(
     moved = np.zeros(len(pts))
     moved[known] = joined - stated
     before = np.maximum.accumulate(np.where(np.isin(np.arange(len(pts)), known), np.arange(len(pts)), 0))
-    return Clock(ticks, shifts + moved[before], tuple(int(known[place]) for place in places))
+    return RepairedClock(ticks, shifts + moved[before], tuple(int(known[place]) for place in places))
 
 
 def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np.bool_]:

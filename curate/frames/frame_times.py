@@ -38,7 +38,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class FrameTimes:
     """Display times of a source's frames.
 
     Attributes:
@@ -206,7 +206,7 @@ def timeline(
     max_fps: float,
     deinterlace: bool = False,
     durations: Sequence[int] | None = None,
-) -> Timeline:
+) -> FrameTimes:
     """Return the timeline of frames in display order.
 
     Args:
@@ -218,13 +218,13 @@ def timeline(
         stated_rate: Frame rate in the container, frames per second.
         damage: Damage recorded by the decoder.
         max_fps: Upper limit of the rate of clips from sources with variable frame rate.
-        deinterlace: Value for `Timeline.deinterlace`.
+        deinterlace: Value for `FrameTimes.deinterlace`.
         durations: Duration of every frame in ticks, 0 where unknown.
     """
     clock = repaired(pts, float(time_base), durations)
     if clock is None:
         rate = stated_rate or Fraction(25)
-        return Timeline(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
+        return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
     times_s = (clock.ticks - clock.ticks[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
@@ -233,9 +233,9 @@ def timeline(
         last_s = float(last_duration * time_base)
     times_s = np.append(times_s, times_s[-1] + last_s)
     if not clock.shifts.any():
-        return Timeline(times_s, rate, constant, damage, deinterlace)
+        return FrameTimes(times_s, rate, constant, damage, deinterlace)
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
-    return Timeline(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks)
+    return FrameTimes(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks)
 
 
 def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:
@@ -306,7 +306,7 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     within half a frame this is the identity.
 
     Args:
-        times_s: Start of each frame, as in `Timeline`.
+        times_s: Start of each frame, as in `FrameTimes`.
         first: First source frame of the span.
         last: One past the last source frame.
         rate: Frames per second of the clip.

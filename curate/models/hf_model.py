@@ -65,7 +65,7 @@ class NamedModel:
 
         return self.guarded(lambda: Path(snapshot_download(self.name, allow_patterns=list(_FILES))))
 
-    def source(self) -> str:
+    def location(self) -> str:
         """Return the argument for transformers: the folder, or the name on the hub."""
         return str(local_folder(self.name) or self.name)
 
@@ -77,7 +77,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: transformers.AutoConfig.from_pretrained(self.source()))
+        return self.guarded(lambda: transformers.AutoConfig.from_pretrained(self.location()))
 
     def tokenizer(self) -> Any:
         """Load the model's tokenizer.
@@ -87,7 +87,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: transformers.AutoTokenizer.from_pretrained(self.source()))
+        return self.guarded(lambda: transformers.AutoTokenizer.from_pretrained(self.location()))
 
     def check_vocabulary(self, model: Any, tokenizer: Any) -> None:
         """Check that the model has an embedding for every token of the tokenizer.

@@ -125,7 +125,7 @@ class TextEmbedder:
             # T5 overflows in float16; bfloat16 halves a large encoder safely.
             dtype = torch.float32 if device == "cpu" else torch.bfloat16
             model = self._named.guarded(
-                lambda: _loader(config).from_pretrained(self._named.source(), dtype=dtype).eval().to(device)
+                lambda: _loader(config).from_pretrained(self._named.location(), dtype=dtype).eval().to(device)
             )
             self._named.check_vocabulary(model, tokenizer)
             self._loaded = (model, tokenizer, _limit(config, tokenizer, self._config.max_tokens))

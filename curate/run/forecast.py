@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from curate.sources.headers import Footage
+from curate.sources.headers import SourceHeader
 from curate.sources.inputs import SourceRef
 from loader.settings import Settings
 
@@ -127,7 +127,7 @@ class Extent:
 NOTHING = Extent(0.0, 0.0, 0.0)
 
 
-def extents(sources: Sequence[SourceRef], headers: Mapping[str, Footage | None]) -> dict[str, Extent]:
+def extents(sources: Sequence[SourceRef], headers: Mapping[str, SourceHeader | None]) -> dict[str, Extent]:
     """Return the extent of every source, by URI.
 
     A source without a readable header has none. One whose header was not read, or holds no duration, has the

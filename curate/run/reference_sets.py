@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from curate.config import CurateConfig
-from curate.dedup import Duplicate, Item, contaminated, dedup
+from curate.dedup import DedupItem, Duplicate, contaminated, dedup
 from curate.ledger import Ledger
 from curate.records import Record
 from curate.search.vectors import stored_vector
@@ -28,7 +28,7 @@ def fingerprints(config: CurateConfig) -> dict[str, str]:
 
 
 def without_known(
-    records: Sequence[Record], new: Sequence[Item], old: Sequence[Item], config: CurateConfig
+    records: Sequence[Record], new: Sequence[DedupItem], old: Sequence[DedupItem], config: CurateConfig
 ) -> list[Record]:
     """Return the records; clips that evaluation sets hold, and new ones that older datasets hold, are filtered.
 
@@ -56,7 +56,7 @@ def without_known(
     ]
 
 
-def items_of(uri: str, config: CurateConfig) -> list[Item]:
+def items_of(uri: str, config: CurateConfig) -> list[DedupItem]:
     """Return the samples of another dataset for deduplication; keys are ``URI#KEY``, unlike any of ours.
 
     Raises:
@@ -72,7 +72,7 @@ def items_of(uri: str, config: CurateConfig) -> list[Item]:
     for number, row in enumerate(rows):
         clip_id = Record(source="", key=row["key"], sha256=row["sha256"]).clip_id
         items.append(
-            Item(
+            DedupItem(
                 key=f"{uri}#{row['key']}",
                 sha256=row["sha256"],
                 source=row["source"],

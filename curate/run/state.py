@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from curate.config import CurateConfig, fingerprint
-from curate.dedup import Item, dedup, quality
+from curate.dedup import DedupItem, dedup, quality
 from curate.ledger import Ledger
 from curate.models.clip_frames import Fault
 from curate.records import (
@@ -192,19 +192,19 @@ class CurationState:
             return record
         return self.wanted.judged(record, self._known(record).found)
 
-    def _items(self, records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
+    def _items(self, records: Sequence[Record]) -> tuple[list[DedupItem], list[DedupItem]]:
         """Return the kept clips as `curate.dedup` compares them: new ones, and those that the dataset holds."""
-        new: list[Item] = []
-        old: list[Item] = []
+        new: list[DedupItem] = []
+        old: list[DedupItem] = []
         for record in records:
             if record.state == "kept":
                 (old if record.clip_id in self.places else new).append(self._item(record))
         return new, old
 
-    def _item(self, record: Record) -> Item:
+    def _item(self, record: Record) -> DedupItem:
         arrays = self._arrays_of(record)
         embedding = None if self.config.embed.backend == "perceptual" else self._embedding(record)
-        return Item(
+        return DedupItem(
             key=record.key or "",
             sha256=record.sha256,
             source=record.source,

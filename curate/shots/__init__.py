@@ -2,17 +2,17 @@
 
 from curate.shots.choice import ShotConfig, check_detector, make_detector
 from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
-from curate.shots.types import ForetellingDetector, Piece, ShotDetector, Transition, pieces
+from curate.shots.types import LookaheadDetector, Segment, ShotDetector, Transition, segments
 
 __all__ = [
     "ColourDetector",
     "ColourDetectorConfig",
-    "ForetellingDetector",
-    "Piece",
+    "LookaheadDetector",
+    "Segment",
     "ShotConfig",
     "ShotDetector",
     "Transition",
     "check_detector",
     "make_detector",
-    "pieces",
+    "segments",
 ]

@@ -20,7 +20,7 @@ from curate.shots.transnet import (
     MARGIN,
     WIDTH,
     WINDOW,
-    Chances,
+    Probabilities,
     TransNetConfig,
     network,
     transitions,
@@ -69,7 +69,7 @@ class HybridDetector:
         )
         self._frames: deque[NDArray[np.uint8]] = deque(maxlen=_KEPT)
         self._end = 0
-        self._seen: tuple[int, Chances] = (
+        self._seen: tuple[int, Probabilities] = (
             0,
             np.zeros((0, 2), np.float32),
         )  # first frame and output of the last window
@@ -113,7 +113,7 @@ class HybridDetector:
         ]
         return [each for each in seen if overlap(each, found, _CUT_REACH)]
 
-    def _judged_around(self, first: int, end: int) -> tuple[int, Chances]:
+    def _judged_around(self, first: int, end: int) -> tuple[int, Probabilities]:
         """Return the first frame and the outputs of a window around frames first..end - 1.
 
         A nomination longer than the window gets one around its middle.

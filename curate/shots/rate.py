@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.types import ForetellingDetector, Foretold, ShotDetector, Transition
+from curate.shots.types import KnownTransitions, LookaheadDetector, ShotDetector, Transition
 
 _USUAL_FPS = 28  # mean of 24 and 30, the usual rates in tuning and training of the detectors
 _MOST_SKIPPED = 8  # maximum step; a rate above 240 is usually a wrong header
@@ -15,8 +15,8 @@ def thinned(detector: ShotDetector, step: int) -> ShotDetector:
     """Wrap a detector so that it gets every ``step``-th frame; lookahead is kept."""
     if step == 1:
         return detector
-    if isinstance(detector, ForetellingDetector):
-        return _ForetellingThinned(detector, detector, step)
+    if isinstance(detector, LookaheadDetector):
+        return _LookaheadThinned(detector, detector, step)
     return ThinnedDetector(detector, step)
 
 
@@ -70,12 +70,12 @@ class ThinnedDetector:
         return Transition(start, end, found.kind)
 
 
-class _ForetellingThinned(ThinnedDetector):
-    """`ThinnedDetector` around a `ForetellingDetector`."""
+class _LookaheadThinned(ThinnedDetector):
+    """`ThinnedDetector` around a `LookaheadDetector`."""
 
-    def __init__(self, detector: ShotDetector, foretelling: ForetellingDetector, step: int) -> None:
+    def __init__(self, detector: ShotDetector, lookahead: LookaheadDetector, step: int) -> None:
         super().__init__(detector, step)
-        self._foretelling = foretelling
+        self._lookahead = lookahead
         self._finished = False
 
     def finish(self) -> list[Transition]:
@@ -87,22 +87,22 @@ class _ForetellingThinned(ThinnedDetector):
     def judged(self) -> int:
         if self._finished:
             return self._frames
-        return max(0, (self._foretelling.judged - 1) * self._step + 1)
+        return max(0, (self._lookahead.judged - 1) * self._step + 1)
 
     @property
     def settled(self) -> int:
-        return self._frames if self._finished else max(0, (self._foretelling.settled - 1) * self._step + 1)
+        return self._frames if self._finished else max(0, (self._lookahead.settled - 1) * self._step + 1)
 
     @property
     def judged_after(self) -> int:
-        return (self._foretelling.judged_after + 2) * self._step
+        return (self._lookahead.judged_after + 2) * self._step
 
     @property
     def settled_after(self) -> int:
-        return (self._foretelling.settled_after + 1) * self._step
+        return (self._lookahead.settled_after + 1) * self._step
 
-    def foretell(self, first: int) -> Foretold:
-        known = self._foretelling.foretell(first // self._step)
+    def known_transitions(self, first: int) -> KnownTransitions:
+        known = self._lookahead.known_transitions(first // self._step)
         placed = [self._placed(found) for found in known.transitions]
         fading = None if known.fading_since is None else known.fading_since * self._step
-        return Foretold([found for found in placed if found.end_frame > first], fading)
+        return KnownTransitions([found for found in placed if found.end_frame > first], fading)

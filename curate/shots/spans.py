@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from curate.frames.frame_times import Timeline, clean_runs
-from curate.shots import Transition, pieces
+from curate.frames.frame_times import FrameTimes, clean_runs
+from curate.shots import Transition, segments
 from loader.settings import Settings
 
 # A file is truncated if its header promises this much more than it holds; less is rounding and sound.
@@ -90,7 +90,7 @@ class Span:
 
 
 def spans(
-    timeline: Timeline, transitions: list[Transition], promised_s: float | None, config: SpanConfig
+    timeline: FrameTimes, transitions: list[Transition], promised_s: float | None, config: SpanConfig
 ) -> list[Span]:
     """Return adjacent spans from 0 to the end, or to the promised end when the source is truncated.
 
@@ -116,7 +116,7 @@ def spans(
             runs.append((first, gap[0]))
             first = gap[1]
         runs.append((first, clean_last))
-    for piece in pieces(transitions, timeline.frames):
+    for piece in segments(transitions, timeline.frames):
         for run_first, run_last in runs:
             first, last = max(piece.first, run_first), min(piece.end, run_last)
             if first >= last:

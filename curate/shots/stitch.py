@@ -54,7 +54,7 @@ class StitchConfig(Settings):
 
 
 @dataclass
-class Samples:
+class SampleEmbeddings:
     """Embeddings of sampled frames of a source, in half precision; 0.6 KB each, 28 MB for two hours.
 
     Pictures are embedded in batches: a batch takes little more time than a single picture.
@@ -96,7 +96,11 @@ class Samples:
 
 
 def stitch(
-    transitions: list[Transition], samples: Samples, frames: int, config: StitchConfig, first: int = 0
+    transitions: list[Transition],
+    samples: SampleEmbeddings,
+    frames: int,
+    config: StitchConfig,
+    first: int = 0,
 ) -> list[Transition]:
     """Return the transitions that remain after over-split shots are merged.
 
@@ -126,7 +130,7 @@ def stitch(
     return left
 
 
-def _boundaries(transitions: list[Transition], samples: Samples) -> list[list[Transition]]:
+def _boundaries(transitions: list[Transition], samples: SampleEmbeddings) -> list[list[Transition]]:
     """Group transitions without a sample between them."""
     found = [[one] for one in transitions[:1]]
     for one, other in pairwise(transitions):

@@ -22,7 +22,7 @@ WINDOW = 100
 MARGIN = 25
 """Frames at either end of a window with too little context for a prediction."""
 
-Chances = NDArray[
+Probabilities = NDArray[
     np.float32
 ]  # [n, 2]: probabilities that a transition begins, and that the frame is part of one
 
@@ -110,7 +110,7 @@ class Network:
             self._device = pick_device(device)
             self._model: Any = TransNetV2(device=self._device).eval()
 
-    def __call__(self, frames: NDArray[np.uint8]) -> Chances:
+    def __call__(self, frames: NDArray[np.uint8]) -> Probabilities:
         """Return probabilities [n, 2] for frames [n, 27, 48, 3] RGB.
 
         Column 0 is the start of a transition at the frame, column 1 a frame within a transition.
@@ -135,7 +135,7 @@ def network(device: Device = "cpu") -> Network:
     return Network(device)
 
 
-def transitions(chances: Chances, config: TransNetConfig) -> list[Transition]:
+def transitions(chances: Probabilities, config: TransNetConfig) -> list[Transition]:
     """Return each run of likely frames that holds a likely start of a transition.
 
     The first frame of a run is the last one of the outgoing shot, as in the labels of the training data.

@@ -23,7 +23,7 @@ class Transition:
     kind: Literal["cut", "gradual"]
 
 
-class Foretold(NamedTuple):
+class KnownTransitions(NamedTuple):
     """Transitions known before the end of the video.
 
     Attributes:
@@ -48,7 +48,7 @@ def overlap(a: Transition, b: Transition, margin: int = 0) -> bool:
 
 
 @runtime_checkable
-class ForetellingDetector(Protocol):
+class LookaheadDetector(Protocol):
     """Detector with lookahead: it reports most transitions soon after their frames."""
 
     @property
@@ -67,11 +67,11 @@ class ForetellingDetector(Protocol):
     def settled_after(self) -> int:
         """Frames analysed after a doubtful transition until no better one can replace it."""
 
-    def foretell(self, first: int) -> Foretold:
+    def known_transitions(self, first: int) -> KnownTransitions:
         """Return the known transitions that end after frame ``first``; later frames may change them."""
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """Frames [first, end) of a video."""
 
     kind: Literal["shot", "transition"]
@@ -93,7 +93,7 @@ class ShotDetector(Protocol):
         """Return all transitions, sorted and disjoint; ends the input."""
 
 
-def pieces(transitions: Sequence[Transition], frames: int) -> list[Piece]:
+def segments(transitions: Sequence[Transition], frames: int) -> list[Segment]:
     """Cover frames [0, frames) by shots and, between them, the blended frames of gradual transitions.
 
     Blended frames are pieces of their own: they belong to no shot, but must appear in the accounting.
@@ -102,11 +102,11 @@ def pieces(transitions: Sequence[Transition], frames: int) -> list[Piece]:
         transitions: Sorted, disjoint transitions of a detector.
         frames: Number of frames in the video; 0 gives no pieces.
     """
-    found: list[Piece] = []
+    found: list[Segment] = []
     first = 0
     for transition in transitions:
-        found.append(Piece("shot", first, transition.start_frame + 1))
-        found.append(Piece("transition", transition.start_frame + 1, transition.end_frame))
+        found.append(Segment("shot", first, transition.start_frame + 1))
+        found.append(Segment("transition", transition.start_frame + 1, transition.end_frame))
         first = transition.end_frame
-    found.append(Piece("shot", first, frames))
+    found.append(Segment("shot", first, frames))
     return [piece for piece in found if piece.first < piece.end]

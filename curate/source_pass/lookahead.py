@@ -8,9 +8,9 @@ import math
 from array import array
 
 from curate.config import SourceStageConfig
-from curate.shots import ForetellingDetector
+from curate.shots import LookaheadDetector
 from curate.shots.spans import long_enough, longest_hold_s, part_end
-from curate.shots.stitch import Samples, stitch
+from curate.shots.stitch import SampleEmbeddings, stitch
 
 
 class Lookahead:
@@ -27,7 +27,7 @@ class Lookahead:
     """
 
     def __init__(
-        self, detector: ForetellingDetector, samples: Samples, config: SourceStageConfig, fps: float
+        self, detector: LookaheadDetector, samples: SampleEmbeddings, config: SourceStageConfig, fps: float
     ) -> None:
         self._detector, self._samples, self._config = detector, samples, config
         shortest = math.ceil(config.spans.min_clip_s * fps) + 1
@@ -94,7 +94,7 @@ class Lookahead:
 
     def _look(self, frame: int, times_s: "array[float]", ended: bool) -> None:
         """Update the end of the shot and the beginning of the next one, where they are known by now."""
-        known = self._detector.foretell(self._shot)
+        known = self._detector.known_transitions(self._shot)
         stitched = stitch(
             known.transitions, self._samples, self._judged, self._config.stitch, first=self._shot
         )

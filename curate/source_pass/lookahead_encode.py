@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
 from curate.cut.clip import CutError
-from curate.cut.encode import Encoder, choose
+from curate.cut.encode import ClipEncoder, choose
 from curate.filters.vectors import VECTOR_CODECS
 from curate.frames.budget import most_bytes, most_frames, most_pixels
-from curate.frames.frame_times import Timeline, likely_rate, source_frames
+from curate.frames.frame_times import FrameTimes, likely_rate, source_frames
 from curate.frames.memory import give_back
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.probe import Probe
-from curate.shots import ForetellingDetector, ShotDetector
+from curate.shots import LookaheadDetector, ShotDetector
 from curate.shots.spans import Span
-from curate.shots.stitch import Samples
+from curate.shots.stitch import SampleEmbeddings
 from curate.source_pass.lookahead import Lookahead
 from curate.source_pass.sampling import ClipPictures, PictureCollector
 
@@ -87,14 +87,14 @@ class LookaheadEncoder:
         self._kind = (0, 0, "")
         self._passed = 0  # frames that left the window
         self._clip: int | None = None  # first frame of the clip in work
-        self._encoder: Encoder | None = None
+        self._encoder: ClipEncoder | None = None
         self._shown = array("L")  # of the clip in work, as of `_Encoded`
         self._slots = 0  # their sum
         self._written = 0  # frames of all clips
         self._most_pixels = most_pixels(source_bytes, config.probe)
         self._left_bytes = most_bytes(source_bytes, config.probe)  # of the clips to come
         self._encoded: dict[int, _Encoded] = {}
-        self._timeline: Timeline | None = None
+        self._timeline: FrameTimes | None = None
         self._pixels = 0  # encoded since memory was given back
         self._given_up = False
 
@@ -124,7 +124,7 @@ class LookaheadEncoder:
             while self._window and self._passed < end:
                 self._step()
 
-    def finish(self, timeline: Timeline) -> None:
+    def finish(self, timeline: FrameTimes) -> None:
         """Encode the rest, once source and detector have ended."""
         if self._given_up:
             return
@@ -196,7 +196,7 @@ class LookaheadEncoder:
             return
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            self._encoder = Encoder(choose(config.encoder), self._size, rate, config, self._left_bytes)
+            self._encoder = ClipEncoder(choose(config.encoder), self._size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why
 
@@ -267,11 +267,11 @@ class LookaheadEncoder:
 
 
 def lookahead_of(
-    detector: ShotDetector, samples: Samples, found: Probe, config: SourceStageConfig
+    detector: ShotDetector, samples: SampleEmbeddings, found: Probe, config: SourceStageConfig
 ) -> Lookahead | None:
     """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``."""
     cut, spans = config.cut, config.spans
-    if not isinstance(detector, ForetellingDetector) or not found.rate or not found.pixel_format:
+    if not isinstance(detector, LookaheadDetector) or not found.rate or not found.pixel_format:
         return None
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None

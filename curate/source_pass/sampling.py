@@ -11,8 +11,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from curate.cut import Clip
-from curate.filters import ClipSample, Motion, MotionMeter, ScoreConfig, levels
+from curate.cut import CutClip
+from curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion, levels
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -61,9 +61,9 @@ class ClipPictures:
 
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]
-    motion: Motion
+    motion: SpanMotion
 
-    def sample(self, clip: Clip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
+    def sample(self, clip: CutClip, stats: FrameStats, shown: NDArray[np.int64]) -> ClipSample:
         """Return the sample of the clip.
 
         Args:

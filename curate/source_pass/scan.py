@@ -8,14 +8,14 @@ from fractions import Fraction
 from typing import BinaryIO
 
 from curate.config import SourceStageConfig
-from curate.frames.frame_times import Decoder, Timeline, timeline, too_long
+from curate.frames.frame_times import Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.source import SourceError, open_video
 from curate.shots import Transition, make_detector
 from curate.shots.scale import Scaler
-from curate.shots.stitch import Samples, stitch
+from curate.shots.stitch import SampleEmbeddings, stitch
 from curate.shots.types import with_cuts
 from curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
 from curate.source_pass.sampling import FrameStats
@@ -26,7 +26,7 @@ class Scan:
     """Result of one whole decode of a source, with the clips encoded in that decode."""
 
     probe: Probe
-    timeline: Timeline
+    timeline: FrameTimes
     transitions: list[Transition]
     size: Geometry
     stats: FrameStats
@@ -59,7 +59,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         scale = Scaler(PICTURE)
         # Stitching and the scores need one size; a network may need another.
         own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
-        samples = Samples(config.stitch, fps)
+        samples = SampleEmbeddings(config.stitch, fps)
         stats = FrameStats()
         lookahead = lookahead_of(detector, samples, found, config)
         ahead: LookaheadEncoder | None = None

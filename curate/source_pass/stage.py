@@ -17,11 +17,11 @@ from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
-from curate.cut import Clip, cut
+from curate.cut import CutClip, cut
 from curate.dedup import fingerprint as dedup_fingerprint
 from curate.filters import scores
 from curate.frames.budget import check_clips, most_bytes
-from curate.frames.child_process import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Quarantined
 from curate.frames.faults import fault_of
 from curate.frames.frame_times import source_frames
 from curate.frames.perceptual import embed_pictures
@@ -122,7 +122,7 @@ class CutSource:
         for span, record in zip(parts, records, strict=True):
             if record.state == "kept":
                 result = next(clips)
-                if not isinstance(result, Clip):
+                if not isinstance(result, CutClip):
                     collector.drop()
                     record = replace(record, state="failed", stage="cut", reason=result.reason)
                 else:
@@ -149,7 +149,12 @@ class CutSource:
         return emptied(named, removal) if removal else record
 
     def _finished(
-        self, record: Record, clip: Clip, collected: ClipPictures, seen: Scan, arrays: dict[str, NDArray[Any]]
+        self,
+        record: Record,
+        clip: CutClip,
+        collected: ClipPictures,
+        seen: Scan,
+        arrays: dict[str, NDArray[Any]],
     ) -> Record:
         span, line = clip.span, seen.timeline
         shown = source_frames(line.times_s, span.first, span.last, line.rate)
@@ -212,7 +217,7 @@ class SourceStage:
             return self.cut(source)
         child = _isolated(_Pickled(pickle.dumps(self.cut), self.cut), self.attempts, self.max_source_s)
         found = child(source)
-        return failed_source(source, "worker", found.reason) if isinstance(found, Poisoned) else found[0]
+        return failed_source(source, "worker", found.reason) if isinstance(found, Quarantined) else found[0]
 
     @staticmethod
     def close() -> None:

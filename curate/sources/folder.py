@@ -24,7 +24,7 @@ _KINDS = {
 _OPEN, _LINKED, _HIDDEN = range(3)
 
 
-class Found(NamedTuple):
+class FolderEntry(NamedTuple):
     """File or unreadable entry below a folder.
 
     Attributes:
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     many: bool = False
 
 
-def walk(root: Path) -> Iterator[Found]:
+def walk(root: Path) -> Iterator[FolderEntry]:
     """Yield every file and every unreadable entry below ``root``, in no particular order.
 
     Links are followed. A folder with several names is entered once, by its own name rather than by a link. A
@@ -59,7 +59,7 @@ def walk(root: Path) -> Iterator[Found]:
             with os.scandir(f"{root}/{folder}") as entries:
                 inside = list(entries)
         except OSError as error:
-            yield Found(folder.rstrip("/"), _reason(error), rank == _HIDDEN, many=True)
+            yield FolderEntry(folder.rstrip("/"), _reason(error), rank == _HIDDEN, many=True)
             continue
         for entry in inside:
             hidden = rank == _HIDDEN or entry.name.startswith(".")
@@ -69,7 +69,7 @@ def walk(root: Path) -> Iterator[Found]:
                 waiting[_HIDDEN if hidden else _LINKED if linked else _OPEN].append(f"{folder}{entry.name}/")
             else:
                 lost_link = bool(fault) and entry.is_symlink() and "." not in entry.name
-                yield Found(folder + entry.name, fault, hidden, lost_link)
+                yield FolderEntry(folder + entry.name, fault, hidden, lost_link)
 
 
 def why_no_file(path: str) -> str:

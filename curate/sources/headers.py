@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import av
 
-from curate.frames.child_process import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Quarantined
 from curate.frames.faults import fault_of
 from curate.frames.probe import Probe, ProbeConfig, probe
 from curate.frames.source import open_video
@@ -29,7 +29,7 @@ _FRAME_PIXELS = 150_000
 
 
 @dataclass(frozen=True)
-class Footage:
+class SourceHeader:
     """Properties of a source by its header.
 
     Attributes:
@@ -45,24 +45,24 @@ class Footage:
 
 def read_headers(
     sources: Sequence[SourceRef], storage: StorageConfig, limits: ProbeConfig
-) -> dict[str, Footage | None]:
+) -> dict[str, SourceHeader | None]:
     """Read each source's header, by URI; None for a source without a readable header.
 
     Raises:
         RunError: The storage failed.
     """
     workers = max(1, min(_MOST_READERS, os.cpu_count() or 1, len(sources)))
-    children: SimpleQueue[Isolated[SourceRef, Footage]] = SimpleQueue()
+    children: SimpleQueue[Isolated[SourceRef, SourceHeader]] = SimpleQueue()
     for _ in range(workers):
         children.put(Isolated(_Header(storage, limits), attempts=1, max_silence_s=_MAX_SECONDS))
 
-    def read(source: SourceRef) -> Footage | None:
+    def read(source: SourceRef) -> SourceHeader | None:
         child = children.get()
         try:
             found = child(source)
         finally:
             children.put(child)
-        return found[0] if not isinstance(found, Poisoned) and found else None
+        return found[0] if not isinstance(found, Quarantined) and found else None
 
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -77,7 +77,7 @@ class _Header:
     storage: StorageConfig
     limits: ProbeConfig
 
-    def __call__(self, source: SourceRef) -> Iterable[Footage]:
+    def __call__(self, source: SourceRef) -> Iterable[SourceHeader]:
         if source.fault:
             return []
         try:
@@ -92,7 +92,7 @@ class _Header:
         except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
             fault_of(error)
             return []
-        return [Footage(seconds, found.width * found.height, _effort(found))]
+        return [SourceHeader(seconds, found.width * found.height, _effort(found))]
 
 
 def _effort(found: Probe) -> float:

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
 from curate.frames.faults import fault_of
-from curate.sources.folder import Found, walk, why_no_file
-from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, Entry, WrongEntry, read_list
+from curate.sources.folder import FolderEntry, walk, why_no_file
+from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
 from loader.errors import UsageError
 from loader.storage import (
     SilentError,
@@ -169,7 +169,7 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
         )
 
 
-def _below(storage: Storage) -> Iterator[tuple[Found, ObjectInfo | None]]:
+def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:
     """Yield the entries of an input that is no single object, with size and version where known."""
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.folder):  # noqa: PTH112 - raises nothing
@@ -177,7 +177,10 @@ def _below(storage: Storage) -> Iterator[tuple[Found, ObjectInfo | None]]:
         yield from ((found, None) for found in walk(storage.folder))
     else:
         for item in storage.list():
-            yield Found(item.path, hidden=any(part.startswith(".") for part in item.path.split("/"))), item
+            yield (
+                FolderEntry(item.path, hidden=any(part.startswith(".") for part in item.path.split("/"))),
+                item,
+            )
 
 
 def _typed(text: str, config: StorageConfig) -> ObjectInfo | None:
@@ -235,8 +238,8 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
             count += len(batch)
             if count > MAX_LIST_ENTRIES:
                 raise UsageError(f"list {shown(uri)} names more than {MAX_LIST_ENTRIES} sources; split it")
-            good = [entry for entry in batch if isinstance(entry, Entry)]
-            bad = [entry for entry in batch if isinstance(entry, WrongEntry)]
+            good = [entry for entry in batch if isinstance(entry, ListEntry)]
+            bad = [entry for entry in batch if isinstance(entry, InvalidEntry)]
             wrong, usable = wrong or (bad[0] if bad else None), usable or bool(good)
             for entry in bad:
                 place = f"{shown(uri)}#{entry.place.replace(' ', '=')}"

@@ -28,7 +28,7 @@ _Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListEntry:
     """One source in a source list.
 
     Attributes:
@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class WrongEntry:
+class InvalidEntry:
     """Entry of a list that names no source.
 
     Attributes:
@@ -55,7 +55,7 @@ class WrongEntry:
     reason: str
 
 
-def read_list(file: BinaryIO, name: str) -> Iterator[Entry | WrongEntry]:
+def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
     """Yield the entries of the list in ``file`` in order; memory is bounded by one entry, or one batch of parquet rows.
 
     The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the column ``caption``.
@@ -71,37 +71,37 @@ def read_list(file: BinaryIO, name: str) -> Iterator[Entry | WrongEntry]:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".txt":
         for number, line in enumerate(_lines(file), 1):
-            if isinstance(line, WrongEntry):
+            if isinstance(line, InvalidEntry):
                 yield line
             elif line.strip() and not line.startswith("#"):
-                yield _checked(Entry(line.strip()), f"line {number}")
+                yield _checked(ListEntry(line.strip()), f"line {number}")
         return
     readers = {".csv": _csv_records, ".jsonl": _jsonl_records, ".parquet": _parquet_records}
     for number, record in enumerate(readers[suffix](file, name), 1):
-        yield record if isinstance(record, WrongEntry) else _entry(record, f"entry {number}")
+        yield record if isinstance(record, InvalidEntry) else _entry(record, f"entry {number}")
 
 
-def _lines(file: BinaryIO) -> Iterator[str | WrongEntry]:
+def _lines(file: BinaryIO) -> Iterator[str | InvalidEntry]:
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
             while line and not line.endswith(b"\n"):
                 line = file.readline(MAX_LINE_BYTES)
-            yield WrongEntry(f"line {number}", f"has more than {MAX_LINE_BYTES} bytes; shorten it")
+            yield InvalidEntry(f"line {number}", f"has more than {MAX_LINE_BYTES} bytes; shorten it")
             continue
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n") + "\n"
         except UnicodeDecodeError:
-            yield WrongEntry(f"line {number}", "is no UTF-8 text; save it as UTF-8")
+            yield InvalidEntry(f"line {number}", "is no UTF-8 text; save it as UTF-8")
 
 
-def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:
-    wrong: list[WrongEntry] = []
+def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEntry]:
+    wrong: list[InvalidEntry] = []
 
     def lines() -> Iterator[str]:
         for line in _lines(file):
-            if isinstance(line, WrongEntry):
+            if isinstance(line, InvalidEntry):
                 wrong.append(line)
             yield line if isinstance(line, str) else "\n"
 
@@ -116,34 +116,34 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:
     while True:
         place = f"line {rows.reader.line_num + 1}"
         try:
-            row: _Record | WrongEntry | None = next(rows, None)
+            row: _Record | InvalidEntry | None = next(rows, None)
         except csv.Error as error:
-            row = WrongEntry(place, f"is no CSV: {error}")
+            row = InvalidEntry(place, f"is no CSV: {error}")
         yield from wrong
         wrong.clear()
         if row is None:
             return
-        if not isinstance(row, WrongEntry) and row.get(""):
+        if not isinstance(row, InvalidEntry) and row.get(""):
             place = f"line {rows.line_num}"
-            row = WrongEntry(place, "has more cells than the first line; quote text with commas")
+            row = InvalidEntry(place, "has more cells than the first line; quote text with commas")
         yield row
 
 
-def _jsonl_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:  # noqa: ARG001
+def _jsonl_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEntry]:  # noqa: ARG001
     for number, line in enumerate(_lines(file), 1):
-        if isinstance(line, WrongEntry):
+        if isinstance(line, InvalidEntry):
             yield line
         elif line.strip():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield WrongEntry(f"line {number}", f"is no JSON: {error}")
+                yield InvalidEntry(f"line {number}", f"is no JSON: {error}")
                 continue
-            wrong = WrongEntry(f"line {number}", 'is no object like {"path": "..."}')
+            wrong = InvalidEntry(f"line {number}", 'is no object like {"path": "..."}')
             yield record if isinstance(record, dict) else wrong
 
 
-def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry]:
+def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEntry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -153,7 +153,7 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry
         names = [column.name for column in table.schema_arrow if _is_plain(pa, column.type)]
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
             try:
-                rows: list[_Record | WrongEntry] = batch.to_pylist()
+                rows: list[_Record | InvalidEntry] = batch.to_pylist()
             except (ValueError, OverflowError):  # text that is no UTF-8, a date out of range
                 rows = [_parquet_row(batch.slice(row, 1), number + row + 1) for row in range(len(batch))]
             number += len(rows)
@@ -162,11 +162,11 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | WrongEntry
         raise UsageError(f"list {name} is no readable parquet file: {first_line(error)}") from error
 
 
-def _parquet_row(row: Any, number: int) -> _Record | WrongEntry:
+def _parquet_row(row: Any, number: int) -> _Record | InvalidEntry:
     try:
         found: _Record = row.to_pylist()[0]
     except (ValueError, OverflowError) as error:
-        return WrongEntry(f"entry {number}", f"holds a value that cannot be read ({type(error).__name__})")
+        return InvalidEntry(f"entry {number}", f"holds a value that cannot be read ({type(error).__name__})")
     return found
 
 
@@ -178,7 +178,7 @@ def _is_plain(pa: Any, kind: Any) -> bool:
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _entry(record: _Record, place: str) -> Entry | WrongEntry:
+def _entry(record: _Record, place: str) -> ListEntry | InvalidEntry:
     said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
     by_name = {name.lower(): name for name in reversed(said)}
     path_column = next(
@@ -186,9 +186,9 @@ def _entry(record: _Record, place: str) -> Entry | WrongEntry:
     )
     path = said.pop(path_column) if path_column is not None else None
     if not isinstance(path, str) or not path.strip():
-        return WrongEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+        return InvalidEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
     caption = said.pop(by_name["caption"]) if "caption" in by_name else None
-    entry = Entry(
+    entry = ListEntry(
         _clean(path.strip()),
         _clean(caption[:MAX_CAPTION_CHARS]) or None if isinstance(caption, str) else None,
         _attributes(said),
@@ -196,10 +196,12 @@ def _entry(record: _Record, place: str) -> Entry | WrongEntry:
     return _checked(entry, place)
 
 
-def _checked(entry: Entry, place: str) -> Entry | WrongEntry:
+def _checked(entry: ListEntry, place: str) -> ListEntry | InvalidEntry:
     if len(entry.path) <= MAX_PATH_CHARS:
         return entry
-    return WrongEntry(place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read")
+    return InvalidEntry(
+        place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read"
+    )
 
 
 def _attributes(said: Mapping[str, Any]) -> dict[str, str]:

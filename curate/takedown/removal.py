@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from curate.ledger import Ledger
 from curate.records import Record, from_json
 from curate.takedown.forget import forget
-from curate.takedown.takedown import TakeDowns, emptied, words
+from curate.takedown.takedown import TakeDowns, emptied, take_down_reason
 from loader.dataset import (
     Content,
     Dataset,
@@ -140,7 +140,7 @@ def _copies(accounting: list[Row], named: Callable[[Row], bool]) -> dict[str, Ro
 
 
 def _of_copy(row: Row, removal: Removal) -> Removal:
-    reason = f"a copy of what was {words(removal)}"
+    reason = f"a copy of what was {take_down_reason(removal)}"
     span = RemovedSpan(source=row["source"], start_s=row["start_s"], end_s=row["end_s"])
     return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=span)
 

@@ -58,7 +58,7 @@ class TakeDowns:
         return None
 
 
-def words(removal: Removal) -> str:
+def take_down_reason(removal: Removal) -> str:
     """Return the reason for the accounting."""
     return f"taken down on {removal.date}: {removal.reason}"
 
@@ -75,5 +75,5 @@ def emptied(record: Record, removal: Removal) -> Record:
         source_sha256=record.source_sha256,
         state="filtered",
         stage=STAGE,
-        reason=words(removal),
+        reason=take_down_reason(removal),
     )

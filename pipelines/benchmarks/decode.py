@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.cut.config import CutConfig
-from curate.cut.encode import X264, Encoder
+from curate.cut.encode import X264, ClipEncoder
 from curate.cut.mp4 import fast_start
 from curate.frames.picture import Geometry
 from loader.base.arrays import Places
@@ -113,7 +113,7 @@ def _clips(scene: Scene, frames: int, seed: int) -> list[tuple[Geometry, bytes]]
     """Render a scene in every size, encoded as curation encodes clips."""
     largest = _SIZES[0]
     paint = scene(np.random.default_rng(seed), largest.width, largest.height)
-    encoders = [(size, Encoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
+    encoders = [(size, ClipEncoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
     for number in range(frames):
         picture_HWC = (paint(number / _FPS).clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture_HWC), format="rgb24")

@@ -16,12 +16,12 @@ def encode_mp4(video_CTHW: NDArray[np.uint8], fps: int) -> bytes:
     from av.video.frame import VideoFrame
 
     from curate.cut.config import CutConfig
-    from curate.cut.encode import X264, Encoder
+    from curate.cut.encode import X264, ClipEncoder
     from curate.cut.mp4 import fast_start
     from curate.frames.picture import Geometry
 
     _, _, height, width = video_CTHW.shape
-    encoder = Encoder(X264, Geometry(width, height), Fraction(fps), CutConfig())
+    encoder = ClipEncoder(X264, Geometry(width, height), Fraction(fps), CutConfig())
     for picture_HWC in video_CTHW.transpose(1, 2, 3, 0):
         frame = VideoFrame.from_ndarray(np.ascontiguousarray(picture_HWC), "rgb24")
         encoder.show(frame.reformat(format="yuv420p", dst_colorspace="ITU601"), 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 from curate.frames.perceptual import PICTURE
 from curate.shots import ColourDetector, ColourDetectorConfig, Transition
 from curate.shots.score import Counts, Truth, analysis_frames, load_truth, score
-from curate.shots.stitch import Samples, StitchConfig, stitch
+from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from pipelines.configuration.config import resolve
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 from tests.media import CORPUS
@@ -114,7 +114,7 @@ def measure(videos: list[tuple[Path, Truth]], config: StitchConfig) -> dict[str,
     """Hard cuts before and after stitching, by detector."""
     totals = {name: [Counts(0, 0, 0), Counts(0, 0, 0)] for name in DETECTORS}
     for video, truth in videos:
-        samples = Samples(config)
+        samples = SampleEmbeddings(config)
         for number, picture in enumerate(analysis_frames(video, PICTURE)):
             samples.push(number, picture)
         for name, detect in DETECTORS.items():

@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from curate.shots.colour.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, View, levels
+from curate.shots.colour.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, NetworkInputs, levels
 from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, features
-from curate.shots.colour.likeness import CHANNELS, LONGEST, Likeness
-from curate.shots.colour.motion import FARTHEST, RANKS, Motion
+from curate.shots.colour.likeness import CHANNELS, LONGEST, FrameDifferences
+from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 from curate.shots.scale import Scaler
 from tests.bench.shot_corpus import LEARNT, Recipe, film, known_films, shots_of, truth_of
 from tests.bench.shot_drawn import drawn_shots
 from tests.bench.shot_footage import VIDEO_SUFFIXES, Frames, Shot, read_frames
 
 SIZE = (128, 72)
-VIEWS = View(CUT_OFFSETS, motion=True), View(GRADUAL_OFFSETS)
+VIEWS = NetworkInputs(CUT_OFFSETS, motion=True), NetworkInputs(GRADUAL_OFFSETS)
 DRAWN = 8  # shots of footage for each drawn one
 CONTRARY = 0.9  # how far from the truth a network must be to doubt what a detector reported
 HIDDEN = (64, 32)
@@ -83,7 +83,7 @@ class Around(NamedTuple):
     moved: Floats
     level: Floats
 
-    def seen(self, view: View, frames: NDArray[np.intp]) -> Floats:
+    def seen(self, view: NetworkInputs, frames: NDArray[np.intp]) -> Floats:
         """What is seen around frames of the video."""
         return view(self.differences, self.moved, self.level, frames + GRADUAL_REACH + 1)
 
@@ -92,7 +92,7 @@ def around(small: NDArray[np.uint8]) -> Around:
     """What the networks may look at in a video, [n, HEIGHT, WIDTH, 3]."""
     found: list[Features] = [each for n in range(0, len(small), 16) for each in features(small[n : n + 16])]
     found += [found[-1]] * GRADUAL_REACH
-    likeness, motion, start = Likeness(), Motion(), GRADUAL_REACH + 1
+    likeness, motion, start = FrameDifferences(), BlockMotion(), GRADUAL_REACH + 1
     parts = [found[n : n + 16] for n in range(0, len(found), 16)]
     differences = [np.zeros((start, LONGEST + 1, CHANNELS), np.float32), *map(likeness.push, parts)]
     moved = [np.zeros((start, FARTHEST + 1, len(RANKS)), np.float32), *map(motion.push, parts)]

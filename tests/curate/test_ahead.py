@@ -13,7 +13,7 @@ from av.video.frame import VideoFrame
 
 from curate.config import CurateConfig, fingerprint
 from curate.cut.clip import CutError
-from curate.cut.encode import Encoder
+from curate.cut.encode import ClipEncoder
 from curate.ledger import Ledger
 from curate.records import SourceSummary
 from curate.shots.spans import spans
@@ -159,7 +159,7 @@ def test_a_source_that_changes_its_size(tmp_path: Path) -> None:
 def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Encoder):
+    class Failing(ClipEncoder):
         left = 20  # frames, so that it fails while the source is scanned
 
         def show(self, picture: VideoFrame, times: int) -> None:
@@ -170,7 +170,7 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
 
     path = write_video(tmp_path / "a.mp4", (60, 70))
     whole = curated(path, config(0), tmp_path / "whole")
-    monkeypatch.setattr("curate.source_pass.lookahead_encode.Encoder", Failing)
+    monkeypatch.setattr("curate.source_pass.lookahead_encode.ClipEncoder", Failing)
     assert curated(path, config(512), tmp_path / "out") == whole
     assert Failing.left < 0
 

@@ -10,7 +10,7 @@ from curate.caption import Caption, CaptionConfig, Captioner, availability
 from curate.caption.captioner import shortened
 from curate.caption.models.backend import Ask, Draft
 from curate.caption.prompts import PROMPTS, prompt_text, sha256
-from curate.caption.windows import Window, pictures_of, windows
+from curate.caption.windows import CaptionWindow, pictures_of, windows
 from curate.models.clip_frames import Fault
 from loader.errors import UsageError
 from tests.media import write_video
@@ -232,11 +232,11 @@ def test_without_a_model_people_are_told_once() -> None:
     ],
 )
 def test_windows_cover_a_clip_once(frames: int, expected: list[tuple[int, int]]) -> None:
-    assert windows(frames, 256, 128) == [Window(*part) for part in expected]
+    assert windows(frames, 256, 128) == [CaptionWindow(*part) for part in expected]
 
 
 def test_every_window_has_a_picture() -> None:
-    parts = [Window(0, 10), Window(10, 12), Window(12, 40)]
+    parts = [CaptionWindow(0, 10), CaptionWindow(10, 12), CaptionWindow(12, 40)]
     assert pictures_of(parts, 25, [0.0, 0.5, 1.0]) == [[0], [0], [1, 2]]
 
 

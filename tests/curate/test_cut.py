@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import Clip, CutConfig, FailedClip, cut
+from curate.cut import CutClip, CutConfig, FailedClip, cut
 from curate.cut.clip import CutError
 from curate.cut.encode import nvenc_fault
 from curate.cut.verify import verify
@@ -156,7 +156,7 @@ def test_one_bad_span_does_not_cost_its_neighbours(tmp_path: Path) -> None:
     wanted = [Span(first, last, first / 25, last / 25) for first, last in ((2, 12), (30, 50), (60, 70))]
     with path.open("rb") as file:
         good, cut_off, missing = cut(file, longer, wanted, seen.size, CutConfig())
-    assert isinstance(good, Clip)
+    assert isinstance(good, CutClip)
     assert read_numbers(good.data) == list(range(2, 12))
     for failed in (cut_off, missing):
         assert isinstance(failed, FailedClip)

@@ -9,9 +9,9 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import Clip, CutConfig, FailedClip
-from curate.cut.copy import Form, Unit, copyable, decoding_times, holds_idr
-from curate.frames.frame_times import Timeline
+from curate.cut import CutClip, CutConfig, FailedClip
+from curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times, holds_idr
+from curate.frames.frame_times import FrameTimes
 from curate.frames.picture import Geometry
 from tests.curate.test_probe import edited
 from tests.cutting import clips_of, cut_file, describe, pictures
@@ -53,7 +53,7 @@ def test_an_edit_list_hides_frames_from_copies_too(tmp_path: Path) -> None:
     path.write_bytes(data)
     hidden, whole = cut_file(path, [(0, 3), (3, 23)], COPY)
     assert isinstance(hidden, FailedClip)
-    assert isinstance(whole, Clip)
+    assert isinstance(whole, CutClip)
     assert read_numbers(whole.data) == list(range(10, 30))
 
 
@@ -75,8 +75,8 @@ def test_a_span_off_the_key_frames_is_encoded_or_fails_in_words(tmp_path: Path) 
         ("copy", list(range(20, 30))),
     ]
     good, failed, again = cut_file(path, bounds, COPY)
-    assert isinstance(good, Clip)
-    assert isinstance(again, Clip)
+    assert isinstance(good, CutClip)
+    assert isinstance(again, CutClip)
     assert isinstance(failed, FailedClip)
     assert failed.reason == "cannot be copied: it does not begin on a key frame that closes what was before"
 
@@ -94,7 +94,7 @@ def test_an_open_group_is_not_copied(tmp_path: Path) -> None:
     results = cut_file(path, [(first, first + 10) for first in range(0, 60, 10)], COPY)
     assert any(isinstance(result, FailedClip) for result in results)
     for first, result in zip(range(0, 60, 10), results, strict=True):
-        if isinstance(result, Clip):
+        if isinstance(result, CutClip):
             assert read_numbers(result.data) == list(range(first, first + 10))
     encoded = clips_of(path, [(first, first + 10) for first in range(0, 60, 10)], AUTO)
     assert [read_numbers(clip.data)[0] for clip in encoded] == list(range(0, 60, 10))
@@ -118,15 +118,15 @@ def test_what_is_not_as_clips_are_is_not_copied(
     assert words in failed.reason
 
 
-FORM = Form("h264", "yuv420p", 640, 360, 0, True, True, False, 1, b"\x01", True)
+FORM = SourceFormat("h264", "yuv420p", 640, 360, 0, True, True, False, 1, b"\x01", True)
 SIZE = Geometry(640, 360)
-LINE = Timeline(np.arange(9) / 25, Fraction(25), True, ())
-UNITS = [Unit(place, number, place == 4, True) for place, number in enumerate((2, 4, 3, 5), start=4)]
+LINE = FrameTimes(np.arange(9) / 25, Fraction(25), True, ())
+UNITS = [PacketInfo(place, number, place == 4, True) for place, number in enumerate((2, 4, 3, 5), start=4)]
 
 
 def test_a_span_on_a_closed_run_of_packets_is_copyable() -> None:
     assert copyable(FORM, SIZE, LINE, UNITS, 2, 6) is None
-    assert copyable(FORM, SIZE, LINE, [*UNITS, Unit(8, 6, False, True)], 2, 6) is None
+    assert copyable(FORM, SIZE, LINE, [*UNITS, PacketInfo(8, 6, False, True)], 2, 6) is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_source_of_another_form_is_not_copyable(changed: dict[str, object], wo
         ),
     ],
 )
-def test_packets_that_do_not_make_the_span_are_not_copyable(units: list[Unit], words: str) -> None:
+def test_packets_that_do_not_make_the_span_are_not_copyable(units: list[PacketInfo], words: str) -> None:
     assert words in str(copyable(FORM, SIZE, LINE, units, 2, 6))
 
 

@@ -10,7 +10,7 @@ import pytest
 from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
-from curate.dedup import DedupConfig, Item, contaminated, dedup, fingerprint, quality
+from curate.dedup import DedupConfig, DedupItem, contaminated, dedup, fingerprint, quality
 from curate.frames.frame_times import Decoder
 from curate.frames.perceptual import embed_pictures
 from curate.frames.source import open_video
@@ -20,12 +20,12 @@ CONFIG = DedupConfig()
 SEMANTIC = DedupConfig.model_validate({"perceptual": {"enabled": False}, "semantic": {"enabled": True}})
 
 
-def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> Item:
+def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> DedupItem:
     values: dict = {"sha256": key, "source": f"{key}.mp4", "duration_s": 6.0, "quality": (1.0,)}
     if pictures is not None:
         values["fingerprint"] = fingerprint(pictures, np.arange(len(pictures)) / 2)
         values["global_embedding"] = embed_pictures(pictures)
-    return Item(key, **{**values, **changes})
+    return DedupItem(key, **{**values, **changes})
 
 
 @cache

@@ -5,7 +5,7 @@ import pytest
 
 from curate.dedup import neighbours
 from curate.dedup.clusters import clusters
-from curate.dedup.neighbours import TorchBlocks, near_others, near_pairs
+from curate.dedup.neighbours import TorchBlocks, near_pairs, near_references
 from loader.errors import UsageError
 
 
@@ -47,7 +47,7 @@ def test_near_pairs_are_those_of_the_whole_matrix(
     vectors, others = unit(333, 8, 1), unit(210, 8, 2)
     within = [(one, other) for one, other, _ in near_pairs(vectors, 0.3, most)]
     assert within == by_hand(vectors.astype(float) @ vectors.T, 0.3, most, earlier=True)
-    across = [(one, other) for one, other, _ in near_others(vectors, others, 0.3, most)]
+    across = [(one, other) for one, other, _ in near_references(vectors, others, 0.3, most)]
     assert across == by_hand(vectors.astype(float) @ others.T, 0.3, most, earlier=False)
     assert len(within) > 333
 

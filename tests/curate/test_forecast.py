@@ -10,7 +10,7 @@ from curate.frames.probe import ProbeConfig
 from curate.run.curate import curate
 from curate.run.forecast import Estimate, Extent, ForecastConfig, SourceCost, choose_sample, extents, forecast
 from curate.run.sample_run import forecast_curation
-from curate.sources.headers import Footage, read_headers
+from curate.sources.headers import SourceHeader, read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import StorageConfig
 from tests.media import write_video
@@ -93,8 +93,8 @@ def test_one_source_says_nothing_of_how_sure_it_is() -> None:
 
 def test_a_source_of_unknown_length_goes_by_its_bytes_and_an_unreadable_one_for_nothing() -> None:
     sources = [SourceRef(name, size, "v") for name, size in (("a", 100), ("b", 300), ("c", 50), ("d", 9))]
-    known = Footage(seconds=200.0, pixels=16, effort=10.0)
-    headers = {"a": known, "c": Footage(None, 16, 10.0), "d": None}
+    known = SourceHeader(seconds=200.0, pixels=16, effort=10.0)
+    headers = {"a": known, "c": SourceHeader(None, 16, 10.0), "d": None}
     found = extents(sources, headers)
     assert found["a"] == Extent(200.0, 200.0 * 8, 2000.0)
     assert found["d"].effort == 0

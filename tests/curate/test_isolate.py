@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.frames.child_process import Isolated, Poisoned
+from curate.frames.child_process import Isolated, Quarantined
 from loader.errors import RunError
 
 
@@ -66,7 +66,7 @@ def test_one_child_serves_row_after_row_outside_this_process(isolated: Isolated)
 
 def test_poison_is_given_up_with_its_signal_and_the_next_row_is_fine(isolated: Isolated) -> None:
     result = isolated({"name": "poison"})
-    assert isinstance(result, Poisoned)
+    assert isinstance(result, Quarantined)
     assert "2 times" in result.reason
     assert "SIGSEGV" in result.reason
     assert names(isolated({"name": "a"})) == ["a", "a done"]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from curate.shots import (
     ColourDetector,
     ColourDetectorConfig,
-    Piece,
+    Segment,
     Transition,
-    pieces,
+    segments,
 )
 from curate.shots.score import FileScore, load_truth, score_folder
 
@@ -201,16 +201,16 @@ def test_memory_does_not_grow_with_the_video() -> None:
 
 def test_pieces_cover_every_frame_once() -> None:
     transitions = [Transition(9, 10, "cut"), Transition(19, 25, "gradual")]
-    assert pieces(transitions, 40) == [
-        Piece("shot", 0, 10),
-        Piece("shot", 10, 20),
-        Piece("transition", 20, 25),
-        Piece("shot", 25, 40),
+    assert segments(transitions, 40) == [
+        Segment("shot", 0, 10),
+        Segment("shot", 10, 20),
+        Segment("transition", 20, 25),
+        Segment("shot", 25, 40),
     ]
 
 
 def test_an_empty_video_has_no_pieces() -> None:
-    assert pieces([], 0) == []
+    assert segments([], 0) == []
 
 
 @pytest.fixture(scope="module")

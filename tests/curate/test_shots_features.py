@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.colour.chances import Chances
+from curate.shots.colour.chances import TransitionProbabilities
 from curate.shots.colour.features import (
     HEIGHT,
     WIDTH,
@@ -15,7 +15,7 @@ from curate.shots.colour.features import (
     structure_difference,
     unshifted_difference,
 )
-from curate.shots.colour.likeness import Likeness
+from curate.shots.colour.likeness import FrameDifferences
 from curate.shots.scale import Scaler, area_weights
 from tests.curate.test_shots import mixed, scene, still
 
@@ -59,15 +59,15 @@ def test_structure_differs_by_the_peak_of_the_correlation_over_small_shifts() ->
 
 def test_frames_are_compared_with_earlier_ones_the_same_in_pieces_and_at_once() -> None:
     found = features(pictures(40))
-    whole = Likeness().push(found)
-    pieces = Likeness()
+    whole = FrameDifferences().push(found)
+    pieces = FrameDifferences()
     parts = np.concatenate([pieces.push(found[:3]), pieces.push(found[3:4]), pieces.push(found[4:])])
     np.testing.assert_allclose(parts, whole, atol=1e-4)
 
 
 def test_a_difference_is_that_of_the_two_frames_and_before_the_first_stands_the_first() -> None:
     found = features(pictures(6))
-    differences = Likeness().push(found)
+    differences = FrameDifferences().push(found)
     for later, earlier in ((5, 0), (5, 3), (2, 1)):
         expected = unshifted_difference(found[earlier], found[later])
         assert differences[later, later - earlier, 0] == pytest.approx(expected, abs=0.01)
@@ -80,7 +80,7 @@ def test_a_wipe_changes_its_blocks_one_after_the_other() -> None:
     a, b = pictures(2)
     half = a.copy()
     half[:, :32] = b[:, :32]
-    calm, changed = Likeness().push(features(np.stack([a, half])))[1, 1, [3, 6]]
+    calm, changed = FrameDifferences().push(features(np.stack([a, half])))[1, 1, [3, 6]]
     assert calm < 0.2
     assert changed > 0.8
 
@@ -88,7 +88,7 @@ def test_a_wipe_changes_its_blocks_one_after_the_other() -> None:
 def test_chances_are_the_same_however_the_frames_come() -> None:
     frames = np.concatenate([still(1, 40), mixed(scene(1), scene(2), 7), still(2, 60)]).astype(np.uint8)
     found = features(frames)
-    whole, pieces = Chances(), Chances()
+    whole, pieces = TransitionProbabilities(), TransitionProbabilities()
     whole.push(found)
     for first in range(0, len(found), 16):
         pieces.push(found[first : first + 16])

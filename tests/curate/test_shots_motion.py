@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.shots.colour.features import features
-from curate.shots.colour.motion import FARTHEST, RANKS, Motion
+from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 from tests.curate.test_shots import scene
 
 Floats = NDArray[np.float32]
@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 def compared(*pictures: NDArray[np.float64]) -> Floats:
     """Differences of the last picture from itself, the one before and so on, [FARTHEST + 1, RANKS]."""
     frames = np.stack([np.clip(each, 0, 255).astype(np.uint8) for each in pictures])
-    last: Floats = Motion().push(features(frames))[-1]
+    last: Floats = BlockMotion().push(features(frames))[-1]
     return last
 
 
@@ -48,7 +48,7 @@ def test_noise_in_pictures_without_structure_is_no_difference() -> None:
 def test_frames_may_come_in_any_batches() -> None:
     rng = np.random.default_rng(0)
     known = features(rng.integers(0, 255, (40, 36, 64, 3)).astype(np.uint8))
-    whole, parts = Motion(), Motion()
+    whole, parts = BlockMotion(), BlockMotion()
     at_once = whole.push(known)
     assert at_once.shape == (40, FARTHEST + 1, len(RANKS))
     np.testing.assert_array_equal(

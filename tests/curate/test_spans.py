@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from curate.frames.frame_times import Damage, Timeline
+from curate.frames.frame_times import Damage, FrameTimes
 from curate.shots import Transition
 from curate.shots.spans import SpanConfig, spans
 
 ANY = SpanConfig(min_clip_s=0)
 
 
-def line(frames: int, damage: tuple[Damage, ...] = ()) -> Timeline:
-    return Timeline(np.arange(frames + 1) / 25, Fraction(25), True, damage)
+def line(frames: int, damage: tuple[Damage, ...] = ()) -> FrameTimes:
+    return FrameTimes(np.arange(frames + 1) / 25, Fraction(25), True, damage)
 
 
 def cut(frame: int) -> Transition:

@@ -8,15 +8,15 @@ import pytest
 from curate.frames.perceptual import PICTURE
 from curate.shots import ColourDetector, ColourDetectorConfig, Transition
 from curate.shots.score import Counts, analysis_frames, load_truth, score
-from curate.shots.stitch import Samples, StitchConfig, stitch
+from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from tests.media import CORPUS, NO_CORPUS
 
 CONFIG = StitchConfig()
 
 
-def film(*scenes: tuple[int, int]) -> Samples:
+def film(*scenes: tuple[int, int]) -> SampleEmbeddings:
     """Samples of scenes (seed, frames) with a little noise."""
-    samples = Samples(CONFIG)
+    samples = SampleEmbeddings(CONFIG)
     number = 0
     for seed, frames in scenes:
         still = (
@@ -56,7 +56,7 @@ def test_cuts_with_no_sample_between_them_go_or_stay_together() -> None:
 
 def test_it_can_be_switched_off() -> None:
     off = StitchConfig(enabled=False)
-    assert stitch([cut(40)], Samples(off), 80, off) == [cut(40)]
+    assert stitch([cut(40)], SampleEmbeddings(off), 80, off) == [cut(40)]
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
@@ -64,7 +64,7 @@ def test_it_can_be_switched_off() -> None:
 def test_on_real_footage_precision_rises_and_no_cut_is_lost(name: str) -> None:
     truth = load_truth(Path(f"{CORPUS / name}.cuts.json"))
     eager = ColourDetector(ColourDetectorConfig(cut_threshold=0.3))
-    samples = Samples(CONFIG)
+    samples = SampleEmbeddings(CONFIG)
     for number, picture in enumerate(analysis_frames(CORPUS / f"{name}.mp4", PICTURE)):
         eager.push(picture)
         samples.push(number, picture)

@@ -43,7 +43,7 @@ def answers(
         batch = stacked([ready[at] for at in members])
         tokens_in = batch["input_ids"].shape[1]
         for at, (tokens, stopped) in zip(
-            members, written(model, batch, asks[members[0]], ends, pad, threads), strict=True
+            members, generate(model, batch, asks[members[0]], ends, pad, threads), strict=True
         ):
             text = tokenizer.decode(tokens, skip_special_tokens=True)
             results[at] = draft(text, stopped, tokens_in, len(tokens))
@@ -95,7 +95,7 @@ def shape_of(inputs: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple((name, tuple(getattr(value, "shape", ()))) for name, value in sorted(inputs.items()))
 
 
-def written(
+def generate(
     model: Any, inputs: Mapping[str, Any], ask: Ask, ends: frozenset[int], pad: int, threads: int
 ) -> list[tuple[list[int], bool]]:
     """Generate answers for one batch.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from curate.caption.models.backend import Ask
-from curate.caption.models.transformers_model import Kind
+from curate.caption.models.transformers_model import ModelKind
 from curate.models.hf_model import NamedModel
 from loader.errors import UsageError
 
@@ -41,4 +41,4 @@ def _inputs(tokenizer: Any, ask: Ask) -> Mapping[str, Any]:
 
 
 # Models with a chat template get the prompt as a chat message.
-TEXT = Kind("AutoModelForCausalLM", load_tokenizer, _inputs)
+TEXT = ModelKind("AutoModelForCausalLM", load_tokenizer, _inputs)

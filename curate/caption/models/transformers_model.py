@@ -13,7 +13,7 @@ from curate.models.hf_model import NamedModel
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelKind:
     """Differences between kinds of models.
 
     Attributes:
@@ -31,7 +31,7 @@ class Kind:
 class TransformersModel:
     """Text generation by transformers; a `curate.caption.models.backend.Backend`."""
 
-    def __init__(self, config: CaptionConfig, named: NamedModel, kind: Kind) -> None:
+    def __init__(self, config: CaptionConfig, named: NamedModel, kind: ModelKind) -> None:
         self._config = config
         self._named = named
         self._kind = kind

@@ -5,7 +5,7 @@ from typing import Any
 
 from curate.caption.models.backend import Ask
 from curate.caption.models.chat import model_inputs, takes_video
-from curate.caption.models.transformers_model import Kind
+from curate.caption.models.transformers_model import ModelKind
 from curate.models.clip_frames import Fault
 from curate.models.hf_model import NamedModel
 from loader.errors import UsageError, first_line
@@ -25,7 +25,7 @@ def load_processor(named: NamedModel) -> Any:
             f"{named.key}={named.name} is a model of type {config.model_type}, which does not caption pictures;"
             " Qwen2.5-VL, Qwen3-VL and SmolVLM do"
         )
-    processor = named.guarded(lambda: transformers.AutoProcessor.from_pretrained(named.source()))
+    processor = named.guarded(lambda: transformers.AutoProcessor.from_pretrained(named.location()))
     if getattr(processor, "tokenizer", None) is None or not getattr(processor, "chat_template", None):
         raise UsageError(
             f"{named.key}={named.name} has no chat template; give a model tuned to follow instructions, with its"
@@ -42,4 +42,4 @@ def _inputs(processor: Any, ask: Ask) -> Mapping[str, Any] | Fault:
         return Fault(f"the model does not take the pictures: {first_line(error)}")
 
 
-VISION = Kind("AutoModelForImageTextToText", load_processor, _inputs)
+VISION = ModelKind("AutoModelForImageTextToText", load_processor, _inputs)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.shots.colour.features import Features, Floats
-from curate.shots.colour.likeness import CHANNELS, LONGEST, Likeness
-from curate.shots.colour.motion import FARTHEST, RANKS, Motion
+from curate.shots.colour.likeness import CHANNELS, LONGEST, FrameDifferences
+from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
 """Frames before and after a cut in the networks' input, counted from either side of it."""
@@ -31,7 +31,7 @@ _AT_ONCE = 240  # inner dimension per matrix product
 _WEIGHTS = Path(__file__).with_name("chances.npz")
 
 
-class View:
+class NetworkInputs:
     """Selection of the differences around a frame that form the input of one network.
 
     Args:
@@ -53,8 +53,8 @@ class View:
         """Return the network's inputs for each of the frames, [frames, inputs].
 
         Args:
-            differences: Output of `Likeness.push` for a stretch of frames.
-            moved: Output of `Motion.push` for the same frames.
+            differences: Output of `FrameDifferences.push` for a stretch of frames.
+            moved: Output of `BlockMotion.push` for the same frames.
             levels: Output of `levels` for the same frames, [n, 2].
             frames: Indices into the stretch, with enough context on both sides.
         """
@@ -72,12 +72,12 @@ def levels(features: Sequence[Features]) -> Floats:
     return np.stack([energies, contrasts], axis=1)
 
 
-class Chances:
+class TransitionProbabilities:
     """Transition probabilities of frames, computed once enough later frames are known."""
 
     def __init__(self) -> None:
-        self._likeness = Likeness()
-        self._motion = Motion()
+        self._likeness = FrameDifferences()
+        self._motion = BlockMotion()
         self._differences = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
         self._moved = np.zeros((GRADUAL_REACH + 1, FARTHEST + 1, len(RANKS)), np.float32)
         self._levels = np.zeros((0, 2), np.float32)
@@ -158,7 +158,7 @@ def _times(rows: Floats, weights: Floats) -> Floats:
 
 
 @cache
-def _networks() -> tuple[tuple[View, list[Perceptron]], tuple[View, list[Perceptron]]]:
+def _networks() -> tuple[tuple[NetworkInputs, list[Perceptron]], tuple[NetworkInputs, list[Perceptron]]]:
     """Load the ensembles for cuts and for gradual transitions; the mean over an ensemble is its output."""
     with np.load(_WEIGHTS, allow_pickle=False) as stored:
         layers = {name: stored[name].astype(np.float32) for name in stored.files}
@@ -175,4 +175,4 @@ def _networks() -> tuple[tuple[View, list[Perceptron]], tuple[View, list[Percept
         ]
         for kind in ("cut", "gradual")
     )
-    return (View(CUT_OFFSETS, motion=True), cut), (View(GRADUAL_OFFSETS), gradual)
+    return (NetworkInputs(CUT_OFFSETS, motion=True), cut), (NetworkInputs(GRADUAL_OFFSETS), gradual)

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.shots.colour.chances import CUT_REACH, GRADUAL_REACH, Chances
+from curate.shots.colour.chances import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from curate.shots.colour.fades import FadeFinder
-from curate.shots.colour.features import HEIGHT, WIDTH, Floats, features, unlikeness
-from curate.shots.colour.history import History
-from curate.shots.colour.runs import Run, Runs
-from curate.shots.types import Foretold, Transition, overlap
+from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
+from curate.shots.colour.history import FeatureWindow
+from curate.shots.colour.runs import LikelyRun, RunCollector
+from curate.shots.types import KnownTransitions, Transition, overlap
 from loader.settings import Settings
 
 _Found = TypeVar("_Found")
@@ -105,16 +105,16 @@ class ColourDetector:
         self._waiting = 0  # frames in the batch
         self._judged = 0
         self._gradual_judged = 0
-        self._history = History(_HISTORY)
-        self._chances = Chances()
-        self._runs = Runs(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
+        self._history = FeatureWindow(_HISTORY)
+        self._chances = TransitionProbabilities()
+        self._runs = RunCollector(max(_LIKELY * self._gradual_floor, _LEAST_LIKELY))
         self._fades = FadeFinder(config.blank_contrast, config.difference_threshold)
         self._blanks = array("q")  # blank frames
         self._chance = np.zeros(
             _PEAK, np.float32
         )  # cut probabilities, from _PEAK frames before the next one to analyse
         self._cuts: list[_Cut] = []  # reported and doubtful ones
-        self._dissolves: list[Run] = []  # reported and doubtful ones
+        self._dissolves: list[LikelyRun] = []  # reported and doubtful ones
         self._shot_first = 0  # first frame after the last cut or blank frame
 
     @property
@@ -162,12 +162,12 @@ class ColourDetector:
     def settled_after(self) -> int:
         return SETTLED_AFTER
 
-    def foretell(self, first: int) -> Foretold:
+    def known_transitions(self, first: int) -> KnownTransitions:
         since = self._fades.waiting_since
         run = self._runs.open
         if since is None and run is not None and self._is_sure(run):
             since = run.transition.start_frame
-        return Foretold(self._sure(first), since)
+        return KnownTransitions(self._sure(first), since)
 
     def take_doubtful(self, finished: bool = False) -> list[Transition]:
         """Return nominated transitions that no later frame can change; each is returned once.
@@ -252,7 +252,7 @@ class ColourDetector:
             self._blanks.append(frame)
             self._shot_first = frame + 1
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: LikelyRun) -> None:
         """Decide between a run and the cuts inside it."""
         if run.score <= self._gradual_floor and not self._is_sure(run):
             return
@@ -266,21 +266,21 @@ class ColourDetector:
         self._cuts = [cut for cut in self._cuts if cut not in inside]
         self._dissolves.append(run)
 
-    def _is_sure(self, run: Run) -> bool:
+    def _is_sure(self, run: LikelyRun) -> bool:
         """Return True when a run is reported; a short run has fewer chances of a very likely frame."""
         short = run.end - run.first <= _SHORT_RUN
         return run.score > self._config.gradual_threshold ** (4 if short else 1)
 
-    def _alike_beyond(self, run: Run) -> bool:
+    def _alike_beyond(self, run: LikelyRun) -> bool:
         """Return True when the pictures before and after a run are alike: a flash or a passing object."""
         before, after = run.transition.start_frame - 1, run.transition.end_frame + 1
         pictures = (
             self._history[max(before, self._history.first)],
             self._history[min(after, self._history.end - 1)],
         )
-        return unlikeness(*pictures) <= self._config.difference_threshold
+        return dissimilarity(*pictures) <= self._config.difference_threshold
 
-    def _blank_within(self, run: Run) -> bool:
+    def _blank_within(self, run: LikelyRun) -> bool:
         """Return True when a blank frame is in the run: `FadeFinder` decides on fades."""
         place = bisect.bisect_left(self._blanks, run.first - 1)
         return place < len(self._blanks) and self._blanks[place] < run.end

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curate.shots.colour.features import Features, unlikeness
-from curate.shots.colour.history import History
+from curate.shots.colour.features import Features, dissimilarity
+from curate.shots.colour.history import FeatureWindow
 from curate.shots.types import Transition
 
 LONGEST = 45
@@ -49,7 +49,7 @@ class FadeFinder:
         """Return True when the frame is one even tone."""
         return features.contrast < self._blank_contrast
 
-    def push(self, history: History, frame: int, shot_first: int) -> None:
+    def push(self, history: FeatureWindow, frame: int, shot_first: int) -> None:
         """Process the next frame of `history`; `shot_first` is the start of its shot at the last hard cut."""
         features = history[frame]
         blank = self.is_blank(features)
@@ -64,24 +64,24 @@ class FadeFinder:
         elif self._outgoing is not None:
             self._lit.append(features.contrast)
 
-    def finish(self, history: History) -> None:
+    def finish(self, history: FeatureWindow) -> None:
         """End the input; a fade-out without a later picture is no transition."""
         if self._lit:
             self._close(history)
 
-    def _open(self, history: History, blank: int, shot_first: int) -> _Outgoing:
+    def _open(self, history: FeatureWindow, blank: int, shot_first: int) -> _Outgoing:
         known = self.found[-1].end_frame if self.found else 0
         earliest = max(shot_first, known, history.first, blank - LONGEST)
         contrasts = [history[frame].contrast for frame in range(blank - 1, earliest - 1, -1)]
         last = blank - 1 - faded_frames(contrasts)
         return _Outgoing(last, history[last] if last >= earliest else None)
 
-    def _close(self, history: History) -> None:
+    def _close(self, history: FeatureWindow) -> None:
         outgoing, end = self._outgoing, self._first_lit + faded_frames(self._lit)
         self._outgoing, self._lit = None, []
         if outgoing is None or outgoing.picture is None:
             return
-        if unlikeness(outgoing.picture, history[end]) >= self._same_below:
+        if dissimilarity(outgoing.picture, history[end]) >= self._same_below:
             self.found.append(Transition(outgoing.frame, end, "gradual"))
 
 

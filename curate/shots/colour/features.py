@@ -178,6 +178,6 @@ def colour_difference(a: Features, b: Features) -> float:
     return min(1.0, moved / _COLOUR_SATURATION)
 
 
-def unlikeness(a: Features, b: Features) -> float:
+def dissimilarity(a: Features, b: Features) -> float:
     """Return the difference of two pictures, mostly in structure: 0 to about 1.2."""
     return structure_difference(a, b) + _COLOUR_WEIGHT * colour_difference(a, b)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from curate.shots.colour.features import Features
 
 
-class History:
+class FeatureWindow:
     """Bounded window over the frames of a video.
 
     Args:

@@ -31,7 +31,7 @@ _LAYOUT_FLOOR = np.float32(20)  # grey levels squared
 _COLOUR_SCALE = np.float32(1 / 4)
 
 
-class Likeness:
+class FrameDifferences:
     """Differences of frames, computed as they arrive; the first frame is repeated as its own past."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _SHIFT = (2, 3)  # maximum motion of a block in rows and columns, a tenth of the
 _FLOOR = np.float32(20 * _BLOCK[0] * _BLOCK[1])  # energy of coding noise in a block, grey levels squared
 
 
-class Motion:
+class BlockMotion:
     """Block motion of frames, computed as they arrive; the first frame is repeated as its own past."""
 
     def __init__(self) -> None:

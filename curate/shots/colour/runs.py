@@ -10,7 +10,7 @@ _FEWEST = 2  # minimum frames of a run; the cut networks handle shorter ones
 
 
 @dataclass
-class Run:
+class LikelyRun:
     """Run of frames that are likely blended.
 
     Attributes:
@@ -29,7 +29,7 @@ class Run:
         return Transition(self.first - 1, max(self.first + 1, self.end - 1), "gradual")
 
 
-class Runs:
+class RunCollector:
     """Collector of runs from the probabilities of frames.
 
     Args:
@@ -39,16 +39,16 @@ class Runs:
     def __init__(self, above: float) -> None:
         self._above = above
         self._frame = 0
-        self.open: Run | None = None
+        self.open: LikelyRun | None = None
         """Run that may still continue."""
 
-    def push(self, chances: Floats) -> list[Run]:
+    def push(self, chances: Floats) -> list[LikelyRun]:
         """Process the probabilities of the next frames and return the runs that have ended."""
         ended = []
         for chance in chances.tolist():
             if chance > self._above:
                 if self.open is None:
-                    self.open = Run(chance, self._frame, self._frame + 1)
+                    self.open = LikelyRun(chance, self._frame, self._frame + 1)
                 self.open.end = self._frame + 1
                 self.open.score = max(self.open.score, chance)
             elif self.open is not None and self._frame - self.open.end >= _GAP:
