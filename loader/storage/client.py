@@ -23,14 +23,14 @@ _MAX_ANSWER_BYTES = 64 << 20
 _LISTING = re.compile(r"[?&](?:list-type|uploads|versions)\b")
 
 
-class _Connection(TimedConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]
+class _S3Connection(TimedConnection, awsrequest.AWSHTTPConnection):  # type: ignore[misc]
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
         is_object = method == "GET" and not _LISTING.search(url)
         self.most_bytes = TimedConnection.most_bytes if is_object else _MAX_ANSWER_BYTES
         super().putrequest(method, url, *args, **kwargs)
 
 
-class _TlsConnection(_Connection, awsrequest.AWSHTTPSConnection):  # type: ignore[misc]
+class _TlsS3Connection(_S3Connection, awsrequest.AWSHTTPSConnection):  # type: ignore[misc]
     pass
 
 
@@ -64,8 +64,8 @@ def client_of(config: StorageConfig, pid: int) -> "S3Client":  # noqa: ARG001 - 
 
 def _watch(client: Any, limits: RequestLimits) -> None:
     """Time the client's requests; botocore's timeouts restart with every byte, and it offers no hook."""
-    connection = type("Connection", (_Connection,), {"limits": limits})
-    tls_connection = type("TlsConnection", (_TlsConnection,), {"limits": limits})
+    connection = type("Connection", (_S3Connection,), {"limits": limits})
+    tls_connection = type("TlsConnection", (_TlsS3Connection,), {"limits": limits})
     # The session's pool managers, those of proxies included, share this table.
     client._endpoint.http_session._pool_classes_by_scheme.update(
         http=type("Pool", (awsrequest.AWSHTTPConnectionPool,), {"ConnectionCls": connection}),

@@ -74,7 +74,7 @@ class _Snapshot(_Lenient):
     workers: dict[str, _Worker] = Field(alias="_worker_snapshots")
 
 
-class _Loader(_Lenient):
+class _LoaderState(_Lenient):
     """State of a loader with or without worker processes."""
 
     snapshot: _Snapshot | None = Field(default=None, alias="_snapshot")
@@ -94,7 +94,7 @@ def read_loader_state(state: dict[str, Any]) -> LoaderPosition:
         UsageError: the value is no state of a StatefulDataLoader around a stream.
     """
     try:
-        loader = _Loader.model_validate(state)
+        loader = _LoaderState.model_validate(state)
         if loader.snapshot is None:
             if loader.fetcher is None:
                 raise ValueError("it holds no state of the stream")

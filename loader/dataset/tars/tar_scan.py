@@ -109,7 +109,7 @@ class TarScan:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _MemberHeader:
     """Parsed headers of a member: start, key and suffix, and size of the content that follows."""
 
     start: int
@@ -212,7 +212,7 @@ class _Tape:
             self.held += block
 
 
-def _entry(tape: _Tape) -> _Entry | None:
+def _entry(tape: _Tape) -> _MemberHeader | None:
     """Read the next member's headers; None at the end-of-archive mark.
 
     Raises:
@@ -231,7 +231,7 @@ def _entry(tape: _Tape) -> _Entry | None:
         name, size, kind = fields(header)
         if not is_extension(kind):
             size = size if extension.size is None else extension.size
-            return _Entry(start, key_and_suffix(extension.name or name, kind), size)
+            return _MemberHeader(start, key_and_suffix(extension.name or name, kind), size)
         if tape.position + size - start > MAX_EXTENSION_BYTES:
             raise TarError(f"a name of {size} bytes")
         extension.add(kind, tape.header(padded(size))[:size])

@@ -37,7 +37,7 @@ class NotPublicError(HTTPError):
         self.host, self.address = host, address
 
 
-class _Connection(TimedConnection):
+class _WebConnection(TimedConnection):
     """Connection to addresses resolved and checked here, so that no second lookup can return others."""
 
     only_public = False
@@ -80,7 +80,7 @@ class _Connection(TimedConnection):
         return allowed[:_MOST_ADDRESSES]
 
 
-class _TlsConnection(_Connection, HTTPSConnection):
+class _TlsWebConnection(_WebConnection, HTTPSConnection):
     pass
 
 
@@ -103,15 +103,17 @@ def pools(config: StorageConfig, proxy: str | None, only_public: bool, pid: int)
     limits = RequestLimits.of(config)
     manager.pool_classes_by_scheme = {
         # The environment sets the proxy, so its address may be private.
-        "http": _pool_class(urllib3.HTTPConnectionPool, _Connection, limits, only_public and not proxy),
-        "https": _pool_class(urllib3.HTTPSConnectionPool, _TlsConnection, limits, only_public and not proxy),
+        "http": _pool_class(urllib3.HTTPConnectionPool, _WebConnection, limits, only_public and not proxy),
+        "https": _pool_class(
+            urllib3.HTTPSConnectionPool, _TlsWebConnection, limits, only_public and not proxy
+        ),
     }
     return manager
 
 
 def _pool_class(
     pool: type[urllib3.HTTPConnectionPool],
-    connection: type[_Connection],
+    connection: type[_WebConnection],
     limits: RequestLimits,
     only_public: bool,
 ) -> type[urllib3.HTTPConnectionPool]:
