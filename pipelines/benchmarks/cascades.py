@@ -13,7 +13,7 @@ def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[Measu
     """Measure every cascade of a run; return the rows on rank 0, None on other ranks.
 
     Args:
-        config: of the run; its dataset is not opened.
+        config: configuration of the run; its dataset is not opened.
         out: the CSV; it is replaced when all shapes are measured.
         rounds: repetitions of each cascade, of which the median counts.
     """

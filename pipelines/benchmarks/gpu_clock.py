@@ -53,8 +53,8 @@ def median_ms(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS)
 
     Args:
         calls: the same work on different buffers.
-        device: where the work is done.
-        rounds: readings of the clock.
+        device: device that does the work.
+        rounds: number of readings of the clock.
     """
     repeats = math.ceil(DEEP / len(calls))
     if device.type == "cpu":

@@ -44,11 +44,11 @@ class Case:
 
     Attributes:
         batch: samples; of ``packed``, 1.
-        tokens: of each sample, L.
+        tokens: tokens per sample, L.
         width: D.
-        form: what shares a row of the modulation.
+        form: tokens that share a row of the modulation.
         rows: rows of the modulation for each sample: frames, groups, or L.
-        dtype: of the activations; the modulation is float32.
+        dtype: type of the activations; the modulation is float32.
     """
 
     batch: int
@@ -112,12 +112,12 @@ class Pair:
     """Queries and keys of one length, as thirds of a packed qkv.
 
     Attributes:
-        tokens: of the only sample, L.
+        tokens: tokens of the single sample, L.
         heads: H.
         head_width: d.
         across_heads: the heads of a token are normed together.
-        rotated: whether positions are turned.
-        dtype: of the activations.
+        rotated: whether rotary embeddings are applied.
+        dtype: type of the activations.
     """
 
     tokens: int
@@ -151,9 +151,9 @@ class Operator(Protocol):
     """One operator with one set of buffers.
 
     Attributes:
-        name: of the operator.
-        outputs: how many of its outputs are tokens; the first.
-        inputs: that have gradients.
+        name: name of the operator.
+        outputs: number of leading outputs that are tokens.
+        inputs: inputs with gradients.
     """
 
     name: str

@@ -15,12 +15,12 @@ class Row(NamedTuple):
     Attributes:
         operator: its name.
         case: the size, in words.
-        direction: of the pass.
+        direction: forward or backward.
         by: a provider or a peer.
         ours: whether it is the provider that training would choose.
         tokens: N.
         width: D.
-        rows: of the modulation, or 1.
+        rows: rows of the modulation, or 1.
         milliseconds: the median.
         of_copy: bytes that one pass must move, over the time, over the bandwidth of a copy.
         same_bits: whether repeated runs gave equal bits; None: not tried.
@@ -46,7 +46,7 @@ class Goal(NamedTuple):
         aim: in words.
         least: smallest sufficient value.
         reached: value of the worst of its rows; None without rows.
-        where: that row's size.
+        where: size of that row.
     """
 
     aim: str

@@ -75,7 +75,7 @@ class Plan:
     Attributes:
         operators: each makes one operator with buffers of one size.
         compiled: whether `torch.compile` is a peer; it takes seconds for each case.
-        runs: of a backward pass, of which all must give the same bits.
+        runs: repetitions of a backward pass, which must give the same bits.
         seconds: time after which no further size starts; sizes left out are listed. None: no limit.
     """
 
@@ -95,7 +95,7 @@ def bench_kernels(
     Args:
         plan: cases to measure.
         device: to measure on; a CPU only to try the benchmark.
-        providers: of the operators, the one that training would choose first; None: all that work here, and with
+        providers: providers of the operators, training's choice first; None: all that work here, and with
             nvrtc the D-tile reduction of AdaptiveLoad, 3.3.
 
     Raises:

@@ -15,7 +15,7 @@ def installed_peers(folder: Path, scratch: Path) -> dict[str, Epoch]:
     """Return the installed readers by name.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         scratch: empty folder for readers with a format of their own.
     """
     peers: dict[str, Epoch] = {}

@@ -26,11 +26,11 @@ class PredictedShape(NamedTuple):
     Attributes:
         batch: B.
         length: S.
-        frames: of a clip.
+        frames: frames per clip.
         height: in pixels.
         width: in pixels.
         state_gib: weights, gradients, optimizer state, averages, frozen encoders.
-        kept_gib: what the forward keeps for the backward.
+        kept_gib: activations kept for the backward.
         peak_gib: most at once.
     """
 
@@ -48,7 +48,7 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
     """Predict the memory of each shape (`train.memory.dry_run`) without a dataset or a GPU.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         ranks: number of ranks of the run.
     """
     made = shapes(config.stream.buckets)
@@ -73,7 +73,7 @@ def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | Non
     """Measure each shape, with predictions on a GPU; return the rows on rank 0, None on other ranks.
 
     Args:
-        config: of the run; its dataset is not opened.
+        config: configuration of the run; its dataset is not opened.
         out: the CSV; it is replaced when all shapes are measured, and holds those that were when one does not fit.
     """
     predicted = iter(_predicted_gib(config))

@@ -16,9 +16,9 @@ def commented_yaml(config: BaseModel, head: Sequence[str], comment: Comment | No
     """Return every key of a configuration with its value, as YAML that gives the same configuration.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         head: lines of a comment above all keys.
-        comment: of a key that holds no others, from its path and field; by default its description.
+        comment: function from path and field of a key to its comment; by default its description.
     """
     lines = [f"# {line}".rstrip() for line in head]
     return "\n".join([*lines, *_lines(config, (), comment or described), ""])

@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
     Attributes:
         values: nested by key.
-        name: of the file, for messages.
+        name: name of the file, for messages.
         document: content of the file, whose lines are known.
         set_keys: keys of the options.
     """
@@ -75,7 +75,7 @@ def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) ->
     """Return the validated configuration: the model's defaults, then the file, then the overrides.
 
     Args:
-        model: of the whole command.
+        model: configuration model of the command.
         file: YAML, or None.
         overrides: "a.b=value" each, the value in YAML.
 
@@ -100,7 +100,7 @@ def given_text(text: str | bytes, name: str, overrides: Sequence[str]) -> Given:
     """Read the text of a YAML file, and options.
 
     Raises:
-        UsageError: as `given`.
+        UsageError: the text is no mapping, or an option is no "key=value".
     """
     document = read_yaml(text, name)
     if document.values is not None and not isinstance(document.values, dict):

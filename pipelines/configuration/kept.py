@@ -16,9 +16,9 @@ def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[st
     Credentials are no part of a configuration; addresses are kept without users, passwords and signatures.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         command: words behind the program's name.
-        leave_out: names of sections.
+        leave_out: names of sections to leave out.
     """
     values = _without_secrets(config.model_dump(mode="json", exclude=set(leave_out)))
     said = without_secrets(shlex.join(["reelweave", *command]))

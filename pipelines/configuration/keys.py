@@ -31,8 +31,8 @@ class Key(NamedTuple):
     """One key.
 
     Attributes:
-        path: from the root, such as "cut.crf".
-        field: of its model.
+        path: path from the root, such as "cut.crf".
+        field: field of its model.
         only: the tag that chooses its model among alternatives, such as "`kind: dit`"; "" without alternatives.
     """
 

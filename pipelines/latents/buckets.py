@@ -31,7 +31,7 @@ def described(
 
     Args:
         source: dataset of the clips.
-        config: of the run.
+        config: configuration of the run.
         assignment: bucket of each clip.
         asked: settings that fix the values of latents and contexts.
         measured: Shape and seconds of the latents of each bucket.

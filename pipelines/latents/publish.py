@@ -26,7 +26,7 @@ def publish_version(
 
     Args:
         source: dataset it was made from.
-        storage: of the version, whose shards are written.
+        storage: place of the version, with its shards.
         shards: all of them.
         failed: key of each sample that could not be encoded, and why.
         asked: settings that decide the content; kept in the manifest.

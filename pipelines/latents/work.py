@@ -80,7 +80,7 @@ class Loaded:
     """Encoders of a configuration, loaded on demand and never pickled.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         context: whether captions are encoded.
     """
 

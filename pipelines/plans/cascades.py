@@ -68,8 +68,8 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     """Plan with each planner and print the comparison.
 
     Args:
-        options: of the command.
-        steps: of a dataset or a workload; None for a case or a trace, which the options name.
+        options: parsed options of the command.
+        steps: steps of a dataset or a workload; None: those of the case or trace in the options.
 
     Raises:
         UsageError: an option or a file is wrong.

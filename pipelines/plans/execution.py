@@ -49,7 +49,7 @@ def check(options: argparse.Namespace, of_steps: bool) -> None:
     """Check these options before anything is planned.
 
     Args:
-        options: of the command.
+        options: parsed options of the command.
         of_steps: whether several steps may be planned, one of which is drawn.
 
     Raises:
@@ -122,7 +122,7 @@ class OnPaper(NamedTuple):
     Attributes:
         planned: schedules of all steps, on the GPUs that run them.
         executed: the schedules as executed; empty without noise.
-        gpus_per_node: of the cluster.
+        gpus_per_node: GPUs of a node of the cluster.
         posed: problems that were planned.
     """
 
@@ -163,11 +163,11 @@ def on_paper(
     """Place plans and simulate their execution.
 
     Args:
-        schedules: of all steps.
+        schedules: plans of all steps.
         posed: problems that they solve.
-        topology: of the cluster; None: GPUs as the planner named them, and places cost what it counted with.
+        topology: topology of the cluster; None: keep the planner's GPUs and communication costs.
         noise: standard deviation of the logarithms of times; None: nothing is executed.
-        seed: of the noise.
+        seed: seed of the noise.
     """
     import numpy as np
 
@@ -190,9 +190,9 @@ def draw(options: argparse.Namespace, shown: OnPaper, name: str) -> None:
     """Write the timeline of a step, in the format that the file's name says.
 
     Args:
-        options: of the command.
+        options: parsed options of the command.
         shown: the chosen plan and its execution.
-        name: of what is planned, for the title.
+        name: dataset, workload or trace, for the title.
 
     Raises:
         UsageError: the file cannot be written.

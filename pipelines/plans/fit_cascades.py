@@ -18,7 +18,7 @@ def add_arguments(parser: Any) -> None:
     """Add the options of `reelweave fit --cascades`.
 
     Args:
-        parser: or a group of one.
+        parser: parser, or a group of one.
     """
     parser.add_argument(
         "--cascades", type=Path, metavar="CSV", help="profile from `reelweave bench cascades`"

@@ -26,7 +26,7 @@ class Mixture:
     """A mixture of shapes.
 
     Attributes:
-        name: as given on the command line.
+        name: name given on the command line.
         buckets: shapes of microbatches.
         budgets: limits of a microbatch or a pack.
         steps: function from layout, cost and count to the first steps.

@@ -41,9 +41,9 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
     """Return the iterations to plan.
 
     Args:
-        options: of the command.
-        links: of the cluster; None: those of the costs, with as many GPUs in a node as the trace says.
-        steps: of a dataset or a workload; None for a case or a trace, which the options name.
+        options: parsed options of the command.
+        links: links of the cluster; None: those of the costs, with the trace's GPUs per node.
+        steps: steps of a dataset or a workload; None: those of the case or trace in the options.
 
     Raises:
         UsageError: an option or a file is wrong; names the step that cannot run.

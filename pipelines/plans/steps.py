@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
     """Plan, measure and print.
 
     Args:
-        options: of the command.
+        options: parsed options of the command.
         mixture: to plan for.
         ranks: number of data-parallel ranks.
         steps: number of steps.

@@ -60,7 +60,7 @@ class Program(Parser):
 
     Args:
         groups: summary of each command, by name, by title of its group.
-        options: of `argparse.ArgumentParser`.
+        options: options of `argparse.ArgumentParser`.
     """
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]], **options: Any) -> None:
@@ -89,8 +89,8 @@ def add_global(parser: Any, default: Any = argparse.SUPPRESS) -> None:
     """Add the options of every command.
 
     Args:
-        parser: or a group of one.
-        default: by default none, so that an option before the command holds.
+        parser: parser, or a group of one.
+        default: value without the option; by default none, so that an option before the command holds.
     """
     said = {
         ("-q", "--quiet"): "print results and errors only",

@@ -12,7 +12,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the script that completes commands, options and file names.
 
     Args:
-        parser: of all commands.
+        parser: parser of all commands.
         shell: one of `SHELLS`.
     """
     import shtab

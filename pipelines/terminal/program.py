@@ -14,8 +14,8 @@ def program(name: str = _NAME, module: str = "pipelines.cli") -> str:
     `reelweave` if the shell finds the one that runs now, else its path as it was called, else Python with the module.
 
     Args:
-        name: of the script.
-        module: that does the same under ``python -m``.
+        name: name of the script.
+        module: module with the same effect under ``python -m``.
     """
     called = Path(sys.argv[0])
     own = called.with_name(name) if called.name == _NAME else Path(sys.executable).with_name(name)
