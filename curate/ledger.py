@@ -33,7 +33,6 @@ Values = Mapping[str, object]
 """A JSON object."""
 
 LEDGER = ".ledger/"
-MAX_PACK_BYTES = 1 << 30
 
 _PACK_ABOVE = 256  # loose entries a restart may as well read one by one
 _READERS = 16

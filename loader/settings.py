@@ -1,13 +1,14 @@
-"""Base class of the sections of a configuration."""
+"""Base class of the sections of a configuration, and differences of two configurations."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
 
-class Settings(BaseModel, frozen=True, extra="forbid"):
-    """Frozen section of a configuration without unknown keys; ``help()`` of a section describes every key."""
+class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Frozen section of a configuration: no unknown keys, finite numbers; ``help()`` of it describes every key."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -27,6 +28,22 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 def summary(section: type[BaseModel]) -> str:
     """Return what a section is for, without its keys, in one line."""
     return " ".join((section.__doc__ or "").partition("\n\nKeys:\n")[0].split())
+
+
+def differences(saved: Any, current: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield every key whose value differs between two configurations, and both values; a missing one is None."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for name in sorted(saved.keys() | current.keys()):
+            yield from differences(saved.get(name), current.get(name), f"{key}.{name}".lstrip("."))
+    elif saved != current:
+        yield key, saved, current
+
+
+def first_difference(saved: Any, current: Any) -> str | None:
+    """Return the first difference in words; None when equal."""
+    for key, before, now in differences(saved, current):
+        return f"{key} was {before!r} and is {now!r} now"
+    return None
 
 
 def _default(is_required: bool, default: object) -> str:

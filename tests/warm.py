@@ -23,11 +23,12 @@ class Warm:
 
     Args:
         env: Added to the environment of the process they are forked from.
+        prepare: Python statements that this process runs first.
     """
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None, prepare: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
+            [sys.executable, "-c", f"{prepare}\n{_SERVE}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -6,12 +6,12 @@ OUT/config.json, model.safetensors                      a model of ours
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
+from loader.base.whole_file import whole_folder
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
 from train.models.bundle import Bundle
@@ -40,16 +40,13 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
         raise UsageError(f"{out} exists; export into a new folder")
     if merged and lora is None:
         raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
-    aside = out.with_name(f".{out.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    if lora and not merged:
-        _adapters(bundle, lora, aside / LORA_FILE)
-    else:
-        if lora:
-            merge(bundle.dit)
-        _whole(bundle, trained, aside)
-    aside.rename(out)
+    with whole_folder(out) as aside:
+        if lora and not merged:
+            _adapters(bundle, lora, aside / LORA_FILE)
+        else:
+            if lora:
+                merge(bundle.dit)
+            _whole(bundle, trained, aside)
 
 
 def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:

@@ -1,6 +1,5 @@
 """Model of transformers in the configuration, as a folder or as a name on the hub."""
 
-import hashlib
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from curate.models.hub import check_hub, local_folder
 from loader.errors import UsageError, first_line
+from loader.storage.checksums import files_sha256
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 _TOKENIZERS = ("tokenizer.json", "*.model", "vocab.*")
@@ -110,8 +110,8 @@ class NamedModel:
         return {
             "model": self.name if named is None else named.resolve().name,
             "runtime": f"{library} {version(library)}",
-            "config_sha256": _digest([folder / "config.json"]),
-            "weights_sha256": _digest(sorted(folder.glob("*.safetensors"))),
+            "config_sha256": files_sha256([folder / "config.json"]),
+            "weights_sha256": files_sha256(sorted(folder.glob("*.safetensors"))),
         }
 
     def guarded(self, load: Callable[[], T]) -> T:
@@ -154,12 +154,3 @@ def _quiet() -> None:
 
 def _holds(folder: Path, patterns: Sequence[str]) -> bool:
     return any(path for pattern in patterns for path in folder.glob(pattern))
-
-
-def _digest(files: Sequence[Path]) -> str:
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{path.name} {digest}\n".encode())
-    return total.hexdigest()

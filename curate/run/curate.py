@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from curate.takedown.takedown import TakeDowns
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
+from loader.settings import differences
 from loader.storage import Storage, leased, open_storage
 
 COMMAND = "reelweave curate"
@@ -183,24 +184,16 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
 
 
 def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:
-    changed = sorted(_differences(there.get("curate", {}), asked["curate"]))
+    changed = sorted(key for key, *_ in differences(there.get("curate", {}), asked["curate"]))
     if not changed and there.get("others") != asked.get("others"):
         changed = ["content of a dataset that dedup names"]
     if not changed:
-        models = _differences(there.get("models", {}), asked.get("models", {}))
-        changed = [f"model at {name}" for name in sorted(models)]
+        models = differences(there.get("models", {}), asked.get("models", {}))
+        changed = sorted(f"model at {name}" for name, *_ in models)
     difference = f"with another {', '.join(changed)}" if changed else "from other inputs"
     return UsageError(
         f"{out} already holds a dataset made {difference}; choose another --out, or change it with --update"
     )
-
-
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))
-    elif old != new:
-        yield path
 
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:

@@ -209,13 +209,6 @@ def _priced(*parts: tuple[Estimate, float]) -> Estimate:
     )
 
 
-def against_actual(
-    expected: Mapping[str, Estimate], actual: Mapping[str, float]
-) -> list[tuple[str, Estimate, float]]:
-    """Return (name, forecast, actual) of every figure that has both."""
-    return [(name, estimate, actual[name]) for name, estimate in expected.items() if name in actual]
-
-
 def _ratio_estimate(
     values: Sequence[float], held: Sequence[float], total: float, population: int
 ) -> Estimate:

@@ -4,7 +4,6 @@ A path says nothing of what lies there today. Contents are hashed whole, once: s
 later runs that it is the same.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from curate.config import CurateConfig
 from curate.ledger import Ledger
 from curate.models.hub import hub_commit, local_folder
+from loader.storage.checksums import file_sha256, files_sha256
 
 _NOTE = "models"
 _FILES = ("*.json", "*.safetensors", "*.bin", "*.pth", "*.pt", "*.txt", "*.model", "*.jinja")
@@ -66,11 +66,9 @@ def _digest(model: Path | str, hashed: dict[str, Any]) -> str:
     files = (
         sorted({path for pattern in _FILES for path in model.glob(pattern)}) if model.is_dir() else [model]
     )
-    total = hashlib.sha256()
-    for path in files:
-        if path.is_file():
-            total.update(f"{path.name} {_sha256(path.resolve(), hashed)}\n".encode())
-    return total.hexdigest()
+    return files_sha256(
+        (path for path in files if path.is_file()), of=lambda path: _sha256(path.resolve(), hashed)
+    )
 
 
 def _sha256(path: Path, hashed: dict[str, Any]) -> str:
@@ -80,7 +78,6 @@ def _sha256(path: Path, hashed: dict[str, Any]) -> str:
     mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
     before = hashed.get(str(path), {})
     if before.get("mark") != mark:
-        with path.open("rb") as file:
-            before = {"mark": mark, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        before = {"mark": mark, "sha256": file_sha256(path)}
         hashed[str(path)] = before
     return str(before["sha256"])

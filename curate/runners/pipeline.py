@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from curate.runners.room import Share, fitted
-from loader.errors import RunError, UsageError
+from loader.errors import RunError, UsageError, first_line
 from loader.storage.names import redacted
 
 Task = TypeVar("Task")
@@ -119,8 +119,8 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
-        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; or no result came
-            for longer than the stages allow.
+        RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; Ray itself failed; or
+            no result came for longer than the stages allow.
     """
     if not tasks:
         return
@@ -132,20 +132,28 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
             "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
         ) from error
     _start(ray)
-    # Its notes are for its developers; failures reach the caller as exceptions.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    _keep_off_the_terminal()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     silence_s = max(stage.max_silence_s for stage in stages)
     context.execution_no_progress_timeout_s = silence_s
     items = [_packed(Timed(task, {})) for task in tasks]
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(tasks), _MAX_BLOCKS))
-    for together in operators(placed(stages)):
-        dataset = _add(ray, dataset, together)
-    try:
+    with _in_words(ray, silence_s):
+        dataset = ray.data.from_items(items, override_num_blocks=min(len(tasks), _MAX_BLOCKS))
+        for together in operators(placed(stages)):
+            dataset = _add(ray, dataset, together)
         for item in dataset.iter_rows():
             yield _unpacked(item[_COLUMN])
+
+
+@contextmanager
+def _in_words(ray: Any, silence_s: float) -> Iterator[None]:
+    """Turn what Ray raises into a `RunError`."""
+    try:
+        yield
+    except (UsageError, RunError):
+        raise
     except ray.data.exceptions.ExecutionTimeoutError as error:
         raise RunError(
             f"stopped: no worker gave a result for {silence_s:.0f} s; look whether the cluster still has nodes"
@@ -153,6 +161,28 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
         ) from error
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
+    except Exception as error:
+        raise RunError(
+            f"stopped: Ray itself failed with {_described(error)}; its logs are in {_logs(ray)};"
+            " run the same command again to go on"
+        ) from error
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _logs(ray: Any) -> str:
+    """Return the folder of Ray's logs, the same on every node."""
+    context = ray.get_runtime_context()
+    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs"
+
+
+def _keep_off_the_terminal() -> None:
+    """Leave Ray Data's log to its file: what fails reaches the caller as an exception."""
+    log = logging.getLogger("ray.data")
+    for handler in [each for each in log.handlers if isinstance(each, logging.StreamHandler)]:
+        log.removeHandler(handler)
 
 
 def cluster_nodes() -> list[Share]:
@@ -275,17 +305,21 @@ def _start(ray: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    with _held_back():
-        if address := os.environ.get("RAY_ADDRESS"):
-            try:
-                ray.init(log_to_driver=False, logging_level="ERROR")
-            except (ConnectionError, RuntimeError) as error:
-                raise RunError(
-                    f"no Ray cluster answers at RAY_ADDRESS={redacted(address)}; start it and run the same command"
-                    " again, or unset RAY_ADDRESS to work on this machine alone"
-                ) from error
-        else:
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    address = os.environ.get("RAY_ADDRESS")
+    alone = {} if address else {"include_dashboard": False}
+    try:
+        with _held_back():
+            ray.init(log_to_driver=False, logging_level="ERROR", **alone)
+    except Exception as error:
+        if address:
+            raise RunError(
+                f"the Ray cluster at RAY_ADDRESS={redacted(address)} cannot be joined: {_described(error)}; start it"
+                " and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
+            ) from error
+        raise RunError(
+            f"Ray cannot start on this machine: {_described(error)}; run the same command again, or set the"
+            " configuration's runner to sequential"
+        ) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rows of a CSV file with their line numbers."""
+"""Rows and numbers of a CSV file with their line numbers."""
 
 import csv
 import io
@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from loader.errors import UsageError
 
 Row = dict[str, str | None]
+
+_MOST_NUMBER = 1e12
 
 
 def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, Row]]]:
@@ -36,3 +38,26 @@ def _rows(reader: "csv.DictReader[str]", name: str) -> Iterator[tuple[int, Row]]
             yield reader.line_num, row
     except csv.Error as error:
         raise UsageError(f"{name} line {reader.line_num + 1} is no CSV: {error}") from error
+
+
+def positive(value: object, column: str, at: str, *, whole: bool = False, zero: bool = False) -> float:
+    """Return a number of a row.
+
+    Args:
+        value: text, or a number of JSON.
+        column: its name, for messages.
+        at: file and line, for messages.
+        whole: only whole numbers are allowed.
+        zero: 0 is allowed.
+
+    Raises:
+        UsageError: it is none, or 10^12 or more.
+    """
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) else -1.0
+    except ValueError:
+        number = -1.0
+    if not ((zero or number > 0) and 0 <= number < _MOST_NUMBER and (number.is_integer() or not whole)):
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{at}: {column} is {value!r}, which is no {'' if zero else 'positive '}{kind}")
+    return number

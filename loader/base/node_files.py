@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.base.cache_space import boot_id
+from loader.base.whole_file import whole_file
 
 _UNUSED_S = 7 * 86400.0
 _log = logging.getLogger(__name__)
@@ -97,13 +98,8 @@ class NodeFiles:
 
     def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
         self._sweep()
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
+        with whole_file(path) as part:
             fill(part)
-            part.replace(path)
-        finally:
-            with suppress(OSError):
-                part.unlink()
 
     def _own_folder(self) -> Path:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

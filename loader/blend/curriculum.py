@@ -55,7 +55,3 @@ class Curriculum(RootModel[tuple[CurriculumStage, ...]], frozen=True):
     def place_at(self, step: int) -> int:
         """Return the number of the stage of an optimizer step; steps count from 0 over the whole run."""
         return sum(stage.until_step is not None and stage.until_step <= step for stage in self.root)
-
-    def stage_at(self, step: int) -> CurriculumStage:
-        """Return the stage of an optimizer step."""
-        return self.root[self.place_at(step)]

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from loader.base.difference import first_difference
 from loader.dataset.latents import Latents
 from loader.errors import UsageError
+from loader.settings import first_difference
 
 
 def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:

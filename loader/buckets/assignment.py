@@ -39,14 +39,14 @@ class Budgets(Settings):
     """Budgets of one microbatch."""
 
     memory_tokens: PositiveInt = Field(description="M_mem: maximum tokens of a microbatch, B * S")
-    compute_budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    compute_budget: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="M_comp: maximum B * S^p of a microbatch; null: no limit"
     )
     exponent: float = Field(default=2.0, ge=1.0, le=3.0, description="p: exponent of a sample's cost S^p")
     cost: Cost | None = Field(
         default=None, description="seconds of a microbatch, fitted to measured steps; null: B * S^p"
     )
-    target_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    target_step_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="maximum seconds of a microbatch, by its cost; null: no limit"
     )
     max_batch: PositiveInt | None = Field(

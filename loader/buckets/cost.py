@@ -9,7 +9,7 @@ from pydantic import Field
 from loader.base.arrays import Floats, Places
 from loader.settings import Settings
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 class LinearQuadraticCost(Settings):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loader.base.arrays import Floats
-from loader.base.csv_rows import csv_rows
+from loader.base.csv_rows import csv_rows, positive
 from loader.errors import UsageError
 
 _MAX_ROWS = 1_000_000
@@ -31,18 +31,12 @@ def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
     for line, row in lines:
         if len(rows) == _MAX_ROWS:
             raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
-        rows.append([_number(row[column], column, line, name) for column in columns])
+        rows.append(
+            [
+                positive(row[column], column, f"{name} line {line}", whole=column in _WHOLE)
+                for column in columns
+            ]
+        )
     if not rows:
         raise UsageError(f"{name} holds no timings")
     return np.array(rows)
-
-
-def _number(text: str | None, column: str, line: int, name: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = 0.0
-    whole = column not in _WHOLE or value.is_integer()
-    if not (np.isfinite(value) and value > 0 and whole):
-        raise UsageError(f"{name} line {line}: {column} is {text!r}, which is no positive number")
-    return value

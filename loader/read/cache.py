@@ -30,7 +30,7 @@ class CacheConfig(Settings):
     """Disk cache of samples read from S3."""
 
     folder: Path = Field(description="folder on a local disk; all ranks of the machine may share it")
-    max_gib: float = Field(gt=0, allow_inf_nan=False, description="maximum size of the cache in GiB")
+    max_gib: float = Field(gt=0, description="maximum size of the cache in GiB")
 
     @property
     def max_bytes(self) -> int:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, field_validator
 from loader.storage.permissions import check_prefix_uri
 
 
-class StorageConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True):
     """Access to S3 and to web servers; local folders need no configuration.
 
     Credentials are not included: boto3 finds them (environment, profile, role) in each process.

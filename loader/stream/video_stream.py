@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.base.difference import first_difference
 from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
 from loader.blend.source import SampleSource
 from loader.buckets.assignment import Assignment, BucketConfig, shapes_of
@@ -29,6 +28,7 @@ from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
+from loader.settings import first_difference
 from loader.stream.curriculum_plans import CurriculumPlans
 from loader.stream.lengths import EpochProgress, microbatches_left, progress_of, steps_of_epoch
 from loader.stream.loader_state import (

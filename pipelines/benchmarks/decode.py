@@ -32,13 +32,9 @@ from loader.read.decode import decode_with_pyav
 from loader.read.stream_config import StreamConfig
 from loader.storage import open_storage
 from loader.stream.video_stream import VideoStream
-from pipelines.footage.canvas import Scene
-from pipelines.footage.land import clouds_from_above
-from pipelines.footage.playthings import ink
-from pipelines.footage.reels import DAWN
-from pipelines.footage.town import night_road
+from pipelines.footage.scenes import CLOUDS, EMBERS, LENS, SPIRES, drawn
 
-SCENES = (DAWN, clouds_from_above, ink, night_road)
+SCENES = (CLOUDS, SPIRES, EMBERS, LENS)
 _SIZES = (Geometry(1280, 720), Geometry(854, 480))
 _BUCKET = Bucket(33, 240, 416)
 _BATCH = 4
@@ -54,7 +50,7 @@ class _Draw(NamedTuple):
 
 
 def bench_decode(
-    scenes: tuple[Scene, ...] = SCENES, frames: int = 72, copies: int = 3, rounds: int = 5
+    scenes: tuple[str, ...] = SCENES, frames: int = 72, copies: int = 3, rounds: int = 5
 ) -> dict[str, Any]:
     """Return clips per second and CPU time per clip, best of all rounds, and the stream's ratios to decoders.
 
@@ -99,26 +95,25 @@ def bench_decode(
     }
 
 
-def _dataset(folder: Path, scenes: tuple[Scene, ...], frames: int, copies: int) -> Dataset:
+def _dataset(folder: Path, scenes: tuple[str, ...], frames: int, copies: int) -> Dataset:
     storage = open_storage(folder)
     with DatasetWriter(storage) as writer:
         for number, scene in enumerate(scenes):
-            for size, clip in _clips(scene, frames, seed=number):
+            for size, clip in _clips(scene, frames):
                 for copy in range(copies):
                     writer.add(Sample(_row(f"{number}-{size.height}-{copy}", size, frames, clip), clip))
     return Dataset(storage)
 
 
-def _clips(scene: Scene, frames: int, seed: int) -> list[tuple[Geometry, bytes]]:
-    """Render a scene in every size, encoded as curation encodes clips."""
+def _clips(scene: str, frames: int) -> list[tuple[Geometry, bytes]]:
+    """Draw a scene in every size, encoded as curation encodes clips."""
     largest = _SIZES[0]
-    paint = scene(np.random.default_rng(seed), largest.width, largest.height)
     encoders = [(size, ClipEncoder(X264, size, Fraction(_FPS), CutConfig())) for size in _SIZES]
-    for number in range(frames):
-        picture_HWC = (paint(number / _FPS).clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture_HWC), format="rgb24")
-        for size, encoder in encoders:
-            encoder.show(frame.reformat(size.width, size.height, "yuv420p"), times=1)
+    graph = f"{drawn(scene, largest.width, largest.height, _FPS)},trim=end_frame={frames}"
+    with av.open(graph, format="lavfi") as pictures:
+        for frame in pictures.decode(video=0):
+            for size, encoder in encoders:
+                encoder.show(frame.reformat(size.width, size.height, "yuv420p"), times=1)
     return [(size, fast_start(encoder.finish())) for size, encoder in encoders]
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from loader.base.finite import finite
 from loader.base.named_file import read_named
 from loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
 from loader.errors import UsageError
@@ -43,7 +42,7 @@ class Given(NamedTuple):
             UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
         """
         try:
-            return finite(model.model_validate(self.values))
+            return model.model_validate(self.values)
         except ValidationError as error:
             wrong = error.errors()
             sentences = [

@@ -1,127 +1,168 @@
-"""A folder of raw footage: the videos, their captions, the truth about their cuts, and a record of it all."""
+"""A folder of raw footage: the videos, their captions, and the truth about their cuts."""
 
 import hashlib
+import io
 import json
 import logging
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
+from av.codec.context import Flags
+from av.container import OutputContainer
+from av.video.stream import VideoStream
 
-from pipelines.footage.edit import Transition
+from loader.storage import open_storage
 from pipelines.footage.reels import REELS, Reel
-from pipelines.footage.write import write_video
+from pipelines.footage.scenes import BLACK, drawn
 
 _log = logging.getLogger(__name__)
 
 RECORD = "footage.json"
 KEPT_SHARE = 0.6
-BROKEN = "cut off at 60 % of its bytes: the index at its end is missing"
-README = """Raw footage for `reelweave demo`, rendered by pipelines/footage. Nothing here was filmed.
+README = """Raw footage for `reelweave demo`, drawn by FFmpeg's filters. Nothing here was filmed.
 
-NAME.mp4, NAME.webm    what to curate: H.264 and VP9, upright and portrait, one of variable frame rate,
+NAME.mp4, NAME.webm    what to curate: H.264 and VP9, landscape and portrait, one of variable frame rate,
                        one turned by its display matrix, one with sound, one cut off in the middle
 NAME.txt, NAME.json    the caption of a video; one video carries it inside, and one has none
 NAME.cuts.json         where the cuts, dissolves and fades of a video are, frame by frame
-footage.json           checksums; while they hold, the footage is used again instead of rendered again
+footage.json           what all this was made from; while it is the same, nothing is rendered again
 
 This file is no video, as in every folder that people fill by hand.
 """
 
 
-@dataclass(frozen=True)
-class MadeVideo:
-    """One video file and the truth about it.
+def make_footage(folder: Path, reels: Sequence[Reel] = REELS) -> None:
+    """Fill a folder with raw footage, unless it is there already.
 
-    Shots are the spans (first, last) of their untouched frames, counted from 0 as shown. A broken video
-    has none, and `broken` says what is wrong with it.
-    """
-
-    path: Path
-    caption: str
-    shots: tuple[tuple[int, int], ...]
-    transitions: tuple[Transition, ...]
-    broken: str | None = None
-
-
-def make_footage(folder: Path, seed: int = 0, reels: Sequence[Reel] = REELS) -> list[MadeVideo]:
-    """Fill a folder with raw footage, or find it there already.
-
-    Every file appears whole under its name or not at all, and the record of checksums last: a run that
-    was killed is made good by the next one.
+    Every file appears whole or not at all, and the record last: the next run repeats one that was killed. On one
+    machine the same reels give the same bytes.
 
     Args:
         folder: Made when missing; other files in it are left alone.
-        seed: Equal seeds give equal bytes on one machine.
         reels: What to make.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    recipe = _recipe(seed, reels)
-    if not _is_made(folder, recipe):
-        made = {"README.txt": _publish(folder / "README.txt", README.encode())}
-        for reel in reels:
-            started = time.perf_counter()
-            made |= _make(folder, reel, seed)
-            _log.info("rendered %s in %.1f s", folder / reel.name, time.perf_counter() - started)
-        _publish(folder / RECORD, json.dumps({"recipe": recipe, "sha256": made}, indent=1).encode())
-    return [_describe(folder, reel) for reel in reels]
+    files = open_storage(folder)
+    made_from = hashlib.sha256(repr((reels, av.library_versions, README)).encode())
+    made_from.update(Path(__file__).read_bytes())
+    record = made_from.hexdigest().encode()
+    if files.stat(RECORD) and files.read(RECORD) == record:
+        return
+    files.write("README.txt", README.encode())
+    for reel in reels:
+        began = time.perf_counter()
+        stem = Path(reel.name).stem
+        if reel.caption and reel.caption_in == "txt":
+            files.write(f"{stem}.txt", f"{reel.caption}\n".encode())
+        if reel.caption_in == "json":
+            files.write(f"{stem}.json", json.dumps({"caption": reel.caption}).encode())
+        video = render(reel)
+        if reel.cut_off:
+            video = video[: int(KEPT_SHARE * len(video))]
+        else:
+            files.write(f"{stem}.cuts.json", json.dumps(cut_list(reel), indent=1).encode())
+        files.write(reel.name, video)
+        _log.info("rendered %s in %.1f s", reel.name, time.perf_counter() - began)
+    files.write(RECORD, record)
 
 
-def _describe(folder: Path, reel: Reel) -> MadeVideo:
-    if reel.cut_off:
-        return MadeVideo(folder / reel.name, reel.caption, (), (), BROKEN)
-    timeline = reel.timeline()
-    return MadeVideo(folder / reel.name, reel.caption, timeline.shots, timeline.transitions)
+def render(reel: Reel) -> bytes:
+    """Return a reel's file; one encoder thread and the bitexact flags make its bytes the same every time."""
+    file = io.BytesIO()
+    form = Path(reel.name).suffix.removeprefix(".")
+    with (
+        av.open(_graph(reel), format="lavfi") as drawn,
+        av.open(file, "w", format=form, options={"fflags": "+bitexact"}) as container,
+    ):
+        if reel.caption_in == "container":
+            container.metadata["comment"] = reel.caption
+        streams: list[Any] = [_video_stream(container, reel)]
+        streams += [container.add_stream("aac", rate=44100, layout="mono")] if reel.tone else []
+        for packet in drawn.demux():
+            for frame in packet.decode():
+                container.mux(streams[packet.stream.index].encode(frame))
+        for stream in streams:
+            container.mux(stream.encode(None))
+    return file.getvalue()
 
 
-def _make(folder: Path, reel: Reel, seed: int) -> dict[str, str]:
-    """Write one video and what lies beside it; return the checksums by name."""
-    stem = Path(reel.name).stem
-    beside = {}
-    if reel.caption_in == "txt":
-        beside[f"{stem}.txt"] = reel.caption + "\n"
-    if reel.caption_in == "json":
-        beside[f"{stem}.json"] = json.dumps({"caption": reel.caption})
-    if not reel.cut_off:
-        beside[f"{stem}.cuts.json"] = json.dumps(cut_list(reel), indent=1)
-    made = {name: _publish(folder / name, text.encode()) for name, text in beside.items()}
-    # A name no reader takes for a video, until the video is whole.
-    partial = folder / f".{reel.name}.partial"
-    write_video(reel, seed, partial)
-    if reel.cut_off:
-        partial.write_bytes(partial.read_bytes()[: int(KEPT_SHARE * partial.stat().st_size)])
-    partial.replace(folder / reel.name)
-    return made | {reel.name: _sha256(folder / reel.name)}
+def _graph(reel: Reel) -> str:
+    """Return the graph of a reel: each shot is a source, each join a cross-fade; that of a cut shows no mixed frame."""
+    spans, shots = _spans(reel), reel.shots
+    chains, joined = [], "[s0]"
+    for number, (shot, (first, last)) in enumerate(zip(shots, spans, strict=True)):
+        before = spans[number - 1][1] if number else 0
+        end = spans[number + 1][0] if number + 1 < len(shots) else last + 1
+        scene = drawn(shot.scene, reel.width, reel.height, reel.fps)
+        chains.append(f"{scene},trim=end_frame={end - before}[s{number}]")
+        if number:
+            seconds = f"duration={(first - before) / reel.fps:.6f}:offset={before / reel.fps:.6f}"
+            chains.append(f"{joined}[s{number}]xfade={seconds}[j{number}]")
+            joined = f"[j{number}]"
+    missing = "select='not(eq(mod(n,7),2)+gte(mod(n,7),5))'," if reel.uneven else ""
+    turn = "transpose=cclock," if reel.turned else ""
+    chains.append(f"{joined}{missing}{turn}format=yuv420p[out0]")
+    if reel.tone:
+        chord = "+".join(f"sin(2*PI*{pitch}*t)" for pitch in (220, 277, 330))
+        seconds = f"{(spans[-1][1] + 1) / reel.fps:.6f}"
+        chains.append(f"aevalsrc='0.1*({chord})':s=44100:d={seconds},aformat=fltp:44100:mono[out1]")
+    return ";".join(chains)
+
+
+def _video_stream(container: OutputContainer, reel: Reel) -> VideoStream:
+    h264 = reel.name.endswith(".mp4")
+    stream = container.add_stream("libx264" if h264 else "libvpx-vp9", rate=reel.fps)
+    stream.width, stream.height = (reel.height, reel.width) if reel.turned else (reel.width, reel.height)
+    stream.pix_fmt = "yuv420p"
+    context = stream.codec_context
+    context.time_base = Fraction(1, reel.fps)
+    context.thread_count = 1
+    context.flags |= Flags.bitexact
+    # With macroblock-tree rate control x264 may give other bytes for equal frames, even on one thread.
+    x264 = {"preset": "veryfast", "crf": "24", "mbtree": "0"}
+    context.options = x264 if h264 else {"deadline": "realtime", "cpu-used": "8", "crf": "30"}
+    if reel.turned:
+        stream.set_display_rotation(-90)
+    return stream
+
+
+def _spans(reel: Reel) -> list[tuple[int, int]]:
+    """Return the first and the last untouched frame of every shot, before frames go missing."""
+    spans, first = [], 0
+    for shot in reel.shots:
+        first += shot.mixed
+        last = first + round(shot.seconds * reel.fps) - 1
+        spans.append((first, last))
+        first = last + 1
+    return spans
 
 
 def cut_list(reel: Reel) -> dict[str, Any]:
-    """The truth about the cuts of a reel, as `reelweave bench shots` reads it."""
-    timeline = reel.timeline()
-    transitions = []
-    for each in timeline.transitions:
-        join = each.join
-        details: dict[str, Any] = {}
-        if join.type == "dissolve":
-            details = {"mixed_frames": join.frames}
-        elif join.type == "fade_through_black":
-            first_black = each.start_frame + join.frames + 1
-            details = {
-                "fade_out_frames": join.frames,
-                "fade_in_frames": join.frames,
-                "black_frames": [first_black, first_black + join.black - 1],
-            }
-        place = {"type": join.type, "start_frame": each.start_frame, "end_frame": each.end_frame}
-        allowed = 2 if join.type == "fade_through_black" else 1
-        transitions.append(place | details | {"required": True, "allowed_boundaries": allowed})
+    """Return the truth about the cuts of a reel, as `reelweave bench shots` reads it."""
+    spans = _spans(reel)
+    kept = [frame for frame in range(spans[-1][1] + 1) if not reel.uneven or frame % 7 in (0, 1, 3, 4)]
+    spans = [(bisect_left(kept, first), bisect_right(kept, last) - 1) for first, last in spans]
+    transitions, start, black = [], 0, None
+    for shot, (first, last) in zip(reel.shots, spans, strict=True):
+        if shot.scene == BLACK:
+            black = [first, last]
+            continue
+        if first:
+            details: dict[str, Any] = {"type": "cut"} if first == start + 1 else {"type": "dissolve"}
+            if black:
+                details = {"type": "fade_through_black", "black_frames": black}
+            place = {"start_frame": start, "end_frame": first, "required": True}
+            transitions.append(details | place | {"allowed_boundaries": 2 if black else 1})
+        start, black = last, None
     return {
         "file": reel.name,
-        "how": "rendered shot by shot, so every number is exact",
+        "how": "drawn shot by shot, so every number is exact",
         "fps": f"{reel.fps}/1",
-        "frames": timeline.frames,
+        "frames": len(kept),
         "width": reel.height if reel.turned else reel.width,
         "height": reel.width if reel.turned else reel.height,
         "conventions": {
@@ -130,42 +171,8 @@ def cut_list(reel: Reel) -> dict[str, Any]:
             "end_frame": "first untouched frame of the incoming shot",
             "allowed_boundaries": "how many reported boundaries inside start_frame..end_frame count as right",
             "required": "false: reporting it and leaving it out are both acceptable",
-            "not_cuts": "things that look like a cut but lie inside one shot",
             "width, height": "as stored, before rotation",
         },
         "transitions": transitions,
         "not_cuts": [],
     }
-
-
-def _publish(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all; return its checksum."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
-    return hashlib.sha256(content).hexdigest()
-
-
-def _is_made(folder: Path, recipe: str) -> bool:
-    """Whether the folder holds, whole, what the recipe makes."""
-    try:
-        record = json.loads((folder / RECORD).read_text())
-        return record["recipe"] == recipe and all(
-            _sha256(folder / name) == sha256 for name, sha256 in record["sha256"].items()
-        )
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _recipe(seed: int, reels: Sequence[Reel]) -> str:
-    """A fingerprint of what is asked for and of the code and libraries that make it."""
-    asked = [(reel.name, reel.caption, reel.timeline()) for reel in reels]
-    digest = hashlib.sha256(repr((seed, asked, av.__version__, np.__version__)).encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

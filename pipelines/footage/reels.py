@@ -3,25 +3,59 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pipelines.footage.edit import Join, Shot, Timeline, lay_out
-from pipelines.footage.land import aurora, balloons, clouds_from_above, dunes, ridges, snowy_wood
-from pipelines.footage.playthings import (
-    bouncing_balls,
-    colour_bars,
-    gears,
-    ink,
-    kaleidoscope,
-    neon_tunnel,
-    pinwheels,
+from pipelines.footage.scenes import (
+    ALGAE,
+    BALLOON,
+    BLACK,
+    BLUR,
+    CARTOON,
+    CLOUDS,
+    COLONY,
+    EMBERS,
+    GLASS,
+    INK,
+    LAVA,
+    LENS,
+    PETALS,
+    PLANET,
+    RAIN,
+    RIPPLES,
+    SEAHORSES,
+    SPIRES,
+    STARS,
+    TEST_CARD,
+    TUNNEL,
+    WHEEL,
+    ZOOM,
 )
-from pipelines.footage.space import nebula, ringed_planet, star_leap
-from pipelines.footage.town import city_bokeh, night_road, skyline
-from pipelines.footage.water import pond, reef, sea
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A scene on show for some seconds; the frames in which the shot before dissolves into it come on top."""
+
+    scene: str
+    seconds: float
+    mixed: int = 0
 
 
 @dataclass(frozen=True)
 class Reel:
-    """One file. Width and height are those a viewer sees; `name` ends in .mp4 (H.264) or .webm (VP9)."""
+    """One file.
+
+    Attributes:
+        name: ends in .mp4 (H.264) or .webm (VP9).
+        caption: empty for none.
+        width: pixels, as a viewer sees it.
+        height: pixels, as a viewer sees it.
+        fps: frames per second.
+        shots: in order; a fade through black is a dissolve into `BLACK` and one out of it.
+        caption_in: where the caption is.
+        uneven: frames are missing, as in films of phones (variable frame rate).
+        tone: a soft chord as an AAC track.
+        turned: stored lying on its side, with a display matrix that sets it upright.
+        cut_off: the last bytes are missing, and with them the index.
+    """
 
     name: str
     caption: str
@@ -29,141 +63,82 @@ class Reel:
     height: int
     fps: int
     shots: tuple[Shot, ...]
-    joins: tuple[Join, ...]
-    caption_in: Literal["txt", "json", "container", "nowhere"] = "txt"
+    caption_in: Literal["txt", "json", "container"] = "txt"
     uneven: bool = False
-    """Frames last differently long (variable frame rate); fps is their mean."""
     tone: bool = False
-    """A soft chord as an AAC track."""
     turned: bool = False
-    """Stored lying on its side, with a display matrix that sets it upright."""
     cut_off: bool = False
-    """Only the first 60 % of the bytes are kept, so that the index at the end is missing."""
-
-    def timeline(self) -> Timeline:
-        """Where its shots lie."""
-        return lay_out([round(shot.seconds * self.fps) for shot in self.shots], self.joins)
 
 
-CUT = Join()
-DISSOLVE = Join("dissolve", frames=16)
-FADE = Join("fade_through_black", frames=12, black=6)
-
-DAWN = ridges("2b3f73 7d6a9a f0a58f ffe0b5", "c9a9b8", "1d2b3a", "ffe2ad", (0.68, 0.3), "ffd9c4")
-NOON = ridges("2f7fc4 8cc4e8 e4f2f5", "a9c7c4", "274d2f", "fff7df", (0.2, 0.16), "ffffff")
-WINTER = ridges("20304f 5b7a9d c8d8e4", "b9c9d8", "2b3f52", "fff1da", (0.3, 0.3), "eef2f6", speed=-1)
-SUNSET = Shot(sea("2a2a5a 8f4b7a f2875d ffd08a", "10304f", "c9705a", "ffd48a", (0.36, 0.4)), 3.0)
-MOONLIGHT = sea("060a1f 0d1b3e 27406b", "06122b", "31598a", "dfe8ff", (0.66, 0.2), starry=True)
-DUSK_TOWN = skyline("0a1030 27265e 7a3f7a f08a6a", "4a3a6e", (0.2, 0.2))
-DAY_TOWN = skyline("5aa9d6 a8d4e6 f7e3c4", "8fa8b8", (0.8, 0.15), speed=-1.5)
-GLASS = kaleidoscope("1b1b3a 693668 f25f5c ffe066 50c5b7 247ba0")
-PETALS = kaleidoscope("3a0ca3 7209b7 f72585 ff9e00 ffe5d9 4361ee", mirrors=12)
+_COLONY = Shot(COLONY, 3.0)
 
 REELS = (
     Reel(
-        "mountain_morning.mp4",
-        "Dawn breaks over misty mountain ranges, the camera glides above a sea of clouds, and striped "
-        "hot-air balloons rise over green hills.",
-        480,
-        270,
-        24,
-        (Shot(DAWN, 3.0, take=1), Shot(clouds_from_above, 2.6), Shot(balloons(NOON), 3.2, take=4)),
-        (DISSOLVE, CUT),
+        "clouds_and_fractals.mp4",
+        "Clouds drift over a blue sky, the camera dives into the edge of the Mandelbrot set, and a spotted "
+        "planet turns.",
+        480, 270, 24,
+        (Shot(CLOUDS, 3.0), Shot(ZOOM, 2.6, mixed=16), Shot(PLANET, 3.2)),
     ),
     Reel(
-        "ocean_day_and_night.mp4",
-        "The sun sets over rolling waves, fish cross a sunlit reef, and the moon shines on a dark sea.",
-        480,
-        270,
-        25,
-        (SUNSET, Shot(reef, 3.2), Shot(MOONLIGHT, 2.8, take=2)),
-        (CUT, CUT),
+        "fire_and_rain.mp4",
+        "Embers glow and drift, rain falls on dark glass, and a colony of cells spreads.",
+        480, 270, 25,
+        (Shot(EMBERS, 2.8), Shot(RAIN, 2.6), _COLONY),
         tone=True,
     ),
     Reel(
-        "city_after_dark.mp4",
-        "A skyline with lit windows is mirrored in water at dusk, cars pass on a road between street lamps, "
-        "and town lights blur behind a rainy window.",
-        426,
-        240,
-        30,
-        (Shot(DUSK_TOWN, 2.8), Shot(night_road, 2.6), Shot(city_bokeh, 2.4)),
-        (CUT, CUT),
+        "broadcast.mp4",
+        "A test pattern with a running clock, the same seen through a round lens, and a wheel of colours.",
+        426, 240, 30,
+        (Shot(CARTOON, 2.8), Shot(LENS, 2.6), Shot(WHEEL, 2.4)),
         caption_in="json",
     ),
     Reel(
-        "toy_workshop.webm",
-        "Glossy balls bounce on a studio floor, gears turn in mesh, and paper pinwheels spin on a meadow.",
-        384,
-        216,
-        30,
-        (Shot(bouncing_balls, 2.6), Shot(gears, 2.2), Shot(pinwheels, 2.6)),
-        (CUT, CUT),
+        "kaleidoscope.webm",
+        "A kaleidoscope folds coloured glass, then petals of a fractal, then rings of light spread.",
+        384, 216, 30,
+        (Shot(GLASS, 2.6), Shot(PETALS, 2.4), Shot(RIPPLES, 2.6)),
     ),
     Reel(
-        "winter_night_portrait.mp4",
-        "Northern lights wave above a lake, then snow falls on a hut in the woods.",
-        216,
-        384,
-        24,
-        (Shot(aurora, 3.2), Shot(snowy_wood, 3.0)),
-        (FADE,),
+        "balloon_portrait.mp4",
+        "A striped balloon turns, then algae spread in green water.",
+        216, 384, 24,
+        (Shot(BALLOON, 3.2), Shot(BLACK, 0.25, mixed=12), Shot(ALGAE, 3.0, mixed=12)),
         caption_in="container",
     ),
     Reel(
         "deep_space.webm",
-        "A ringed planet turns among stars, clouds of gas glow and drift, and stars stretch into streaks.",
-        432,
-        240,
-        24,
-        (Shot(ringed_planet, 3.0), Shot(nebula, 2.8), Shot(star_leap, 2.2)),
-        (FADE, CUT),
+        "Stars drift by, a tunnel of light opens, and the camera dives into a fractal.",
+        432, 240, 24,
+        (Shot(STARS, 3.0), Shot(BLACK, 0.25, mixed=12), Shot(TUNNEL, 2.8, mixed=12), Shot(SEAHORSES, 2.6)),
     ),
     Reel(
         "moving_patterns.mp4",
-        "A kaleidoscope folds coloured glass, inks of coral and teal flow, and a neon tunnel rushes by.",
-        400,
-        224,
-        24,
-        (Shot(GLASS, 2.6), Shot(ink, 2.6), Shot(neon_tunnel, 2.2)),
-        (CUT, DISSOLVE),
+        "The spires of a fractal grow, rings of light spread, and clouds drift over a blue sky.",
+        400, 224, 24,
+        (Shot(SPIRES, 2.6), Shot(RIPPLES, 2.6), Shot(CLOUDS, 2.4, mixed=16)),
         uneven=True,
     ),
     Reel(
         "phone_upright.mp4",
         "",
-        180,
-        320,
-        30,
-        (Shot(pond, 2.8), Shot(PETALS, 2.0, take=3)),
-        (CUT,),
-        caption_in="nowhere",
+        180, 320, 30,
+        (Shot(LAVA, 2.8), Shot(GLASS, 2.2)),
         turned=True,
     ),
     Reel(
-        "travel_reel.mp4",
-        "A test card, then desert dunes, snowy ranges, a town by the water and the sea at sunset.",
-        480,
-        270,
-        25,
-        # The test card stands still and the sunset is in another file too, as it happens with raw footage.
-        (
-            Shot(colour_bars, 2.0),
-            Shot(dunes, 2.8),
-            Shot(WINTER, 2.6, take=7),
-            Shot(DAY_TOWN, 2.4, take=5),
-            SUNSET,
-        ),
-        (CUT, CUT, DISSOLVE, CUT),
+        "odds_and_ends.mp4",
+        "A test card, a colony of cells, coloured inks, and lights out of focus.",
+        480, 270, 25,
+        # The test card stands still, the colony is in another file too, and the last shot is blurred.
+        (Shot(TEST_CARD, 2.0), _COLONY, Shot(INK, 2.6), Shot(BLUR, 2.4)),
     ),
     Reel(
         "unfinished_recording.mp4",
-        "Balloons over green hills.",
-        384,
-        216,
-        24,
-        (Shot(balloons(NOON), 2.0, take=6), Shot(gears, 2.0, take=1)),
-        (CUT,),
+        "Rain falls on dark glass.",
+        384, 216, 24,
+        (Shot(RAIN, 2.0), Shot(CARTOON, 2.0)),
         cut_off=True,
     ),
-)
+)  # fmt: skip

@@ -12,7 +12,6 @@ from curate.records import from_json
 from curate.run.shard import written_shards
 from curate.runners.pipeline import runner
 from curate.runners.progress import Progress, write_status
-from loader.base.difference import first_difference
 from loader.blend.reading import is_blend_file
 from loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
 from loader.dataset import Dataset, ShardRecord, open_dataset, settle
@@ -20,6 +19,7 @@ from loader.dataset.latents import empty_path
 from loader.dataset.manifest import MANIFEST
 from loader.dataset.shard import npy_bytes
 from loader.errors import RunError, UsageError
+from loader.settings import first_difference
 from loader.storage import Storage, leased, open_storage
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.latents.buckets import described, samples_of, size_of

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from loader.base.finite import finite
 from loader.errors import UsageError
 from pipelines.terminal.files import read_text
 
@@ -141,7 +140,7 @@ def _cost_model(file: Path) -> "CostModel":
     from train.cascade.costs.cost_model import CostModel
 
     try:
-        return finite(CostModel.model_validate_json(read_text(file, "--costs")))
+        return CostModel.model_validate_json(read_text(file, "--costs"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

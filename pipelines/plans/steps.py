@@ -1,7 +1,6 @@
 """Step plans of a dataset or a workload: idle time and spreads of each policy, side by side."""
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from loader.base.whole_file import whole_file
 from loader.buckets.cost import Cost, PowerCost
 from loader.buckets.cost_fit import fit_linear_quadratic, read_timings
 from loader.errors import UsageError
@@ -231,17 +231,11 @@ def _fitted(timings: Path) -> Cost:
 @contextmanager
 def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
     """Write the steps passed to the yielded function as one parquet file, which appears whole or not at all."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        file = unfinished.open("wb")
+        with whole_file(path) as aside, pq.ParquetWriter(aside, PLAN_SCHEMA) as writer:
+            yield lambda step: writer.write_table(step.table())
     except OSError as error:
         raise UsageError(f"--plan-out {path} cannot be written: {error.strerror}") from error
-    try:
-        with file, pq.ParquetWriter(file, PLAN_SCHEMA) as writer:
-            yield lambda step: writer.write_table(step.table())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _print(

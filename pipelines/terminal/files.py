@@ -1,9 +1,9 @@
 """Files named on the command line."""
 
-import os
 from pathlib import Path
 
 from loader.base.named_file import read_named_text
+from loader.base.whole_file import whole_file
 from loader.errors import UsageError
 
 _MOST_BYTES = 64 << 20
@@ -33,13 +33,8 @@ def write_whole(path: Path, data: bytes, option: str = "") -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with whole_file(path) as aside:
             aside.write_bytes(data)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be written: {error.strerror}".strip()) from error

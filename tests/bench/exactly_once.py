@@ -51,6 +51,8 @@ from tests.s3server import make_bucket, s3_client, s3_server
 from tests.warm import Command, Warm
 
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+# Under libfaketime 0.9.10 with a monotonic clock of its own, every time.sleep of Python 3.11 fails with EINVAL.
+_SLEEP = "import threading, time; time.sleep = lambda seconds: threading.Event().wait(seconds)"
 _NUMBER = re.compile(r"(?<=[a-z])\.\d{6}(?=\.(parquet|arrow)$)")
 _LAST_RUN = ".ledger/run.json"  # seconds of the last run that had something to do; a kill may leave none
 RUNNERS = ("sequential", "ray")
@@ -130,7 +132,7 @@ class Lab:
         self._warm[False] = self._stack.enter_context(Warm())
         if self._clock:
             self._shift(0.0)
-            self._warm[True] = self._stack.enter_context(Warm(faked(self._offset)))
+            self._warm[True] = self._stack.enter_context(Warm(faked(self._offset), _SLEEP))
         if "ray" in self._runners:
             self._cluster = self._stack.enter_context(ray_cluster(self.folder))
         return self

@@ -1,5 +1,7 @@
 """Both runners carry rows through stages alike, and a stage that fails stops the run in words."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -129,6 +131,23 @@ def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: None) -> None:
     assert len(list(run_on_ray(ROWS[:1], stages))) == 1
 
 
+def test_an_error_inside_ray_ends_in_words(ray_local: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def wait(*_: object, **__: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(ray, "wait", wait)
+    with pytest.raises(RunError) as failed:
+        list(run_on_ray(ROWS, [Stage("same", same)]))
+    said = str(failed.value)
+    assert "Ray itself failed" in said
+    assert "OSError: [Errno 22] Invalid argument" in said
+    assert "run the same command again" in said
+    logs = Path(said.split("logs are in ")[1].split(";")[0])
+    assert "in wait" in (logs / "ray-data" / "ray-data.log").read_text()
+
+
 def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
     marker = tmp_path / "died"
 
@@ -162,3 +181,25 @@ def test_ray_writes_nothing_to_the_terminal() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=True
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"RAY_TMPDIR": "/dev/null"}, "Ray cannot start on this machine: NotADirectoryError"),
+        (
+            {"RAY_ADDRESS": "127.0.0.1"},
+            "the Ray cluster at RAY_ADDRESS=127.0.0.1 cannot be joined: ValueError",
+        ),
+    ],
+)
+def test_a_ray_that_does_not_start_says_why(environment: dict[str, str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.stderr.splitlines()[-1].startswith(f"loader.errors.RunError: {words}")

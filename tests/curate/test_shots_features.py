@@ -9,11 +9,12 @@ import pytest
 from curate.shots.colour.chances import TransitionProbabilities
 from curate.shots.colour.features import (
     HEIGHT,
+    STRUCTURE_FLOOR,
     WIDTH,
+    Features,
     features,
     high_pass,
     structure_difference,
-    unshifted_difference,
 )
 from curate.shots.colour.likeness import FrameDifferences
 from curate.shots.scale import Scaler, area_weights
@@ -22,6 +23,10 @@ from tests.curate.test_shots import mixed, scene, still
 
 def pictures(count: int) -> np.ndarray:
     return np.stack([scene(seed) for seed in range(count)]).astype(np.uint8)
+
+
+def unshifted_difference(a: Features, b: Features) -> float:
+    return float(1 - a.fine @ b.fine - STRUCTURE_FLOOR / np.sqrt(a.energy * b.energy))
 
 
 def test_a_frame_has_the_same_features_in_any_company() -> None:

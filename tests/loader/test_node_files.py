@@ -173,4 +173,6 @@ def test_real_ranks_that_start_together_train_what_they_would_alone(folder: Path
     alone = VideoStream(open_dataset(folder), config(decode=False, microbatches=3), 1, 2)
     assert second[0] == [list(micro.keys) for micro in alone]
     assert first[1] == second[1] == json.loads(json.dumps(alone.state_dict()))
-    assert not [path.name for path in tmp_path.rglob("*") if path.suffix in (".lock", ".part")]
+    assert not [
+        path.name for path in tmp_path.rglob("*") if path.suffix == ".lock" or path.name.startswith(".")
+    ]

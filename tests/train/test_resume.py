@@ -1,6 +1,6 @@
 import torch
 
-from loader.base.difference import first_difference
+from loader.settings import first_difference
 from tests.train.clips import tiny_config
 from train.loop.resume import difference, seed_step
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from loader.base.difference import first_difference
 from loader.dataset.latents import Latents, array_of
 from loader.errors import UsageError
+from loader.settings import first_difference
 from train.config.run import TrainConfig
 from train.latents.identity import text_identity, tokenizer_identity
 from train.models.encoders.stored import Stored

@@ -1,10 +1,10 @@
 """Identity of encoders, which determines latents and contexts: configuration and file checksums, without loading."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from loader.storage.checksums import files_sha256
 from train.config.run import TrainConfig
 from train.config.text import PublishedTextConfig, TransformersTextConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
@@ -53,10 +53,7 @@ def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
     found = (
         sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
     )
-    digest = hashlib.sha256()
-    for path in found:
-        digest.update(f"{path.name} {_sha256(path)}\n".encode())
-    return {"files": files, "tokenizer_files": digest.hexdigest()}
+    return {"files": files, "tokenizer_files": files_sha256(found)}
 
 
 def _model(folder: Path, key: str) -> str:
@@ -67,12 +64,6 @@ def _model(folder: Path, key: str) -> str:
         for name, value in said.items()
         if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
     }
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
-    for path in sorted(folder.glob("*.safetensors")):
-        digest.update(f"{path.name} {_sha256(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return files_sha256(
+        sorted(folder.glob("*.safetensors")), described=json.dumps(kept, sort_keys=True).encode()
+    )

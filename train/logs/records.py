@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from loader.base.whole_file import whole_file
 from train.logs.metrics import StepMetrics
 from train.measure.step_times import StepTimes
 
@@ -47,16 +48,12 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
 
 def forget_after(out: Path, last_step: int) -> None:
     """Remove lines of later steps, which will be repeated after a resume."""
-    aside = out / f".{METRICS}"
-    with aside.open("w", encoding="utf-8") as file:
+    with whole_file(out / METRICS) as aside, aside.open("w", encoding="utf-8") as file:
         file.writelines(map(metrics_line, read_metrics(out, last_step)))
-    aside.replace(out / METRICS)
-    for name in (LOSSES, RECONSTRUCTION):
-        path, aside = out / name, out / f".{name}"
+    for path in (out / LOSSES, out / RECONSTRUCTION):
         if path.exists():
-            with path.open("rb") as lines, aside.open("wb") as file:
+            with whole_file(path) as aside, path.open("rb") as lines, aside.open("wb") as file:
                 file.writelines(line for line in lines if _step(line) <= last_step)
-            aside.replace(path)
 
 
 def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:

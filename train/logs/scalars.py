@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from loader.base.whole_file import whole_file
 from loader.errors import RunError, UsageError, first_line
 from train.config.log import WandbConfig
 from train.config.run import TrainConfig
@@ -78,9 +79,8 @@ class Wandb:
 
         known = out / _WANDB_ID
         if not known.exists():
-            aside = out / f".{_WANDB_ID}"
-            aside.write_text(uuid4().hex[:12], encoding="utf-8")
-            aside.replace(known)
+            with whole_file(known) as aside:
+                aside.write_text(uuid4().hex[:12], encoding="utf-8")
         try:
             self._run = wandb.init(
                 project=config.project,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from loader.base.difference import first_difference
 from loader.errors import UsageError
+from loader.settings import first_difference
 from train.checkpoint import Checkpoints
 from train.step.batches import Stream
 

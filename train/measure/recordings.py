@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch.profiler import ProfilerActivity
 
+from loader.base.whole_file import whole_file
 from loader.errors import UsageError
 from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
 from train.distributed.world import World
@@ -91,9 +92,8 @@ class _Recording(ABC):
 
     def _write_whole(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_name(f".{self._path.name}")
-        self._write(aside)
-        aside.replace(self._path)
+        with whole_file(self._path) as aside:
+            self._write(aside)
 
     def _stop(self) -> None:
         self._begun = False

@@ -1,12 +1,12 @@
 """Export of a fine-tuned tokenizer to a diffusers folder."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
 
+from loader.base.whole_file import whole_folder
 from loader.errors import UsageError, first_line
 from train.checkpoint.weights import Weights
 from train.config.vae import VaeTrainConfig
@@ -42,11 +42,8 @@ def export(saved: Weights, out: Path) -> None:
         statistics = LatentStatistics(vae.channels, torch.device("cpu"))
         saved.load_group_("latents", statistics.tensors)
         _tell(vae.vae, statistics.tensors)
-    aside = out.with_name(f".{out.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    vae.vae.save_pretrained(aside, safe_serialization=True)
-    aside.rename(out)
+    with whole_folder(out) as aside:
+        vae.vae.save_pretrained(aside, safe_serialization=True)
 
 
 def _tell(vae: Any, moments: dict[str, torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from loader.base.whole_file import whole_file
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from train.checkpoint.pieces import Tensors
@@ -103,7 +104,8 @@ class VaeTask:
                 f" {len(found.left_over)} were left over: {self._out / INITIALISATION}"
             )
         if self._world.rank == 0:
-            _write_whole(self._out / INITIALISATION, json.dumps(asdict(found), indent=1).encode())
+            with whole_file(self._out / INITIALISATION) as aside:
+                aside.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
         if done == 0:
             self._evaluate(0, log)
 
@@ -192,7 +194,8 @@ class VaeTask:
         first = seen.measured["psnr"]
         log.say(f"step {step}: held-out {told}; first frames' psnr {first.first:.4g}")
         if self._world.rank == 0 and seen.picture:
-            _write_whole(self._out / PICTURES / f"step-{step:06d}.png", seen.picture)
+            with whole_file(self._out / PICTURES / f"step-{step:06d}.png") as aside:
+                aside.write_bytes(seen.picture)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -202,10 +205,3 @@ class VaeTask:
 
 def _backward(scalar: torch.Tensor) -> None:
     scalar.backward()  # type: ignore[no-untyped-call]  # torch's own
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    aside.write_bytes(data)
-    aside.replace(path)

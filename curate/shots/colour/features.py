@@ -162,11 +162,6 @@ def structure_difference(a: Features, b: Features) -> float:
     return float(1 - correlation.max() - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
 
 
-def unshifted_difference(a: Features, b: Features) -> float:
-    """Return an upper bound of `structure_difference`, fast, without the search over shifts."""
-    return float(1 - a.fine @ b.fine - STRUCTURE_FLOOR / math.sqrt(a.energy * b.energy))
-
-
 def colour_difference(a: Features, b: Features) -> float:
     """Return the difference in colour of two pictures, from 0 to 1.
 

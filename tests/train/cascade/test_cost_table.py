@@ -80,12 +80,12 @@ def test_a_profile_is_a_table_and_tokens_alone_are_cached_latents():
         ),
         (
             "module,frames,degree,seconds\ndit,5,1,nan\n",
-            "costs, line 2: seconds is 'nan', which is no number",
+            "costs, line 2: seconds is 'nan', which is no positive number",
         ),
         ("module,frames,degree,seconds\ndit,5,1\n", "costs, line 2: seconds is None"),
         (
             "module,frames,degree,seconds\ndit,5,1.5,2\n",
-            "costs, line 2: degree is '1.5', which is no whole number",
+            "costs, line 2: degree is '1.5', which is no positive whole number",
         ),
         (SMALL + "dit,2,5,1,9,x\n", "line 9: the dit of batch 2, frames 5 with degree 1 is there twice"),
         ("module,frames,degree,seconds\nvae,5,1,1\n", "no rows of the module dit"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.base.arrays import Flags, Floats, Places
-from loader.base.csv_rows import csv_rows
+from loader.base.csv_rows import csv_rows, positive
 from loader.errors import UsageError
 from train.cascade.problem import Module
 
@@ -117,18 +117,10 @@ def read_profile(text: str, name: str) -> Profile:
 def _row(row: dict[str, str | None], where: str) -> tuple[list[int], list[float]]:
     if row["module"] not in MODULES:
         raise UsageError(f"{where}: module is {row['module']!r}; it is one of {', '.join(MODULES)}")
-    whole = [MODULES.index(row["module"]), *(_number(row[column], column, where) for column in _WHOLE)]
-    peak = _number(row["peak_gib"], "peak_gib", where) if row["peak_gib"] != "" else float("nan")
-    return [int(number) for number in whole], [_number(row["seconds"], "seconds", where), peak]
-
-
-def _number(text: str | None, column: str, where: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = float("nan")
+    whole = [
+        MODULES.index(row["module"]),
+        *(positive(row[column], column, where, whole=True) for column in _WHOLE),
+    ]
     # A cascade may need no memory.
-    least = value >= 0 if column == "peak_gib" else value > 0
-    if not (least and value < 1e12 and (column not in _WHOLE or value.is_integer())):
-        raise UsageError(f"{where}: {column} is {text!r}, which is no positive number")
-    return value
+    peak = positive(row["peak_gib"], "peak_gib", where, zero=True) if row["peak_gib"] != "" else float("nan")
+    return [int(number) for number in whole], [positive(row["seconds"], "seconds", where), peak]

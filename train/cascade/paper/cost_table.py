@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats
-from loader.base.csv_rows import csv_rows
+from loader.base.csv_rows import csv_rows, positive
 from loader.errors import UsageError
 from train.cascade.paper.trace import TraceBatch
 from train.cascade.problem import Module, Problem
@@ -18,7 +18,6 @@ SHAPE = ("batch", "frames", "height", "width", "length")
 
 _MODULES = {module.name.lower(): module for module in Module}
 _MOST_ROWS = 1_000_000
-_MOST_NUMBER = 1e12
 _NEAREST = 3  # shapes named in an error
 
 Key = tuple[int, ...]
@@ -157,12 +156,16 @@ def read_cost_table(text: str, name: str) -> CostTable:
         at = f"{name}, {where}"
         if not isinstance(row["module"], str) or row["module"] not in _MODULES:
             raise UsageError(f"{at}: module is {row['module']!r}; it is one of {', '.join(_MODULES)}")
-        values = {column: _whole(row[column], column, at) for column in SHAPE if column in columns}
+        values = {
+            column: int(positive(row[column], column, at, whole=True))
+            for column in SHAPE
+            if column in columns
+        }
         key = tuple(values.get(column, 1) for column in shape)
-        degree = _whole(row["degree"], "degree", at)
+        degree = int(positive(row["degree"], "degree", at, whole=True))
         cell = Cell(
-            _number(row["seconds"], "seconds", at),
-            _number(row["memory_gib"], "memory_gib", at) if row.get("memory_gib") not in (None, "") else 0.0,
+            positive(row["seconds"], "seconds", at),
+            positive(row["memory_gib"], "memory_gib", at) if row.get("memory_gib") not in (None, "") else 0.0,
         )
         module = _MODULES[row["module"]]
         costs = by_shape.setdefault(module, {}).setdefault(key, {})
@@ -203,23 +206,6 @@ def _json(text: str, named: str) -> tuple[Sequence[str], Iterator[tuple[str, dic
     return columns, (
         (f"row {number}", dict(zip(columns, row, strict=True))) for number, row in enumerate(rows)
     )
-
-
-def _whole(value: object, column: str, at: str) -> int:
-    number = _number(value, column, at)
-    if not number.is_integer():
-        raise UsageError(f"{at}: {column} is {value!r}, which is no whole number")
-    return int(number)
-
-
-def _number(value: object, column: str, at: str) -> float:
-    try:
-        number = float(value) if isinstance(value, (str, int, float)) else 0.0
-    except ValueError:
-        number = 0.0
-    if not 0 < number < _MOST_NUMBER:
-        raise UsageError(f"{at}: {column} is {value!r}, which is no number above 0")
-    return number
 
 
 def _shape(columns: Sequence[str], key: Sequence[int]) -> str:

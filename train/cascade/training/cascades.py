@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from loader.base.finite import finite
 from loader.base.named_file import read_named
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
@@ -215,7 +214,7 @@ def topology_of(name: str | None, ranks: int) -> Topology:
     try:
         named = f"train.cascade.topology={name} is none of {', '.join(PRESETS)}, and as a file it"
         data = read_named(Path(name), _MOST_TOPOLOGY_BYTES, named)
-        return finite(Topology.model_validate_json(data)).holding(ranks)
+        return Topology.model_validate_json(data).holding(ranks)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"

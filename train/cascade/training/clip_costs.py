@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.base.arrays import Floats, Places
-from loader.base.finite import finite
 from loader.base.named_file import read_named
 from loader.errors import UsageError
 from train.cascade.costs.cost_model import CostModel, Links
@@ -159,7 +158,7 @@ def read_costs(path: Path) -> MeasuredCosts:
     """
     try:
         data = read_named(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
-        return MeasuredCosts(finite(CostModel.model_validate_json(data)))
+        return MeasuredCosts(CostModel.model_validate_json(data))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"

@@ -1,0 +1,41 @@
+"""Local files and folders that appear whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a hidden name beside a file, of this process alone; the file is replaced when the body succeeds.
+
+    Args:
+        path: of the file; its folder is made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder beside a path, which it takes when the body succeeds.
+
+    Raises:
+        OSError: it cannot be written, or the path is taken.
+    """
+    aside = path.with_name(f".{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    yield aside
+    aside.rename(path)
