@@ -14,8 +14,8 @@ from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.terminal.files import write_whole
 from train.distributed.world import join
-from train.memory.dry_run import rehearse
-from train.memory.shapes import MeasuredShape, Shape, measure, shapes
+from train.memory.dry_run import dry_run
+from train.memory.shapes import MeasuredShape, StepShape, measure, shapes
 
 GIB = 2**30
 
@@ -54,7 +54,7 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
     made = shapes(config.stream.buckets)
     return [
         PredictedShape(*_size(shape), found.state / GIB, found.kept / GIB, found.peak / GIB)
-        for shape, found in zip(made, rehearse(config.train, made, ranks), strict=True)
+        for shape, found in zip(made, dry_run(config.train, made, ranks), strict=True)
     ]
 
 
@@ -98,7 +98,7 @@ def _predicted_gib(config: TrainRunConfig) -> list[float]:
         return []
 
 
-def _size(shape: Shape) -> tuple[int, int, int, int, int]:
+def _size(shape: StepShape) -> tuple[int, int, int, int, int]:
     bucket = shape.bucket
     return shape.batch, shape.length, bucket.frames, bucket.height, bucket.width
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from loader.read.stream_config import StreamConfig
     from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
-    from train.loop.held_out import HeldOut
+    from train.loop.evaluation import HeldOutEvaluation
     from train.loop.loop import TrainResult
-    from train.models.encoders.stored import Stored
+    from train.models.encoders.stored import StoredEncoders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +67,12 @@ def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
 
 
 def train(config: "TrainRunConfig") -> "TrainResult":
-    """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
+    """BatchStream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.read.share import Share
     from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream
-    from train.distributed.alone import alone
+    from train.distributed.run_lease import alone
     from train.loop.processes import enter
     from train.loop.trainer import Trainer
     from train.parallel.mesh import DATA, MODEL
@@ -103,11 +103,11 @@ def keep_config(config: "BaseModel", out: Path, command: str) -> None:
     write_whole(file, kept_yaml(config, [command, "--config", str(file)]).encode())
 
 
-def _stored(config: "TrainRunConfig", source: "SampleSource") -> "Stored":
+def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders":
     """Return the encoders that need not be loaded, because all streams hold their outputs."""
     from loader.blend import Blend, open_source
     from loader.dataset import Dataset
-    from train.latents.given import stored
+    from train.latents.stored_encoders import stored
 
     sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
     latents = [one.latents if config.stream.latents else None for one in sources]
@@ -118,13 +118,13 @@ def _stored(config: "TrainRunConfig", source: "SampleSource") -> "Stored":
 
 def _held_out(
     config: "TrainRunConfig", open_stream: "Callable[[str, StreamConfig], VideoStream]"
-) -> "HeldOut | None":
-    from train.loop.held_out import HeldOut
+) -> "HeldOutEvaluation | None":
+    from train.loop.evaluation import HeldOutEvaluation
 
     if config.held_out is None:
         return None
     batches = held_out_batches(config.held_out.dataset, config.held_out.steps, config.stream, open_stream)
-    return HeldOut(config.held_out.every_steps, batches)
+    return HeldOutEvaluation(config.held_out.every_steps, batches)
 
 
 def held_out_batches(

@@ -30,9 +30,9 @@ def train(config: "VaeRunConfig") -> "TrainResult":
     from loader.blend import open_source
     from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream
-    from train.distributed.alone import alone
+    from train.distributed.run_lease import alone
     from train.loop.processes import enter
-    from train.vae.look import Look
+    from train.vae.evaluation import Evaluation
     from train.vae.trainer import VaeTrainer
 
     with enter(config.train) as processes:
@@ -48,7 +48,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
             batches = held_out_batches(
                 config.held_out.dataset, config.held_out.steps, config.stream, open_stream
             )
-            look = Look(config.held_out.every_steps, batches, config.held_out.shown)
+            look = Evaluation(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
         places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         with alone(world, places, "reelweave train-vae") as held:

@@ -40,7 +40,7 @@ def main() -> None:
     parts: dict[str, Callable[[int], None]] = {
         "correction": correction_table,
         "slow": slow_table,
-        "replan": around_table,
+        "around": around_table,
         "order": order_table,
     }
     parser.add_argument("--only", choices=parts)

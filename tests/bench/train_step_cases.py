@@ -18,8 +18,8 @@ from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.config.tokenizer import PatchTransformConfig
 from train.distributed.world import World
-from train.memory.dry_run import rehearse
-from train.memory.shapes import Shape, step_s
+from train.memory.dry_run import dry_run
+from train.memory.shapes import StepShape, step_s
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
 
@@ -126,8 +126,8 @@ def _ours(case: Case, size: Size) -> Row:
         fp8=Fp8Config(recipe=case.fp8, emulate=not on_gpu) if case.fp8 else None,
         parallel=ParallelConfig(activation_checkpointing=case.checkpointing, compile=case.compile),
     )
-    shape = Shape(size.bucket, 1, 0)
-    predicted = rehearse(config, [shape])[0].peak / GIB if case.predicted else None
+    shape = StepShape(size.bucket, 1, 0)
+    predicted = dry_run(config, [shape])[0].peak / GIB if case.predicted else None
     world = World(0, 1, torch.device(size.device))
     layout = lay_out(config, Ranks.of(config.parallel, world))
     for weight in layout.weights.values():

@@ -27,11 +27,11 @@ from train.models.denoiser import Denoiser
 from train.models.lora import adapt
 from train.parallel.activations import checkpoint_block
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import OfParts
-from train.parallel.context.parts import part_of
-from train.parallel.context.slices import Slices
+from train.parallel.context.denoise import ContextParallelErrors
+from train.parallel.context.slices import SliceSharding
+from train.parallel.context.token_shard import part_of
 from train.parallel.context.traffic import AttentionSize, slices_bytes
-from train.step.squared_errors import Question, of_whole
+from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
 IMPORTED_FIRST = ("diffusers.models.transformers.transformer_wan", "peft")
 TINY = {"hidden": 24, "heads": 4, "layers": 2}
@@ -99,7 +99,7 @@ def model(name: str, config) -> Denoiser:
     return denoiser.double()
 
 
-def question(what: str) -> Question:
+def question(what: str) -> DenoisingInputs:
     sizes = PACK if what == "pack" else [BATCHES[what]]
     B = len(PACK) if what == "pack" else 2
     batch = 1 if what == "pack" else B
@@ -108,10 +108,12 @@ def question(what: str) -> Question:
     )
     mask = torch.arange(6) < torch.tensor([6, 2, 1, 4][:B])[:, None]
     told = torch.linspace(0.1, 0.9, B, dtype=torch.float64)
-    return Question(inputs, targets, told, random(B, 6, TEXT, seed=99), mask, what == "pack")
+    return DenoisingInputs(inputs, targets, told, random(B, 6, TEXT, seed=99), mask, what == "pack")
 
 
-def differentiated(denoiser: Denoiser, asked: Question, errors, watched=UNWATCHED) -> dict[str, torch.Tensor]:
+def differentiated(
+    denoiser: Denoiser, asked: DenoisingInputs, errors, watched=UNWATCHED
+) -> dict[str, torch.Tensor]:
     """The loss, and the gradients of the text and of all weights; a forward and a backward are watched."""
     asked = asked._replace(context=asked.context.clone().requires_grad_())
     with watched[0]:
@@ -125,7 +127,7 @@ def differentiated(denoiser: Denoiser, asked: Question, errors, watched=UNWATCHE
 @cache
 def alone(name: str, what: str, config) -> dict[str, torch.Tensor]:
     """What one process finds."""
-    return differentiated(model(name, config), question(what), of_whole)
+    return differentiated(model(name, config), question(what), whole_model_errors)
 
 
 def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
@@ -135,7 +137,7 @@ def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
     if case.again:
         for block in shared.repeated():
             checkpoint_block(block, "full")
-    found = differentiated(shared, question(case.what), OfParts(ranks), ways)
+    found = differentiated(shared, question(case.what), ContextParallelErrors(ranks), ways)
     unused = {name for name, wanted in expected.items() if wanted is None}
     assert unused == {name for name, tensor in found.items() if tensor is None}
     expected = {name: wanted for name, wanted in expected.items() if name not in unused}
@@ -158,7 +160,7 @@ def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
 def foretold(ranks: ContextParallel) -> int:
     """Bytes that an ST-DiT sends each way."""
     grid = [(BATCHES["video"][0], BATCHES["video"][1] // 2, BATCHES["video"][2] // 2)]
-    places, frames = (Slices.of(grid, axis, ranks.size) for axis in ("place", "frame"))
+    places, frames = (SliceSharding.of(grid, axis, ranks.size) for axis in ("place", "frame"))
     size = AttentionSize(2, TINY["heads"], TINY["hidden"] // TINY["heads"], 8)
     return TINY["layers"] * slices_bytes(size, places, frames, ranks.rank)
 
@@ -166,7 +168,7 @@ def foretold(ranks: ContextParallel) -> int:
 def gathered(ranks: ContextParallel, config) -> dict[str, object]:
     """Every rank computes the same loss from the whole prediction, and takes its share of it."""
 
-    def errors(denoiser: Denoiser, asked: Question) -> torch.Tensor:
+    def errors(denoiser: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
         part = part_of(denoiser, asked, ranks)
         cut = ranks.cut(denoiser.tokens(asked.inputs[0].shape[2:]))
         values_BLV, wanted_BLV = (

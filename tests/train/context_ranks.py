@@ -22,8 +22,8 @@ from tests.train.comparison import relative
 from train.models.attention.attend import Dense
 from train.models.attention.segments import Segments
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.cut import Cut
 from train.parallel.context.exchange import gather
+from train.parallel.context.partition import Partition
 from train.parallel.context.ring import Ring
 from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
 from train.parallel.context.ulysses import Ulysses
@@ -82,7 +82,7 @@ def dense_bfloat16(ranks: ContextParallel) -> dict[str, float]:
 
 
 def uneven(ranks: ContextParallel) -> dict[str, float]:
-    cut = Cut(UNEVEN[ranks.size])
+    cut = Partition(UNEVEN[ranks.size])
     return compared(ranks.attend_dense(cut), cut.part(ranks.rank), 2, cut.tokens)
 
 
@@ -100,7 +100,7 @@ def packed(ranks: ContextParallel) -> dict[str, float]:
     for name, lengths in SAMPLES.items():
         L = sum(lengths)
         mask_LM = torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool()
-        for cut in (ranks.cut(L), Cut((L - ranks.size + 1, *[1] * (ranks.size - 1)))):
+        for cut in (ranks.cut(L), Partition((L - ranks.size + 1, *[1] * (ranks.size - 1)))):
             attend = ranks.attend_packed(cut, Segments.of(lengths, CPU))
             found = compared(attend, cut.part(ranks.rank), 1, L, mask_LM)
             errors |= {f"{name} {cut.lengths} {what}": error for what, error in found.items()}
@@ -117,7 +117,7 @@ def compiled(ranks: ContextParallel) -> dict[str, float]:
 
 def gathered(ranks: ContextParallel) -> dict[str, float]:
     """Every rank weighs the whole by its own weights; the sum of their losses is differentiated."""
-    cut = Cut(UNEVEN[ranks.size])
+    cut = Partition(UNEVEN[ranks.size])
     whole_BLD = random(2, cut.tokens, 3, seed=0)
     part_BLD = whole_BLD[:, cut.part(ranks.rank)].clone().requires_grad_()
     found_BLD = ranks.gather(part_BLD, cut)
@@ -129,11 +129,11 @@ def gathered(ranks: ContextParallel) -> dict[str, float]:
 
 def traffic(ranks: ContextParallel) -> dict[str, float]:
     """Bytes that went, per byte that the formulas foretell, less 1."""
-    cut = Cut(UNEVEN[ranks.size])
+    cut = Partition(UNEVEN[ranks.size])
     near, far = dist.get_world_size(ranks.ulysses), dist.get_world_size(ranks.ring)
     ring_rank, ulysses_rank = dist.get_rank(ranks.ring), dist.get_rank(ranks.ulysses)
     whole, share = AttentionSize(2, HEADS, WIDTH, 4), AttentionSize(2, HEADS // near, WIDTH, 4)
-    within = Cut(cut.lengths[ring_rank * near : (ring_rank + 1) * near])
+    within = Partition(cut.lengths[ring_rank * near : (ring_rank + 1) * near])
     foretold = [
         a + b
         for a, b in zip(
@@ -208,7 +208,7 @@ def cases() -> Iterator[tuple[str, str, Case]]:
 
 def without_rank_1(folder: Path, found: dict[str, dict[str, float]]) -> None:
     """Rank 1 dies; each of the others then waits for it in another way, for so many seconds before it raises."""
-    rank, cut = dist.get_rank(), Cut((2, 2))
+    rank, cut = dist.get_rank(), Partition((2, 2))
     pairs = {other: dist.new_group([1, other]) for other in (0, 2, 3)}
     dist.barrier()
     if rank != 1:

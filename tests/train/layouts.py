@@ -15,7 +15,7 @@ from train.config.optimizer import EmaConfig
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import join
-from train.loop.held_out import HeldOut
+from train.loop.evaluation import HeldOutEvaluation
 from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
 
@@ -124,7 +124,7 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
         data_rank = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
         stream = stream_of(data_rank, mesh.degree(DATA)) if world_size > 1 else ClipStream(samples=SAMPLES)
         looked = [next(iter(stream_of(data_rank, mesh.degree(DATA))))] * (1 + data_rank)
-        held_out = HeldOut(2, lambda looked=looked: looked) if case.held_out else None
+        held_out = HeldOutEvaluation(2, lambda looked=looked: looked) if case.held_out else None
         if stops is not None:
             stream.__class__ = Cut
         try:

@@ -7,7 +7,7 @@ import pytest
 from loader.errors import RunError
 from loader.storage import leased, open_storage
 from loader.storage.leases.holder import read_holder
-from train.distributed.alone import alone
+from train.distributed.run_lease import alone
 from train.distributed.world import join
 
 

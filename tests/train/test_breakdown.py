@@ -10,8 +10,8 @@ import torch
 
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from train.distributed.world import World
-from train.logs.breakdown import LossRows, Part, break_down
-from train.loop.held_out import HeldOut
+from train.logs.breakdown import LossPart, LossRows, break_down
+from train.loop.evaluation import HeldOutEvaluation
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.step.losses import losses
@@ -27,19 +27,19 @@ def test_rows_are_averaged_in_both_ways():
     found = break_down(
         np.array([[9, 8, 8, 0.1, 1.0], [9, 8, 8, 0.9, 2.0], [17, 8, 8, 1.0, 6.0], [9, 8, 8, 0.0, 3.0]])
     )
-    assert found.whole == Part(3.0, 4)
-    assert found.by_quantile == {"0.125": Part(2.0, 2), "0.875": Part(4.0, 2)}
-    assert list(found.by_bucket.items()) == [("9x8x8", Part(2.0, 3)), ("17x8x8", Part(6.0, 1))]
+    assert found.whole == LossPart(3.0, 4)
+    assert found.by_quantile == {"0.125": LossPart(2.0, 2), "0.875": LossPart(4.0, 2)}
+    assert list(found.by_bucket.items()) == [("9x8x8", LossPart(2.0, 3)), ("17x8x8", LossPart(6.0, 1))]
 
 
 def test_a_loss_that_is_not_finite_spoils_only_its_own_parts():
     found = break_down(np.array([[1, 8, 8, 0.1, math.nan], [9, 8, 8, 0.9, 2.0]]))
-    assert found.whole == Part(None, 2)
-    assert found.by_bucket == {"1x8x8": Part(None, 1), "9x8x8": Part(2.0, 1)}
+    assert found.whole == LossPart(None, 2)
+    assert found.by_bucket == {"1x8x8": LossPart(None, 1), "9x8x8": LossPart(2.0, 1)}
 
 
 def test_no_rows_are_no_loss():
-    assert LossRows().take(ALONE).whole == Part(None, 0)
+    assert LossRows().take(ALONE).whole == LossPart(None, 0)
 
 
 def test_fillers_are_left_out():
@@ -71,7 +71,7 @@ def held_out(every_steps):
     def batches():
         return [replace(ClipStream(sizes=(2,)).microbatch(step), weight=0.5) for step in (100, 101)]
 
-    return HeldOut(every_steps, batches)
+    return HeldOutEvaluation(every_steps, batches)
 
 
 def test_held_out_losses_change_with_the_model_alone():

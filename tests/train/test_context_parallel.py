@@ -8,7 +8,7 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.context_ranks import MESHES, cases, compute
-from train.parallel.context.cut import Cut
+from train.parallel.context.partition import Partition
 from train.parallel.context.ulysses import Ulysses
 
 TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
@@ -42,4 +42,4 @@ def test_a_rank_that_is_lost_raises_on_those_that_wait_for_it(findings, rank, wa
 def test_heads_that_do_not_divide_are_refused_before_anything_is_sent():
     x = torch.zeros(1, 12, 2, 8)
     with pytest.raises(UsageError, match=r"12 heads do not divide over 5 ranks.* 1, 2, 3, 4, 6, 12,"):
-        Ulysses(None, Cut.even(10, 5), None).attend(x, x, x)
+        Ulysses(None, Partition.even(10, 5), None).attend(x, x, x)

@@ -5,14 +5,14 @@ import torch
 
 from loader.errors import UsageError
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.cut import Cut
+from train.parallel.context.partition import Partition
 from train.parallel.context.ring import rectangles
 from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
 
 
 @pytest.mark.parametrize(("tokens", "ranks"), [(23, 4), (24, 4), (3, 4), (0, 2), (7, 1), (144_001, 16)])
 def test_parts_cover_the_sequence_and_differ_by_one_token_at_most(tokens, ranks):
-    cut = Cut.even(tokens, ranks)
+    cut = Partition.even(tokens, ranks)
     covered = [token for rank in range(ranks) for token in range(tokens)[cut.part(rank)]]
     assert covered == list(range(tokens))
     assert cut.tokens == tokens
@@ -20,14 +20,14 @@ def test_parts_cover_the_sequence_and_differ_by_one_token_at_most(tokens, ranks)
 
 
 def test_adjacent_parts_join_to_those_of_fewer_ranks():
-    cut = Cut((3, 0, 5, 2))
-    assert cut.joined(2) == Cut((3, 7))
-    assert cut.joined(4) == Cut((10,))
+    cut = Partition((3, 0, 5, 2))
+    assert cut.joined(2) == Partition((3, 7))
+    assert cut.joined(4) == Partition((10,))
     assert cut.joined(1) == cut
 
 
 def test_samples_are_counted_in_each_part():
-    lengths, cut = [4, 1, 6, 2], Cut((5, 0, 1, 7))
+    lengths, cut = [4, 1, 6, 2], Partition((5, 0, 1, 7))
     owner = [sample for sample, length in enumerate(lengths) for _ in range(length)]
     parts = [owner[cut.part(rank)] for rank in range(4)]
     assert cut.counts(lengths) == [[part.count(sample) for sample in range(4)] for part in parts]
@@ -54,7 +54,7 @@ def test_even_parts_send_what_the_page_on_layouts_says():
     size = AttentionSize(batch=1, heads=24, width=128, value_bytes=2)
     activation = 36_000 * size.token * size.value_bytes
     for ranks in (1, 2, 3, 4, 8):
-        cut = Cut.even(36_000, ranks)
+        cut = Partition.even(36_000, ranks)
         share = (ranks - 1) / ranks
         assert ulysses_bytes(size, cut, 0) == pytest.approx([4 * activation * share / ranks] * 2)
         assert ring_bytes(size, cut, 0) == pytest.approx([2 * activation * share, 6 * activation * share])

@@ -10,13 +10,13 @@ from loader.errors import UsageError
 from tests.train.clips import tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.attention.apart import Apart
-from train.models.attention.joint import Joint
+from train.models.attention.joint import JointSequence
 from train.models.attention.positions import rotary_angles
 from train.models.attention.segments import Segments
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
-from train.models.dit import NOT_PACKED, through
+from train.models.dit import WHOLE_SAMPLES, through
 from train.models.mmdit import JointBlock
 from train.models.modulation import ZeroLinear
 
@@ -70,7 +70,7 @@ def test_an_untrained_model_predicts_zero_and_its_blocks_change_nothing(config):
     assert not denoiser(*inputs()).any()
     x_BLD = torch.randn(2, 18, 32)
     rotation = (torch.ones(18, 8), torch.zeros(18, 8))
-    layout = NOT_PACKED._replace(grids=[(3, 2, 3)])
+    layout = WHOLE_SAMPLES._replace(grids=[(3, 2, 3)])
     mask_BM = torch.ones(2, 4, dtype=torch.bool)
     through, _ = denoiser.through_blocks(
         x_BLD, torch.randn(2, 32), torch.randn(2, 4, 32), mask_BM, rotation, layout
@@ -233,7 +233,9 @@ def test_attention_apart_is_attention_under_the_mask_of_its_slices(axis, batch, 
         slices.append(1000 * number + (token // places if axis == "frame" else token % places))
     of = torch.cat(slices)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=of[:, None] == of)
-    torch.testing.assert_close(Apart(grids, axis).attend(q, k, v), expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        SpatialTemporalAttention(grids, axis).attend(q, k, v), expected, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -248,7 +250,7 @@ def test_a_joint_block_is_what_the_paper_draws(last):
     mask = torch.tensor([[True, True, True, True, True], [True, False, True, False, False]])
     angles = rotary_angles((1, 2, 3), 12, torch.device("cpu"))
     rotation = (angles.cos(), angles.sin())
-    found = block(x, text, condition, rotation, Joint.padded(6, mask), NOT_PACKED)
+    found = block(x, text, condition, rotation, JointSequence.padded(6, mask), WHOLE_SAMPLES)
 
     turns = torch.complex(*(part.double() for part in rotation))[:, None]
 
@@ -285,7 +287,9 @@ def test_a_joint_block_is_what_the_paper_draws(last):
 
 def test_joint_streams_come_apart_as_they_were_joined():
     video, text = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 6, 4)
-    joint = Joint.packed(*(Segments.of(lengths, torch.device("cpu")) for lengths in ([5, 1, 3], [1, 3, 2])))
+    joint = JointSequence.packed(
+        *(Segments.of(lengths, torch.device("cpu")) for lengths in ([5, 1, 3], [1, 3, 2]))
+    )
     joined = joint.join(video, text)
     assert torch.equal(joined[:, :, :6], torch.cat([video[:, :, :5], text[:, :, :1]], dim=2))
     assert all(map(torch.equal, joint.part(joined), (video, text)))

@@ -32,7 +32,7 @@ def test_the_denoiser_is_the_papers(edm):
     c_skip, c_out, c_in, c_noise, _ = table(edm)
     level = edm.level(SIGMAS)
     torch.testing.assert_close(level.scale, c_in)
-    torch.testing.assert_close(level.told, c_noise)
+    torch.testing.assert_close(level.timestep_input, c_noise)
     noisy, output = torch.randn(2, len(SIGMAS), 2, 1, 3, 3, dtype=torch.float64)
     clean, noise = solve(level, noisy, output)
     denoised = wide(c_skip) * noisy + wide(c_out) * output

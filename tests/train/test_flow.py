@@ -7,19 +7,19 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.training_utils import compute_density_for_timestep_sampling, compute_loss_weighting_for_sd3
 
 from train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
-from train.objectives.flow import Flow, shift_factor, shifted
+from train.objectives.flow import RectifiedFlow, shift_factor, shifted
 from train.objectives.level import pose, quantile
 
 NORMALS = torch.randn(4000, generator=torch.Generator().manual_seed(0))
 
 
 def times(config: FlowConfig, tokens: int = 1024) -> torch.Tensor:
-    return torch.stack([Flow(config).time(normal, tokens) for normal in NORMALS])
+    return torch.stack([RectifiedFlow(config).time(normal, tokens) for normal in NORMALS])
 
 
 def test_the_path_runs_from_data_to_noise_at_its_velocity():
     clean, noise = torch.randn(2, 3, 2, 3, 4, 4)
-    flow = Flow(FlowConfig())
+    flow = RectifiedFlow(FlowConfig())
 
     def at(t):
         return pose(flow.level(torch.full((3,), t)).to(clean.device, clean.dtype), clean, noise)
@@ -48,17 +48,17 @@ def test_times_by_mode_are_those_of_diffusers(scale):
     generator = torch.Generator().manual_seed(1)
     expected = compute_density_for_timestep_sampling("mode", 100, mode_scale=scale, generator=generator)
     u = torch.rand(100, generator=torch.Generator().manual_seed(1)).double()
-    flow = Flow(FlowConfig(time="mode", mode_scale=scale))
+    flow = RectifiedFlow(FlowConfig(time="mode", mode_scale=scale))
     found = torch.stack([flow.time(number, 1024) for number in torch.special.ndtri(1 - u)])
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6)
 
 
 def test_cosmap_weighs_as_diffusers_does_and_1_on_average():
     t = torch.linspace(0, 1, 10001, dtype=torch.float64)
-    weight = Flow(FlowConfig(weighting="cosmap")).level(t).weight
+    weight = RectifiedFlow(FlowConfig(weighting="cosmap")).level(t).weight
     torch.testing.assert_close(weight, compute_loss_weighting_for_sd3("cosmap", t))
     assert torch.trapezoid(weight, t).item() == pytest.approx(1, abs=1e-6)
-    assert (Flow(FlowConfig()).level(t).weight == 1).all()
+    assert (RectifiedFlow(FlowConfig()).level(t).weight == 1).all()
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0, 5.0])
@@ -90,5 +90,5 @@ def test_the_root_shift_keeps_the_uncertainty_of_a_mean_over_tokens():
 def test_sampling_is_shifted_as_training_is():
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / 8, 8).tolist())
-    schedule = Flow(FlowConfig(shift=ConstantShift(factor=3.0))).schedule(8, 1024)
+    schedule = RectifiedFlow(FlowConfig(shift=ConstantShift(factor=3.0))).schedule(8, 1024)
     torch.testing.assert_close(schedule.float(), scheduler.sigmas[:-1], rtol=0, atol=1e-6)

@@ -16,7 +16,7 @@ from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
 from pipelines.configuration.train_config import HeldOutConfig
 from tests.train.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips
-from train.latents.given import stored
+from train.latents.stored_encoders import stored
 from train.logs.log import LOSSES
 from train.models.bundle import Bundle
 from train.models.encoders.stored import StoredLatents

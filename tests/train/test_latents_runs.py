@@ -136,7 +136,7 @@ def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
     assert losses(tmp_path / "set", tmp_path / "stored", train_config=config) == pytest.approx(
         on_the_fly, rel=1e-5
     )
-    from train.latents.given import stored
+    from train.latents.stored_encoders import stored
 
     bundle = Bundle(config, stored=stored(config, [made.latents], empty))
     assert isinstance(bundle.tokenizer, StoredLatents)

@@ -6,7 +6,7 @@ import pytest
 from loader.batch import BadSample
 from train.config.log import LogConfig
 from train.logs.log import MetricLog
-from train.logs.metrics import StepMetrics, Summary
+from train.logs.metrics import RunSummary, StepMetrics
 from train.logs.records import BAD_SAMPLES, METRICS, read_metrics
 from train.measure.step_times import StepTimes
 
@@ -90,7 +90,7 @@ def test_the_summary_covers_the_steps_before_a_resume(tmp_path):
     ],
 )
 def test_the_start_and_the_end_of_a_short_run_are_told_apart(losses, window, first, last):
-    summary = Summary()
+    summary = RunSummary()
     for number, loss in enumerate(losses, start=1):
         summary.add(step(number, loss=loss))
     assert (summary.window, summary.first_loss, summary.last_loss) == (window, first, last)

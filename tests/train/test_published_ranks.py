@@ -12,7 +12,7 @@ from train.config.parallel import ParallelConfig
 from train.distributed.world import World
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
-from train.models.dit import Pack
+from train.models.dit import TokenLayout
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
 from train.sampling.trained import load_trained
@@ -68,4 +68,4 @@ def test_a_part_of_a_pack_is_refused_by_a_model_that_takes_none(tmp_path):
     bundle = Bundle(run_config(tmp_path, "wan"))
     values = torch.zeros(1, 2, 96)
     with pytest.raises(UsageError, match=r"stream\.regime"):
-        bundle.dit.denoise(values, torch.zeros(1), torch.zeros(1, 2, 8), None, [(1, 1, 2)], Pack())
+        bundle.dit.denoise(values, torch.zeros(1), torch.zeros(1, 2, 8), None, [(1, 1, 2)], TokenLayout())

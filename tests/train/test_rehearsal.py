@@ -19,8 +19,8 @@ from train.config.optimizer import EmaConfig, Fp8Config
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.memory.dry_run import Footprint, rehearse
-from train.memory.shapes import Shape, noise
+from train.memory.dry_run import Footprint, dry_run
+from train.memory.shapes import StepShape, noise
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
 from train.step.losses import losses
@@ -32,7 +32,7 @@ KINDS = {
     "st_dit": STDiTConfig(**SIZES, full_attention=True),
     "mmdit": MMDiTConfig(**SIZES, adaln_rank=8),
 }
-SHAPES = [Shape(Bucket(5, 16, 16), 2, 0), Shape(Bucket(3, 24, 32), 3, 0)]
+SHAPES = [StepShape(Bucket(5, 16, 16), 2, 0), StepShape(Bucket(3, 24, 32), 3, 0)]
 POLICIES = ("none", "full", "selective")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 
@@ -58,7 +58,7 @@ def config_of(model=KINDS["dit"], dtype="float32", **parallel) -> TrainConfig:
     )
 
 
-def step_of(config: TrainConfig, shape: Shape) -> tuple[int, int]:
+def step_of(config: TrainConfig, shape: StepShape) -> tuple[int, int]:
     """Bytes that autograd saved in a real step, and the most that the allocator had given out beside the state."""
     layout = lay_out(config, Ranks.of(config.parallel, World(0, 1, torch.device("cpu"))))
     batch, own = noise(config, shape, 1, 0), StepLosses(config.denominator)
@@ -84,7 +84,7 @@ def _one_thread():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_takes_what_was_predicted(kind, policy):
     config = config_of(KINDS[kind], activation_checkpointing=policy)
-    for shape, found in zip(SHAPES, rehearse(config, SHAPES), strict=True):
+    for shape, found in zip(SHAPES, dry_run(config, SHAPES), strict=True):
         saved, most = step_of(config, shape)
         # Scalars here and there, of which autograd and the allocator know differently.
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
@@ -96,8 +96,8 @@ def test_a_step_takes_what_was_predicted(kind, policy):
 def test_with_autocast_too(kind, policy):
     model = KINDS[kind].model_copy(update={"layers": 4})
     config = config_of(model, "bfloat16", activation_checkpointing=policy)
-    shape = Shape(Bucket(5, 64, 48), 2, 0)
-    [found] = rehearse(config, [shape])
+    shape = StepShape(Bucket(5, 64, 48), 2, 0)
+    [found] = dry_run(config, [shape])
     _, most = step_of(config, shape)
     # Inside, references of the fused operators make tensors in float32, which kernels do not: of all tokens.
     of_all_tokens = 2 * 3 * 16 * 12 * model.hidden * 4
@@ -109,7 +109,7 @@ def test_with_autocast_too(kind, policy):
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapters"])
 def test_published_models_too(lora, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
-    [found] = rehearse(config, SHAPES[:1])
+    [found] = dry_run(config, SHAPES[:1])
     saved, most = step_of(config, SHAPES[0])
     # References of the fused operators make tensors inside.
     assert found.step - found.state == pytest.approx(most, rel=0.03)
@@ -118,7 +118,7 @@ def test_published_models_too(lora, tmp_path):
 
 def footprint(ranks=1, **parallel) -> Footprint:
     config = config_of(dtype="bfloat16", **parallel).model_copy(update={"ema": EmaConfig()})
-    [found] = rehearse(config, SHAPES[:1], ranks)
+    [found] = dry_run(config, SHAPES[:1], ranks)
     return found
 
 
@@ -147,7 +147,7 @@ def test_layouts_divide_what_they_divide():
 
 def test_fp8_needs_no_gpu_here():
     config = config_of(dtype="bfloat16").model_copy(update={"fp8": Fp8Config()})
-    [found] = rehearse(config, SHAPES[:1])
+    [found] = dry_run(config, SHAPES[:1])
     # No copy of a converted layer's weights in bfloat16 is kept.
     assert found.kept < footprint().kept
 
@@ -155,9 +155,9 @@ def test_fp8_needs_no_gpu_here():
 def test_what_the_compiler_or_the_step_decides_is_not_predicted():
     config = config_of(activation_checkpointing="memory_budget", compile=True)
     with pytest.raises(UsageError, match="memory_budget is left to the compiler"):
-        rehearse(config, SHAPES)
+        dry_run(config, SHAPES)
     with pytest.raises(UsageError, match=r"parallel\.pp=1 alone"):
-        rehearse(config_of(pp=2), SHAPES, ranks=2)
+        dry_run(config_of(pp=2), SHAPES, ranks=2)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_a_shape_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("train.parallel.layouts.replicated.losses", full)
+    monkeypatch.setattr("train.parallel.layouts.parallel_model.losses", full)
     with pytest.raises(
         Exception, match=r"B = 1 of .* does not fit the GPU: lower stream\.buckets\.memory_tokens"
     ):

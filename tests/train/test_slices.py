@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from train.parallel.context.slices import Slices
+from train.parallel.context.slices import SliceSharding
 
 PACK = [(3, 4, 5), (1, 8, 2), (7, 2, 2), (1, 1, 1)]
 
@@ -14,7 +14,7 @@ PACK = [(3, 4, 5), (1, 8, 2), (7, 2, 2), (1, 1, 1)]
 @pytest.mark.parametrize("grids", [[(3, 3, 5)], [(1, 2, 3)], PACK], ids=["video", "image", "pack"])
 @pytest.mark.parametrize("axis", ["frame", "place"])
 def test_each_slice_is_whole_on_one_rank_and_in_its_grid(axis, grids, ranks):
-    found = Slices.of(grids, axis, ranks)
+    found = SliceSharding.of(grids, axis, ranks)
     assert sorted(torch.cat([found.tokens(rank) for rank in range(ranks)]).tolist()) == list(
         range(sum(map(math.prod, grids)))
     )
@@ -36,13 +36,13 @@ def test_each_slice_is_whole_on_one_rank_and_in_its_grid(axis, grids, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("slices", [1, 3, 8, 13, 100])
 def test_slices_alike_are_shared_out_to_one(slices, ranks):
-    counts = [grid[0][0] for grid in Slices.of([(slices, 2, 2)], "frame", ranks).grids]
+    counts = [grid[0][0] for grid in SliceSharding.of([(slices, 2, 2)], "frame", ranks).grids]
     assert max(counts) - min(counts) <= 1
 
 
 def test_a_pack_is_shared_out_by_tokens():
     for axis, longest in (("frame", 20), ("place", 7)):
-        found = Slices.of(PACK, axis, 4)
+        found = SliceSharding.of(PACK, axis, 4)
         counts = torch.bincount(found.owner, minlength=4)
         even = sum(map(math.prod, PACK)) / 4
         assert (counts - even).abs().max() <= longest

@@ -85,8 +85,8 @@ def test_heun_asks_twice_a_step_but_once_at_the_last(solver, asked):
 # What follows compares with diffusers: our solver's end with its scheduler's, for a model that is a nonlinear function.
 
 
-def model(x, told):
-    return torch.sin(3 * x + told) + 0.3 * x
+def model(x, timestep_input):
+    return torch.sin(3 * x + timestep_input) + 0.3 * x
 
 
 def start(*shape):
@@ -102,7 +102,7 @@ def ours(config, solver, x, times=None):
 
     def estimate(at, number):
         one = objective.level(times[number : number + 1])
-        return solve(one, at, model(one.scale * at, one.told))
+        return solve(one, at, model(one.scale * at, one.timestep_input))
 
     return sample(estimate, x, chosen, solver)
 
@@ -165,7 +165,7 @@ def test_edm_goes_as_diffusers_discrete_euler_and_heun_do(scheduler_class, solve
         sigma = scheduler.sigmas[number + (number % 2 if solver == "heun" else 0)]
         level = objective.level(sigma[None])
         scheduler.scale_model_input(expected, t)
-        denoised, _ = solve(level, expected, model(level.scale * expected, level.told))
+        denoised, _ = solve(level, expected, model(level.scale * expected, level.timestep_input))
         expected = scheduler.step(denoised, t, expected).prev_sample
     times = scheduler.sigmas[:-1].unique().flip(0).double()
     assert len(times) == 8

@@ -67,7 +67,7 @@ class Problem:
 
     @property
     def samples(self) -> int:
-        """Number of samples, S."""
+        """Number of samples, the dimension S."""
         return len(self.seconds_SMK)
 
     @cached_property

@@ -9,7 +9,7 @@ from train.cascade.problem import Cascade, Module
 
 
 class Run(NamedTuple):
-    """One cascade in a plan.
+    """Planned run of one cascade.
 
     Attributes:
         cascade: sample and module.

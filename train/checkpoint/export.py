@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from loader.storage import Storage
-from train.checkpoint.files import Stored, data_of, header, in_order, read_rows
+from train.checkpoint.files import StoredPiece, data_of, header, in_order, read_rows
 from train.checkpoint.pieces import Piece, overlap
 from train.checkpoint.reading import find
 from train.checkpoint.state import CheckpointState
@@ -76,7 +76,7 @@ def export(
     return Exported(len(wholes), sum(math.prod(piece.shape) for piece in wholes), size)
 
 
-def _assembled(storage: Storage, whole: Piece, parts: list[Stored]) -> torch.Tensor:
+def _assembled(storage: Storage, whole: Piece, parts: list[StoredPiece]) -> torch.Tensor:
     tensor = torch.empty(whole.shape, dtype=whole.torch_dtype)
     for stored in parts:
         shared = overlap(stored.piece, whole)

@@ -41,7 +41,7 @@ _FIRST_READ = 1 << 16  # bytes; reads the length and most headers in one request
 _CHUNK = 16 << 20
 
 
-class Stored(NamedTuple):
+class StoredPiece(NamedTuple):
     """A piece with its location in an object, and the checksums of its blocks if there are any."""
 
     piece: Piece
@@ -106,7 +106,7 @@ def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
 
 def read_pieces(
     storage: Storage, path: str, size: int, group: str, most_tensors: int, header_crc32: str | None
-) -> list[Stored]:
+) -> list[StoredPiece]:
     """Read the pieces of a file without their data.
 
     Args:
@@ -144,7 +144,7 @@ def read_pieces(
             piece = Piece(group, name, _TORCH[entry.dtype], shape, start, sizes)
             if end - begin != piece.bytes or 8 + length + end > size or not _lies_within(piece):
                 raise ValueError(f"{name} does not lie within it")
-            found.append(Stored(piece, path, 8 + length + begin))
+            found.append(StoredPiece(piece, path, 8 + length + begin))
         sizes_of = {one.piece.name: one.piece.bytes for one in found}
         if 8 + length + sum(sizes_of.values()) != size:
             raise ValueError(f"its {size} bytes are not those of its tensors")
@@ -156,7 +156,7 @@ def read_pieces(
     return [one._replace(blocks=blocks.get(one.piece.name, ())) for one in found]
 
 
-def read_rows(storage: Storage, stored: Stored, begin: int, end: int) -> torch.Tensor:
+def read_rows(storage: Storage, stored: StoredPiece, begin: int, end: int) -> torch.Tensor:
     """Read rows ``begin`` to ``end`` of a piece along its first dimension.
 
     Raises:

@@ -10,7 +10,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Piece(NamedTuple):
-    """A box of a tensor.
+    """A box of a named tensor, as one rank holds it.
 
     Attributes:
         group: group of tensors, such as ``model``.
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The torch dtype."""
+        """The dtype as a torch object."""
         dtype = getattr(torch, self.dtype)
         assert isinstance(dtype, torch.dtype)
         return dtype

@@ -8,7 +8,7 @@ import torch
 from loader.errors import UsageError
 from loader.storage import Storage
 from train.checkpoint.damage import damaged
-from train.checkpoint.files import Stored, read_pieces, read_rows
+from train.checkpoint.files import StoredPiece, read_pieces, read_rows
 from train.checkpoint.pieces import Overlap, Piece, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
@@ -26,7 +26,7 @@ def shapes_of(pieces: Sequence[Piece]) -> dict[str, tuple[str, tuple[int, ...]]]
 
 def find(
     storage: Storage, folder: str, state: CheckpointState, group: str, most_tensors: int
-) -> dict[str, list[Stored]]:
+) -> dict[str, list[StoredPiece]]:
     """Locate the pieces of a group, by tensor.
 
     Args:
@@ -50,11 +50,11 @@ def find(
     if missing := [path for path in paths if path not in sizes]:
         raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
 
-    def read(path: str) -> list[Stored]:
+    def read(path: str) -> list[StoredPiece]:
         crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
         return read_pieces(storage, path, sizes[path], group, most_tensors, crc32)
 
-    found: dict[str, list[Stored]] = {}
+    found: dict[str, list[StoredPiece]] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         for stored in pool.map(read, paths):
             for one in stored:
@@ -88,7 +88,7 @@ def load_(
     if difference := _difference(stored_shapes, shapes):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
 
-    def copy(work: tuple[torch.Tensor, Stored, Overlap, int, int]) -> None:
+    def copy(work: tuple[torch.Tensor, StoredPiece, Overlap, int, int]) -> None:
         target, stored, (of_source, of_target), begin, end = work
         rows = read_rows(storage, stored, begin, end)
         if of_source:  # not a scalar
@@ -101,8 +101,8 @@ def load_(
 
 
 def _reads(
-    group: str, targets: Tensors, found: Mapping[str, Sequence[Stored]]
-) -> Iterator[tuple[torch.Tensor, Stored, Overlap, int, int]]:
+    group: str, targets: Tensors, found: Mapping[str, Sequence[StoredPiece]]
+) -> Iterator[tuple[torch.Tensor, StoredPiece, Overlap, int, int]]:
     """Yield target, piece, intersection and the range of rows per read."""
     for name, target in targets.items():
         wanted = piece_of(group, name, target)

@@ -1,4 +1,4 @@
-"""Saves and restores the named tensors of a run, in the background of its steps."""
+"""Background saving and loading of a run's named tensors."""
 
 import json
 import logging
@@ -41,20 +41,20 @@ class Progress(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run; every rank calls the same methods at the same steps.
+    """Checkpoints of a run; every rank calls the same methods at the same steps.
 
-    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: the progress
-    of all ranks is summed with the numbers of a step (`progress`, `advance`), and then rank 0 makes the checkpoint
-    visible. One checkpoint is in flight at most.
+    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: the
+    progress of all ranks is summed with the numbers of a step (`progress`, `advance`), and then rank 0 makes
+    the checkpoint visible. At most one checkpoint is in flight.
 
-    Making one is a collective.
+    Construction is a collective.
 
     Args:
-        storage: their place, on which no other run writes.
-        config: when and how many.
-        world: the ranks.
-        groups: the named tensors of each group; plain ones are the same on every rank that has them. Ranks may
-            have different tensors, as stages of a pipeline do.
+        storage: storage that no other run writes to.
+        config: interval and retention.
+        world: all ranks.
+        groups: named tensors of each group; plain ones are replicated. Ranks may have different tensors, like
+            pipeline stages.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Checkpoints:
         self._storage, self._config, self._world = storage, config, world
         self._groups = groups
         if world.rank == 0:
-            # Before any rank can write: the collective that follows waits for it.
+            # Before any rank can write, since they wait in the following collective.
             storage.sweep()
             sweep(storage)
         own = [piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()]
@@ -83,21 +83,21 @@ class Checkpoints:
         self._failed_before = False
 
     def latest(self) -> CheckpointState | None:
-        """The state of the newest checkpoint, the same on every rank; a collective.
+        """Return the state of the newest checkpoint, the same on every rank; a collective.
 
         Raises:
-            RunError: a rank does not see it, or it is damaged; then on every rank.
+            RunError: a rank cannot see it, or it is damaged; then on every rank.
         """
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
         found = int(self._world.sums([step])[0])
         return self._together(lambda: read_state(self._storage, folder_of(found))) if found else None
 
     def load_(self, state: CheckpointState) -> None:
-        """Copies the tensors of a checkpoint into those of this run.
+        """Load a checkpoint's tensors into those of this run.
 
         Raises:
-            RunError: it is damaged, as far as this rank or another one reads it.
-            UsageError: it does not fit the tensors of this run.
+            RunError: the parts that some rank reads are damaged.
+            UsageError: its tensors do not match those of this run.
         """
 
         def load() -> None:
@@ -112,7 +112,7 @@ class Checkpoints:
         self._together(load)
 
     def _together(self, act: Callable[[], T]) -> T:
-        """Do something that may fail on one rank alone: then all of them end, in words; a collective."""
+        """Run an action that may fail on a single rank, and fail on all ranks if it does; a collective."""
         failure, result = None, None
         try:
             result = act()
@@ -127,18 +127,18 @@ class Checkpoints:
         return cast(T, result)
 
     def uri(self, step: int) -> str:
-        """Where the checkpoint of a step lies."""
+        """Return the URI of a step's checkpoint."""
         return self._storage.uri(folder_of(step))
 
     def save(self, state: CheckpointState, last: bool = False) -> None:
-        """Begins a checkpoint; a collective.
+        """Begin to write a checkpoint; a collective.
 
         Args:
-            state: behind the step just made.
-            last: wait until it is there, as at the end of a run.
+            state: state after the finished step.
+            last: wait until it is complete, as at the end of a run.
 
         Raises:
-            RunError: it failed, and so did the one before; or it failed and is the last.
+            RunError: this checkpoint and the one before failed, or the last one of the run failed.
         """
         self._land()
         state = state.model_copy(update={"groups": list(self._groups), "writers": self._world.size})
@@ -155,13 +155,13 @@ class Checkpoints:
         return self._flight.progress() if self._flight else Progress()
 
     def advance(self, total: Progress) -> None:
-        """Take the checkpoint in flight as far as all ranks are; a collective where one failed or all are done.
+        """Advance the checkpoint in flight as far as all ranks are; a collective if one failed or all are done.
 
         Args:
-            total: Sum of the `progress` of all ranks.
+            total: sum of the `progress` of all ranks.
 
         Raises:
-            RunError: it failed, and so did the one before.
+            RunError: this checkpoint and the one before failed.
         """
         flight = self._flight
         if flight is None:
@@ -180,16 +180,16 @@ class Checkpoints:
                 flight.publish(self._publish if first else lambda _: None)
 
     def _land(self) -> None:
-        """Waits for the checkpoint in flight; a collective."""
+        """Wait for the checkpoint in flight; a collective."""
         while self._flight is not None:
             self._flight.wait()
             self.advance(Progress(*self._world.sums(self.progress())))
 
     def _stage(self) -> Callable[[], None]:
-        """Copies what this rank writes into memory of its own; what is returned waits for the copies.
+        """Copy this rank's tensors into staging memory; returns a function that waits for the copies.
 
-        Copies from a GPU are enqueued behind the step that made the values and before the next one, which
-        therefore need not wait.
+        Copies from a GPU are enqueued after the step that computed the values and before the next one, which
+        need not wait.
         """
         cuda = False
         for group, pieces in self._mine.items():
@@ -208,7 +208,7 @@ class Checkpoints:
         return event.synchronize
 
     def _write(self, state: CheckpointState, copied: Callable[[], None]) -> dict[str, str]:
-        """Write this rank's parts; the checksum of each header by path."""
+        """Write this rank's parts and return the checksum of each header by path."""
         copied()
         headers = {}
         for group, pieces in self._mine.items():
@@ -233,7 +233,7 @@ class Checkpoints:
             _log.warning("old checkpoints stay where they are: %s", error)
 
     def _await_parts(self, state: CheckpointState) -> None:
-        """Returns when this rank sees the files of all; network file systems show them late."""
+        """Wait until this rank sees all ranks' files, which network file systems may show late."""
         folder, deadline = folder_of(state.step), time.monotonic() + _LATE_S
         expected = {f"{folder}/{path}" for group in state.groups for path in state.parts(group)}
         while missing := expected - {found.path for found in self._storage.list(f"{folder}/")}:
@@ -256,12 +256,12 @@ class Checkpoints:
 
 
 class _Flight:
-    """A checkpoint on its way: first its parts are written, then it is made visible.
+    """A checkpoint in flight: its parts are written first, then it is published.
 
     Args:
-        state: of the checkpoint.
+        state: state of the checkpoint.
         headers: checksums of the headers of this rank's parts, filled by ``write``.
-        write: writes these parts.
+        write: function that writes these parts.
     """
 
     def __init__(self, state: CheckpointState, headers: Mapping[str, str], write: Callable[[], None]) -> None:
@@ -270,7 +270,7 @@ class _Flight:
         self._begin(write)
 
     def publish(self, act: Callable[[CheckpointState], None]) -> None:
-        """The second half of the way."""
+        """Start the second half: publication."""
         self.publishing = True
         self._begin(lambda: act(self.state))
 
@@ -281,12 +281,12 @@ class _Flight:
         return Progress(failed=1.0) if self._error else Progress(done=1.0)
 
     def wait(self) -> None:
-        """Until the present half is over."""
+        """Wait until the present half is over."""
         self._thread.join()
 
     def complaint(self) -> str:
-        """What went wrong on this rank; empty where nothing did."""
-        self.wait()  # nothing of this checkpoint may be written any more when the next one begins
+        """Return the error of this rank; empty without one."""
+        self.wait()  # no write of this checkpoint may overlap with the next one
         return first_line(self._error) if self._error else ""
 
     def _begin(self, act: Callable[[], None]) -> None:
@@ -295,9 +295,9 @@ class _Flight:
         def run() -> None:
             try:
                 act()
-            except BaseException as error:  # noqa: BLE001 - told to all ranks
+            except BaseException as error:  # noqa: BLE001 - reported to all ranks
                 self._error = error
 
-        # A process that ends on an error does not wait for it: half a checkpoint is none.
+        # A failing process does not wait for it, since a partial checkpoint is ignored.
         self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
         self._thread.start()

@@ -47,7 +47,7 @@ class CheckpointState(Settings):
 
     @property
     def all_parts(self) -> list[str]:
-        """Files of all groups."""
+        """Files of all groups, relative to the checkpoint's folder."""
         return [path for group in self.groups for path in self.parts(group)]
 
     def encoded(self) -> bytes:

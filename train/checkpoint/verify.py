@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from loader.errors import RunError
 from loader.storage import Storage
-from train.checkpoint.files import Stored, read_pieces, read_rows
+from train.checkpoint.files import StoredPiece, read_pieces, read_rows
 from train.checkpoint.names import STATE
 from train.checkpoint.pieces import uncovered
 from train.checkpoint.state import read_state
@@ -52,7 +52,7 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         if path not in known
     ]
     for group in state.groups:
-        stored: list[Stored] = []
+        stored: list[StoredPiece] = []
         for part in state.parts(group):
             path = f"{folder}/{part}"
             progress(storage.uri(path))
@@ -72,10 +72,10 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
     )
 
 
-def _data(storage: Storage, stored: list[Stored]) -> list[str]:
+def _data(storage: Storage, stored: list[StoredPiece]) -> list[str]:
     """Check the blocks of all tensors and return the first fault of each file."""
 
-    def read(one: Stored) -> str | None:
+    def read(one: StoredPiece) -> str | None:
         rows = one.piece.sizes[0] if one.piece.sizes else 1
         step = max(1, _AT_ONCE // max(1, one.piece.bytes // max(1, rows)))
         try:
@@ -91,9 +91,9 @@ def _data(storage: Storage, stored: list[Stored]) -> list[str]:
     return [first[path] for path in sorted(first)]
 
 
-def _gaps(storage: Storage, folder: str, group: str, stored: list[Stored]) -> Iterator[str]:
+def _gaps(storage: Storage, folder: str, group: str, stored: list[StoredPiece]) -> Iterator[str]:
     """Describe tensors whose pieces leave gaps."""
-    by_name: dict[str, list[Stored]] = {}
+    by_name: dict[str, list[StoredPiece]] = {}
     for one in stored:
         by_name.setdefault(one.piece.name, []).append(one)
     for name, parts in by_name.items():

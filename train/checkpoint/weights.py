@@ -33,7 +33,7 @@ class Weights(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """URI of the checkpoint."""
+        """URI of the checkpoint's folder."""
         return self.storage.uri(self.folder)
 
     def load_(self, targets: Tensors) -> None:

@@ -18,7 +18,7 @@ class StepWindow(Settings):
 
     @property
     def last_step(self) -> int:
-        """Last recorded step."""
+        """Last recorded optimizer step."""
         return self.from_step + self.steps - 1
 
 

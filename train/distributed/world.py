@@ -1,4 +1,4 @@
-"""The processes of a run: rank, size, device, and a few exact collectives."""
+"""Processes of a run: rank, size, device, and a few exact collectives."""
 
 import importlib
 import os
@@ -18,13 +18,13 @@ from train.distributed.rendezvous import meet
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train one model, or some of them.
+    """Processes that train one model, or a subset of them.
 
     Attributes:
-        rank: of this process, from 0.
+        rank: rank of this process, from 0.
         size: number of processes.
-        device: where this process computes.
-        group: these processes; None: all there are.
+        device: compute device of this process.
+        group: process group; None: all processes.
     """
 
     rank: int
@@ -33,7 +33,7 @@ class World:
     group: dist.ProcessGroup | None = None
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces tensors of one type by their sums over all ranks, in one collective."""
+        """Replace tensors of one dtype by their sums over all ranks, in one collective."""
         self._together(tensors, lambda flat: dist.all_reduce(flat, group=self.group))
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
@@ -43,7 +43,7 @@ class World:
         return totals.tolist()
 
     def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers."""
+        """Return the maximum of a number over all ranks."""
         if self.size == 1:
             return number
         found = torch.tensor(number, device=self.device)
@@ -51,11 +51,11 @@ class World:
         return int(found)
 
     def broadcast_(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces tensors of one type by those of rank 0, in one collective."""
+        """Replace tensors of one dtype by those of rank 0, in one collective."""
         self._together(tensors, lambda flat: dist.broadcast(flat, group=self.group, group_src=0))
 
     def gather(self, rows_nK: torch.Tensor) -> torch.Tensor:
-        """The rows of all ranks, rank after rank; each may have another number of them."""
+        """Concatenate the rows of all ranks by rank; their numbers may differ."""
         if self.size == 1:
             return rows_nK
         counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
@@ -68,7 +68,7 @@ class World:
         return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
 
     def gather_text(self, text: str) -> list[str]:
-        """What each rank says; no text holds a zero byte."""
+        """Return every rank's text; no text may contain a zero byte."""
         if self.size == 1:
             return [text]
         own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
@@ -76,7 +76,7 @@ class World:
         return said.decode().split("\0")[:-1]
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Block until every rank has called it."""
         self.sum_([torch.zeros(1, device=self.device)])
 
     def _together(
@@ -93,17 +93,17 @@ class World:
 
 @contextmanager
 def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> Iterator[World]:
-    """The world this process was started in: torchrun's (RANK is set), or a world of one.
+    """Enter the world of this process: torchrun's (RANK is set), or a world of one.
 
-    A process group that exists already is used and left as it is.
+    An existing process group is used and left as it is.
 
     Args:
-        device: where to compute.
-        lost_after_s: silence after which a rank counts as lost.
+        device: requested device.
+        lost_after_s: heartbeat timeout after which a rank counts as lost.
 
     Raises:
-        UsageError: a GPU is asked for and there is none.
-        RunError: another rank was lost; it is named.
+        UsageError: a GPU is requested and there is none.
+        RunError: another rank was lost; the message names it.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")

@@ -45,7 +45,7 @@ class PlannedShard:
 
     @property
     def size(self) -> int:
-        """Approximate bytes."""
+        """Approximate size in bytes."""
         return sum(one.size for one in self.samples)
 
 

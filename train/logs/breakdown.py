@@ -19,7 +19,7 @@ BINS = 4
 
 
 @dataclass(frozen=True)
-class Part:
+class LossPart:
     """Mean loss of a group of samples: one bucket, or one quantile of times.
 
     Attributes:
@@ -41,9 +41,9 @@ class Breakdown:
         by_bucket: groups by FRAMESxHEIGHTxWIDTH.
     """
 
-    whole: Part
-    by_quantile: Mapping[str, Part]
-    by_bucket: Mapping[str, Part]
+    whole: LossPart
+    by_quantile: Mapping[str, LossPart]
+    by_bucket: Mapping[str, LossPart]
 
 
 class LossRows:
@@ -88,13 +88,13 @@ def _buckets(batch: Microbatch | Pack) -> Sequence[Bucket]:
     return [batch.bucket] * len(batch.keys)
 
 
-def _parts(labels: Sequence[Any], loss_n: NDArray[np.float64]) -> dict[str, Part]:
+def _parts(labels: Sequence[Any], loss_n: NDArray[np.float64]) -> dict[str, LossPart]:
     places: dict[Any, list[int]] = {}
     for place, label in enumerate(labels):
         places.setdefault(label, []).append(place)
     return {str(label): _part(loss_n[places[label]]) for label in sorted(places)}
 
 
-def _part(loss_n: NDArray[np.float64]) -> Part:
+def _part(loss_n: NDArray[np.float64]) -> LossPart:
     finite = len(loss_n) > 0 and bool(np.isfinite(loss_n).all())
-    return Part(float(loss_n.mean()) if finite else None, len(loss_n))
+    return LossPart(float(loss_n.mean()) if finite else None, len(loss_n))

@@ -15,7 +15,7 @@ from loader.base.printable import printable
 from loader.batch import BadSample
 from train.config.log import LogConfig
 from train.logs.breakdown import Breakdown
-from train.logs.metrics import StepMetrics, Summary
+from train.logs.metrics import RunSummary, StepMetrics
 from train.logs.records import (
     BAD_SAMPLES,
     LOSSES,
@@ -58,7 +58,7 @@ class MetricLog:
         writes: bool,
         scalars: Sequence[Scalars] = (),
     ) -> None:
-        self.summary = Summary()
+        self.summary = RunSummary()
         self._out = out
         self._config = config
         self._total_steps = total_steps
@@ -96,7 +96,7 @@ class MetricLog:
                 file.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Log one step."""
+        """Log the metrics of one step."""
         self.summary.add(metrics)
         if not self._writes:
             return

@@ -50,7 +50,7 @@ class StepMetrics:
         return self.tokens / self.times.step_s
 
 
-class Summary:
+class RunSummary:
     """First and last losses and throughput of a run, in bounded memory."""
 
     def __init__(self) -> None:

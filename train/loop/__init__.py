@@ -1,1 +1,1 @@
-"""The training loop, how it resumes, and how it is asked to stop."""
+"""Training loop with resume, stop signals and held-out evaluation."""

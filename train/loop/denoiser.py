@@ -9,12 +9,12 @@ from train.checkpoint.pieces import Tensors
 from train.config.run import TrainConfig
 from train.logs.breakdown import LossRows
 from train.logs.log import MetricLog
-from train.loop.held_out import HeldOut
+from train.loop.evaluation import HeldOutEvaluation
 from train.measure.timings import StepClock
-from train.models.encoders.stored import Stored
+from train.models.encoders.stored import StoredEncoders
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA, Ranks
-from train.step.batches import Stream
+from train.step.batches import BatchStream
 from train.step.ema import Ema
 from train.step.learning_rate import learning_rate
 from train.step.step_losses import StepLosses
@@ -41,10 +41,10 @@ class DenoiserTask:
         self,
         config: TrainConfig,
         ranks: Ranks,
-        stream: Stream,
+        stream: BatchStream,
         out: Path,
-        held_out: HeldOut | None,
-        stored: Stored | None,
+        held_out: HeldOutEvaluation | None,
+        stored: StoredEncoders | None,
     ) -> None:
         self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
         self._layout = layout = lay_out(config, ranks, stored)
@@ -66,7 +66,7 @@ class DenoiserTask:
         """Give all ranks the same weights; plan the first steps of cascades."""
         self._layout.share()
         if self._cascades is not None:
-            self._cascades.foresee(self._stream)
+            self._cascades.prefetch_from(self._stream)
 
     def begin(self, step: int) -> float:
         lr = learning_rate(step - 1, self._config.optimizer, self._config.schedule)
@@ -109,6 +109,6 @@ class DenoiserTask:
         if self._held_out and step % self._held_out.every_steps == 0:
             layout = self._layout
             found = self._held_out.losses(
-                layout.bundle, self._config, self.data, layout.keep_up, layout.errors
+                layout.bundle, self._config, self.data, layout.run_dummy_steps, layout.errors
             )
             log.add_losses(step, "held_out", found)

@@ -1,4 +1,4 @@
-"""A wish to stop, sent as a signal: heard at once, obeyed by all ranks behind the same step."""
+"""Stop signals, which all ranks obey after the same step."""
 
 import signal
 import threading
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What schedulers and launchers send before they kill; Slurm's ``--signal`` is often set to USR1."""
+"""Signals of schedulers and launchers before a kill; Slurm's ``--signal`` is often set to USR1."""
 
 EXIT_STOPPED = 75
-"""Status of a program that was asked to stop and has saved: EX_TEMPFAIL of sysexits.h, call again to go on."""
+"""Exit status after a requested stop with a saved state: EX_TEMPFAIL of sysexits.h, run again to resume."""
 
 
 class Interrupt:
-    """Whether somebody asked this process to stop.
+    """Stop request to this process.
 
     Attributes:
-        asked: true from the first signal on.
+        asked: True after the first signal.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Interrupt:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupt]:
-    """Takes note of `SIGNALS` instead of ending on them; outside of the main thread none can be heard."""
+    """Record `SIGNALS` instead of ending on them; only the main thread can receive any."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

@@ -22,11 +22,11 @@ from train.loop.resume import resume, seed_step
 from train.loop.task import TrainingTask
 from train.measure.flops import utilisation
 from train.measure.peak_flops import peak_flops_per_s
-from train.measure.recordings import Recordings
+from train.measure.profiler import Profiler
 from train.measure.step_times import RankTimes
 from train.measure.timings import StepClock
 from train.parallel.mesh import Ranks
-from train.step.batches import Stream, batches_of_step
+from train.step.batches import BatchStream, batches_of_step
 from train.step.message import StepMessage
 from train.step.step_losses import StepLosses
 
@@ -35,7 +35,7 @@ Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a run.
+    """Result of a training run.
 
     Attributes:
         steps: Optimizer steps done, those before a resume included.
@@ -57,7 +57,7 @@ class TrainResult:
 
 
 class _Step(NamedTuple):
-    """A step that was made."""
+    """A finished step with its totals."""
 
     metrics: StepMetrics
     total: StepMessage
@@ -79,7 +79,9 @@ class TrainingLoop(ABC, Generic[Config]):
             with any number of ranks.
     """
 
-    def __init__(self, config: Config, stream: Stream, out: Path, checkpoints: Storage | None = None) -> None:
+    def __init__(
+        self, config: Config, stream: BatchStream, out: Path, checkpoints: Storage | None = None
+    ) -> None:
         self._config: Config = config
         self._stream, self._out = stream, out
         self._storage = checkpoints or open_storage(out / "checkpoints")
@@ -120,7 +122,7 @@ class TrainingLoop(ABC, Generic[Config]):
         scalars = open_scalars(self._out, config, done, writes)
         with (
             MetricLog(self._out, config.log, done, total_steps, writes, scalars) as self._log,
-            Recordings(self._out, config.log, world, done) as recordings,
+            Profiler(self._out, config.log, world, done) as recordings,
         ):
             log = self._log
             log.say(

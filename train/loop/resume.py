@@ -1,4 +1,4 @@
-"""What a run shares with the one it goes on from: the configuration, and each step's random numbers."""
+"""Resume: compatibility of configurations, and random seeds per step."""
 
 import hashlib
 from contextlib import suppress
@@ -10,18 +10,18 @@ from pydantic import BaseModel, ValidationError
 from loader.errors import UsageError
 from loader.settings import first_difference
 from train.checkpoint import Checkpoints
-from train.step.batches import Stream
+from train.step.batches import BatchStream
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
-"""Parts of the configuration that may change whenever a run goes on, as may ``schedule.total_steps``."""
+"""Sections that may change when a run resumes, as may ``schedule.total_steps``."""
 
 
-def resume(checkpoints: Checkpoints, stream: Stream, config: BaseModel) -> int:
-    """Puts tensors and stream back to the latest checkpoint; the steps done by then, 0 where there is none.
+def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> int:
+    """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
 
     Raises:
-        UsageError: it was made with another configuration.
-        RunError: it is damaged.
+        UsageError: the checkpoint has another configuration.
+        RunError: the checkpoint is damaged.
     """
     state = checkpoints.latest()
     if state is None:
@@ -37,29 +37,29 @@ def resume(checkpoints: Checkpoints, stream: Stream, config: BaseModel) -> int:
 
 
 def difference(saved: dict[str, Any], config: BaseModel) -> str | None:
-    """What keeps a run from going on from a checkpoint, in words; None where nothing does.
+    """Describe the difference that prevents a resume; None without one.
 
     Args:
-        saved: the configuration in the checkpoint. Keys that came later count with today's defaults.
-        config: of the run.
+        saved: configuration in the checkpoint; keys added since have today's defaults.
+        config: configuration of the run.
     """
-    # Of a key that is gone, or a value that is refused now, the comparison tells.
+    # The comparison reports removed keys and values that are invalid now.
     with suppress(ValidationError):
         saved = type(config).model_validate(saved).model_dump(mode="json")
     return first_difference(_bound(saved), _bound(config.model_dump(mode="json")))
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Sets the state of torch's generators before a step, so that no checkpoint need hold it.
+    """Seed torch's generators before a step, so that no checkpoint needs their state.
 
-    Noise and timesteps have seeds of their own, by sample; this is for what draws without one, such as dropout. Ranks
-    that share a sample draw the same, hence a data-parallel ``rank``.
+    Noise and timesteps have seeds per sample; this one is for other draws, such as dropout. Ranks that share a
+    sample draw the same, hence a data-parallel ``rank``.
     """
     digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little"))
 
 
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that must stay."""
+    """Return the part of a configuration that must stay."""
     schedule = {name: value for name, value in config.get("schedule", {}).items() if name != "total_steps"}
     return {name: value for name, value in config.items() if name not in FREE} | {"schedule": schedule}

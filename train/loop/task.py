@@ -40,7 +40,7 @@ class TrainingTask(Protocol):
 
         Args:
             done: Steps done before.
-            log: Where to report.
+            log: log to report to.
         """
 
     def begin(self, step: int) -> float:

@@ -5,11 +5,11 @@ from pathlib import Path
 from loader.storage import Storage
 from train.config.run import TrainConfig
 from train.loop.denoiser import DenoiserTask
-from train.loop.held_out import HeldOut
+from train.loop.evaluation import HeldOutEvaluation
 from train.loop.loop import TrainingLoop
-from train.models.encoders.stored import Stored
+from train.models.encoders.stored import StoredEncoders
 from train.parallel.mesh import Ranks
-from train.step.batches import Stream
+from train.step.batches import BatchStream
 
 
 class Trainer(TrainingLoop[TrainConfig]):
@@ -27,11 +27,11 @@ class Trainer(TrainingLoop[TrainConfig]):
     def __init__(
         self,
         config: TrainConfig,
-        stream: Stream,
+        stream: BatchStream,
         out: Path,
-        held_out: HeldOut | None = None,
+        held_out: HeldOutEvaluation | None = None,
         checkpoints: Storage | None = None,
-        stored: Stored | None = None,
+        stored: StoredEncoders | None = None,
     ) -> None:
         super().__init__(config, stream, out, checkpoints)
         self._held_out, self._stored = held_out, stored

@@ -16,7 +16,7 @@ TIME_WIDTH = 256
 
 
 class Flops(NamedTuple):
-    """FLOPs of one sample.
+    """FLOPs of the model on one sample.
 
     Attributes:
         forward: FLOPs of the prediction.

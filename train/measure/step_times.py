@@ -7,14 +7,14 @@ from typing import Self
 
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
-from train.measure.timings import PARTS, Part
+from train.measure.timings import PARTS, StepPart
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step: means over the ranks, of what passed from one reading of their clocks to the next.
+    """Mean seconds of a step over all ranks, between two clock readings.
 
-    All parts, ``wait_s`` among them, add up to ``step_s``. Those that runs before them did not record are None.
+    All parts, including ``wait_s``, sum to ``step_s``. Parts that older runs did not record are None.
 
     Attributes:
         step_s: the whole step, without ``pause_s``.
@@ -23,15 +23,14 @@ class StepTimes:
         vae_s: encoding videos.
         forward_s: the denoiser and its losses.
         backward_s: gradients.
-        wait_s: waiting for the last rank to come with its gradients.
-        sync_s: summing gradients over the ranks, once all have come.
-        optimizer_s: clipping and updating the weights and their average: those of the step before, as the clocks are
-            read before them.
-        other_s: all else, between and beside these.
-        pause_s: before the step: the log, held-out clips, copying a checkpoint.
+        wait_s: waiting for the slowest rank's gradients.
+        sync_s: summing gradients over the ranks, after all have arrived.
+        optimizer_s: clipping and updating weights and EMA; of the previous step, since clocks are read before.
+        other_s: remaining time between these parts.
+        pause_s: before the step: log, held-out evaluation, copying a checkpoint.
         wait_max_s: ``wait_s`` of the rank that waited longest.
-        slowest_rank: the one that came last.
-        peak_gib: most memory allocated on a GPU, of the rank with most; None on a CPU.
+        slowest_rank: rank that arrived last.
+        peak_gib: peak memory of a GPU, maximum over ranks; None on a CPU.
     """
 
     step_s: float
@@ -51,13 +50,13 @@ class StepTimes:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of the step of each part that is known."""
+        """Share of the step for each known part."""
         known = ((name, getattr(self, f"{name}_s")) for name in SHOWN)
         return {name: seconds / self.step_s for name, seconds in known if seconds is not None}
 
     @property
     def wait_max_share(self) -> float | None:
-        """Share of the step that the rank which waited longest waited."""
+        """Longest wait of a rank, as a share of the step."""
         return None if self.wait_max_s is None else self.wait_max_s / self.step_s
 
 
@@ -75,7 +74,7 @@ class ClockSums:
         peak_bytes: Peak memory of each rank's GPU; 0 likewise.
     """
 
-    mean_s: Mapping[Part, float]
+    mean_s: Mapping[StepPart, float]
     sync_s: Sequence[float]
     peak_bytes: Sequence[float]
 
@@ -105,7 +104,7 @@ class RankTimes:
         self._world = world
         self._waited_R, self._last_R, self._seconds = [0.0] * world.size, [0] * world.size, 0.0
 
-    def own(self, spent: Mapping[Part, float]) -> ClockSums:
+    def own(self, spent: Mapping[StepPart, float]) -> ClockSums:
         """Return this rank's readings, to be summed over all ranks.
 
         Args:
@@ -143,7 +142,7 @@ class RankTimes:
         )
 
     def waited(self) -> str:
-        """Return who waited for whom since the last call, as the end of a sentence; empty for one rank."""
+        """Return waits since the last call, as the end of a sentence; empty for one rank."""
         waited_R, last_R, seconds = self._waited_R, self._last_R, self._seconds
         self._waited_R, self._last_R, self._seconds = [0.0] * len(waited_R), [0] * len(last_R), 0.0
         if self._world.size == 1 or not seconds:

@@ -13,17 +13,17 @@ from loader.batch import Batch, Microbatch
 from loader.buckets.cost_fit import Timings
 from train.distributed.world import World
 
-Part = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]
+StepPart = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]
 """Activity of a rank; docs/train.md defines them."""
-PARTS: tuple[Part, ...] = get_args(Part)
+PARTS: tuple[StepPart, ...] = get_args(StepPart)
 
-Timed = Callable[[Part], AbstractContextManager[None]]
+Timed = Callable[[StepPart], AbstractContextManager[None]]
 """Context manager that times its block as a part (`StepClock.part`)."""
 
 _MOST = 10_000  # maximum number of microbatches between two reads; later ones are dropped
 
 
-def untimed(part: Part) -> AbstractContextManager[None]:  # noqa: ARG001 - as `Timed` has it
+def untimed(part: StepPart) -> AbstractContextManager[None]:  # noqa: ARG001 - as `Timed` has it
     """Return a context manager that times nothing."""
     return nullcontext()
 
@@ -74,14 +74,14 @@ class StepClock:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._at: Part = "pause"
-        self._marks: list[tuple[Part, Moment]] = []
+        self._at: StepPart = "pause"
+        self._marks: list[tuple[StepPart, Moment]] = []
         self._batches: list[tuple[int, int, int, int]] = []
         self._timings: list[tuple[int, int, float, int]] = []
         self._turn(self._at)
 
     def begin(self) -> None:
-        """Start a step."""
+        """Start the clock of a step."""
         self._turn("other")
 
     def pause(self) -> None:
@@ -89,7 +89,7 @@ class StepClock:
         self._turn("pause")
 
     @contextmanager
-    def part(self, name: Part) -> Iterator[None]:
+    def part(self, name: StepPart) -> Iterator[None]:
         """Time a block as a part; nested parts are subtracted."""
         before = self._at
         with torch.profiler.record_function(name):
@@ -106,7 +106,7 @@ class StepClock:
         if isinstance(batch, Microbatch):
             self._batches.append((len(batch.keys), batch.length, first, len(self._marks) - 1))
 
-    def read(self) -> dict[Part, float]:
+    def read(self) -> dict[StepPart, float]:
         """Return and reset the seconds of each part; synchronizes with the device."""
         self._turn(self._at)
         seconds = self._seconds()
@@ -127,7 +127,7 @@ class StepClock:
         batch, length, step_s, rank = self._world.gather(own_n4).cpu().numpy().T
         return Timings(batch.astype(np.int64), length.astype(np.int64), step_s, rank.astype(np.int64))
 
-    def _turn(self, part: Part) -> None:
+    def _turn(self, part: StepPart) -> None:
         self._at = part
         self._marks.append((part, moment(self._world.device)))
 

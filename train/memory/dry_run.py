@@ -18,14 +18,15 @@ from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.distributed.world import World
 from train.memory.live_memory import LiveMemory
-from train.memory.shapes import Shape
+from train.memory.shapes import StepShape
 from train.models.bundle import Bundle
 from train.models.encoders.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
-from train.parallel.layout import Layout, layout_of
+from train.parallel.layout import layout_of
+from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import CONTEXT, DATA, SUMMED, Mesh, Ranks
 from train.step.ema import Ema
-from train.step.squared_errors import Question
+from train.step.squared_errors import DenoisingInputs
 
 _FAKE = torch.device("cpu")
 
@@ -49,12 +50,12 @@ class Footprint(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Peak of the whole step."""
+        """Peak bytes of the whole step."""
         return max(self.step, self.update)
 
 
-def rehearse(
-    config: TrainConfig, shapes: Sequence[Shape], ranks: int = 1, encoded: bool = False
+def dry_run(
+    config: TrainConfig, shapes: Sequence[StepShape], ranks: int = 1, encoded: bool = False
 ) -> list[Footprint]:
     """Predict the memory of a step with one microbatch of each shape per data-parallel rank, uncompiled.
 
@@ -102,7 +103,7 @@ def rehearse(
                 raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
 
 
-def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory) -> Footprint:
+def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory) -> Footprint:
     state = memory.peak = memory.live
     loss = _errors(layout, config, shape).mean()
     kept = memory.live - state
@@ -114,7 +115,7 @@ def _step(layout: Layout, config: TrainConfig, shape: Shape, memory: LiveMemory)
     return Footprint(state, kept, passes, memory.peak, state + roots)
 
 
-def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:
+def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> torch.Tensor:
     """Return squared errors as `train.step.losses.losses` computes them, [B]."""
     bundle, bucket = layout.bundle, shape.bucket
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
@@ -124,7 +125,7 @@ def _errors(layout: Layout, config: TrainConfig, shape: Shape) -> torch.Tensor:
     del clean, noise
     with torch.autocast(_FAKE.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         context, mask = _text(bundle, config, shape.batch)
-        asked = Question([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
+        asked = DenoisingInputs([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
         return layout.errors(bundle.dit, asked)
 
 

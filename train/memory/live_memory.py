@@ -28,7 +28,7 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     @property
     def live(self) -> int:
-        """Live bytes."""
+        """Number of live bytes now."""
         storages = (reference() for reference in self._elastic.values())
         self._gathered = sum(storage.nbytes() for storage in storages if storage is not None)
         return self._bytes + self._gathered

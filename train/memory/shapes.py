@@ -20,15 +20,16 @@ from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
 from train.measure.timings import StepClock
-from train.parallel.layout import Layout, lay_out
+from train.parallel.layout import lay_out
+from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, Ranks
 from train.step.step_losses import LossSums, StepLosses
 
 WARM_UP = 1
 
 
-class Shape(NamedTuple):
-    """Size of a microbatch.
+class StepShape(NamedTuple):
+    """Size of a measured microbatch.
 
     Attributes:
         bucket: frames, height and width of its clips.
@@ -65,14 +66,14 @@ class MeasuredShape(NamedTuple):
     predicted_gib: float | None = None
 
 
-def shapes(buckets: BucketConfig) -> list[Shape]:
+def shapes(buckets: BucketConfig) -> list[StepShape]:
     """Return each bucket with B = 1, 2, 4, ... and the maximum that ``memory_tokens`` allow, smallest first."""
     found = []
     for bucket in buckets_of(buckets):
         length = bucket_length(bucket, buckets)
         most = max(1, buckets.memory_tokens // length)
         sizes = {2**power for power in range(most.bit_length())} | {most}
-        found += [Shape(bucket, size, length) for size in sizes]
+        found += [StepShape(bucket, size, length) for size in sizes]
     return sorted(found, key=lambda shape: (shape.batch * shape.length, shape.length))
 
 
@@ -105,7 +106,7 @@ def measure(
         yield MeasuredShape(shape.batch, shape.length, *size, slowest, _peak_gib(world))
 
 
-def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, number: int) -> float:
+def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: World, number: int) -> float:
     """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
     data_ranks = layout.ranks.along(*DATA).size
     batch = noise(config, shape, data_ranks, number)
@@ -125,7 +126,7 @@ def step_s(layout: Layout, config: TrainConfig, shape: Shape, world: World, numb
     return time.perf_counter() - began
 
 
-def noise(config: TrainConfig, shape: Shape, data_ranks: int, number: int) -> Microbatch:
+def noise(config: TrainConfig, shape: StepShape, data_ranks: int, number: int) -> Microbatch:
     """Return noise clips with the longest captions as one microbatch of a step on ``data_ranks`` ranks."""
     draw = torch.Generator().manual_seed(number)
     bucket, words = shape.bucket, range(config.text.max_text_tokens)

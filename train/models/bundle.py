@@ -15,7 +15,7 @@ from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
-from train.models.encoders.stored import Stored, StoredLatents, StoredText
+from train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
 from train.models.encoders.text import TextEncoder, build_text_encoder
 from train.models.encoders.tokenizer import Tokenizer
 from train.models.lora import adapt
@@ -40,9 +40,9 @@ class Bundle(nn.Module):
         UsageError: a published model is missing, or the modules do not match.
     """
 
-    def __init__(self, config: TrainConfig, meta: bool = False, stored: Stored | None = None) -> None:
+    def __init__(self, config: TrainConfig, meta: bool = False, stored: StoredEncoders | None = None) -> None:
         super().__init__()
-        self._config, self._stored = config, stored or Stored()
+        self._config, self._stored = config, stored or StoredEncoders()
         self.objective = build_objective(config.objective)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)

@@ -12,7 +12,7 @@ from train.measure.flops import Flops
 from train.models.attention.patches import Patch
 
 
-class Work(NamedTuple):
+class Totals(NamedTuple):
     """Total tokens and FLOPs of samples.
 
     Attributes:
@@ -123,7 +123,7 @@ class Denoiser(nn.Module):
         """Return the number of video tokens of one sample."""
         return math.prod(self.grid(latent_size))
 
-    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Work:
+    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Totals:
         """Return total tokens and FLOPs of samples, without padding; synchronizes with the mask's device.
 
         Args:
@@ -133,4 +133,4 @@ class Denoiser(nn.Module):
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)
         costs = [self.flops(size, text) for size, text in samples]
-        return Work(tokens, sum(cost.adapting if self.adapted else cost.training for cost in costs))
+        return Totals(tokens, sum(cost.adapting if self.adapted else cost.training for cost in costs))

@@ -19,7 +19,7 @@ from train.kernels.qk_norm import qk_norm
 from train.measure.flops import TIME_WIDTH, Flops, sample_flops
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attention.attend import Attend
-from train.models.attention.joint import Joint
+from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
 from train.models.attention.positions import rotary_angles, time_features
@@ -34,7 +34,7 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of each token's rotary angles, [L, head width / 2]."""
 
 
-class Pack(NamedTuple):
+class TokenLayout(NamedTuple):
     """Layout of tokens that are not a batch of whole samples of one shape.
 
     Attributes:
@@ -55,10 +55,10 @@ class Pack(NamedTuple):
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
     within_frames: "Callable[[Attention, torch.Tensor], torch.Tensor] | None" = None
-    joint: Joint | None = None
+    joint: JointSequence | None = None
 
 
-NOT_PACKED = Pack()
+WHOLE_SAMPLES = TokenLayout()
 
 
 class Attention(nn.Module):
@@ -136,7 +136,7 @@ class Block(nn.Module):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
-        pack: Pack = NOT_PACKED,
+        pack: TokenLayout = WHOLE_SAMPLES,
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D]."""
         branches: Branches = (
@@ -252,7 +252,9 @@ class DiT(Denoiser):
         grids, patch = [self.grid(x_CTHW.shape[1:]) for x_CTHW in latents], self.config.patch
         samples = Segments.of([math.prod(grid) for grid in grids], t_B.device)
         text = Segments.of(mask_BM.sum(dim=1).tolist(), t_B.device)
-        pack = Pack(samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), captions=text)
+        pack = TokenLayout(
+            samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), captions=text
+        )
         values_1LV = torch.cat([tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
         values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
@@ -268,7 +270,7 @@ class DiT(Denoiser):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         grids: Sequence[tuple[int, int, int]],
-        pack: Pack = NOT_PACKED,
+        pack: TokenLayout = WHOLE_SAMPLES,
     ) -> torch.Tensor:
         """Return the prediction for the patch of each local token, [B, L, V].
 
@@ -306,7 +308,7 @@ class DiT(Denoiser):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
-        pack: Pack,
+        pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tokens of video and text after the last block, from embedded tokens, times and text."""
         for block in self.repeated():

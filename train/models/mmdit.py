@@ -12,14 +12,14 @@ from torch import nn
 
 from train.config.model import MMDiTConfig
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attention.joint import Joint
+from train.models.attention.joint import JointSequence
 from train.models.attention.segments import Segments
-from train.models.dit import EPS, Attention, DiT, Pack, Rotation
+from train.models.dit import EPS, Attention, DiT, Rotation, TokenLayout
 from train.models.modulation import modulation
 from train.models.precision import at_least_float32
 
 
-class Source(nn.Module):
+class TextSource(nn.Module):
     """Text stream of the last block: keys and values only, with their modulation."""
 
     def __init__(self, config: MMDiTConfig) -> None:
@@ -41,7 +41,7 @@ class Source(nn.Module):
         return torch.unflatten(x_BLD, 2, (self.heads, -1)).transpose(1, 2)
 
 
-class Stream(nn.Module):
+class StreamLayers(nn.Module):
     """Weights of one stream in a block."""
 
     def __init__(self, config: MMDiTConfig) -> None:
@@ -75,8 +75,8 @@ class JointBlock(nn.Module):
 
     def __init__(self, config: MMDiTConfig, last: bool) -> None:
         super().__init__()
-        self.video = Stream(config)
-        self.text: Stream | Source = Source(config) if last else Stream(config)
+        self.video = StreamLayers(config)
+        self.text: StreamLayers | TextSource = TextSource(config) if last else StreamLayers(config)
 
     def forward(
         self,
@@ -84,14 +84,14 @@ class JointBlock(nn.Module):
         text_BMD: torch.Tensor,
         condition_BD: torch.Tensor,
         rotation: Rotation,
-        joint: Joint,
-        pack: Pack,
+        joint: JointSequence,
+        pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return both streams, [B, L, D] and [B, M, D]."""
         own = self.video.modulation(condition_BD).chunk(6, dim=1)
         h_BLD = modulate(x_BLD, own[0], own[1], pack.samples)
         q_BHLD, *kv = self.video.attend.project(h_BLD, h_BLD, rotation)
-        if isinstance(self.text, Source):
+        if isinstance(self.text, TextSource):
             shift, scale = self.text.modulation(condition_BD).chunk(2, dim=1)
             text_kv = self.text.project(modulate(text_BMD, shift, scale, pack.captions))
             y_BHLD = joint.last.attend(q_BHLD, *map(joint.join, kv, text_kv))
@@ -122,14 +122,14 @@ class MMDiT(DiT):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
-        pack: Pack,
+        pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if pack.joint is not None:
             joint = pack.joint
         elif pack.samples is not None and pack.captions is not None:
-            joint = Joint.packed(pack.samples, pack.captions)
+            joint = JointSequence.packed(pack.samples, pack.captions)
         elif mask_BM is not None:
-            joint = Joint.padded(x_BLD.shape[1], mask_BM)
+            joint = JointSequence.padded(x_BLD.shape[1], mask_BM)
         else:
             raise ValueError("text that is not packed comes with its mask")
         for block in self.repeated():

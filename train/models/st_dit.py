@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from train.config.model import STDiTConfig
-from train.models.attention.apart import Apart
 from train.models.attention.attend import Attend
-from train.models.dit import NOT_PACKED, Attention, Branches, DiT, Pack, Rotation, through
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
+from train.models.dit import WHOLE_SAMPLES, Attention, Branches, DiT, Rotation, TokenLayout, through
 from train.models.modulation import modulation
 
 
@@ -37,7 +37,7 @@ class STBlock(nn.Module):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         rotation: Rotation,
-        pack: Pack = NOT_PACKED,
+        pack: TokenLayout = WHOLE_SAMPLES,
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D]."""
 
@@ -49,9 +49,9 @@ class STBlock(nn.Module):
         def spatial(h_BLD: torch.Tensor) -> torch.Tensor:
             if pack.within_frames is not None:
                 return pack.within_frames(self.spatial, h_BLD)
-            return own(self.spatial, h_BLD, Apart(pack.grids, "frame"))
+            return own(self.spatial, h_BLD, SpatialTemporalAttention(pack.grids, "frame"))
 
-        place, full = Apart(pack.grids, "place"), self.full
+        place, full = SpatialTemporalAttention(pack.grids, "place"), self.full
         branches: Branches = (
             spatial,
             lambda h_BLD: own(self.temporal, h_BLD, place),
@@ -64,7 +64,7 @@ class STBlock(nn.Module):
 
 
 class STDiT(DiT):
-    """A `DiT` of `STBlock`."""
+    """Diffusion transformer of `STBlock`."""
 
     config: STDiTConfig
 

@@ -41,13 +41,13 @@ class DDPM:
         """Return levels whose timestep input is n / timesteps; weights by `min_snr`."""
         config, product = self.config, self.products.to(times_B.device)[times_B.long()]
         signal, noise, one = product.sqrt(), (1 - product).sqrt(), torch.ones_like(product)
-        told = times_B.double() / config.timesteps
+        timestep_input = times_B.double() / config.timesteps
         weight = (
             one if config.min_snr_gamma is None else min_snr(product, config.min_snr_gamma, config.prediction)
         )
         if config.prediction == "epsilon":
-            return Level(signal, noise, one, told, torch.zeros_like(one), one, weight)
-        return Level(signal, noise, one, told, -noise, signal, weight)
+            return Level(signal, noise, one, timestep_input, torch.zeros_like(one), one, weight)
+        return Level(signal, noise, one, timestep_input, -noise, signal, weight)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """Return evenly spaced levels from the last one on ("trailing", Lin et al. 2024, section 3.3)."""

@@ -14,7 +14,7 @@ from train.objectives.level import Level, quantile
 
 
 @dataclass(frozen=True)
-class Flow:
+class RectifiedFlow:
     """Forward process x_t = (1 - t) x_0 + t eps; the target is eps - x_0 and the timestep input t."""
 
     config: FlowConfig

@@ -1,6 +1,6 @@
 """Common form of all objectives: a few numbers per noise level.
 
-A noisy latent is x = signal * x_0 + noise * eps. From ``scale * x`` and ``told`` the model predicts
+A noisy latent is x = signal * x_0 + noise * eps. From ``scale * x`` and ``timestep_input`` the model predicts
 ``target_signal * x_0 + target_noise * eps``; ``weight`` multiplies the squared error. Flow matching, EDM and
 DDPM differ only in these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023), so
 that training and sampling are written once.
@@ -20,7 +20,7 @@ class Level:
         signal: coefficient of the clean latent in the noisy one.
         noise: coefficient of the standard normal noise.
         scale: multiplier of the model's input.
-        told: timestep input of the model.
+        timestep_input: timestep input of the model.
         target_signal: coefficient of the clean latent in the target.
         target_noise: coefficient of the noise in the target.
         weight: weight of the squared error.
@@ -29,7 +29,7 @@ class Level:
     signal: torch.Tensor
     noise: torch.Tensor
     scale: torch.Tensor
-    told: torch.Tensor
+    timestep_input: torch.Tensor
     target_signal: torch.Tensor
     target_noise: torch.Tensor
     weight: torch.Tensor

@@ -9,9 +9,9 @@ from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
-from train.models.mmdit import Source
+from train.models.mmdit import TextSource
 from train.parallel.activations import checkpoint_block, compile_block
-from train.parallel.context.parts import cuttable
+from train.parallel.context.token_shard import cuttable
 from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
@@ -83,7 +83,7 @@ def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
             share_inputs(module, mesh)
             divide_outputs(module.query, mesh)
             divide_inputs(module.out, mesh)
-        if isinstance(module, Attention | Source):
+        if isinstance(module, Attention | TextSource):
             divide_outputs(module.key, mesh)
             divide_outputs(module.value, mesh)
             module.heads //= mesh.size()

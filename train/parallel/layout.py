@@ -8,21 +8,19 @@ from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.models.bundle import Bundle
-from train.models.encoders.stored import Stored
+from train.models.encoders.stored import StoredEncoders
 from train.models.encoders.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.fp8 import check
 from train.parallel.layouts import pieces
-from train.parallel.layouts.fully_sharded import FullySharded
-from train.parallel.layouts.optimizer_sharded import OptimizerSharded
-from train.parallel.layouts.replicated import Replicated
+from train.parallel.layouts.ddp import DDP
+from train.parallel.layouts.fsdp import FSDP
+from train.parallel.layouts.parallel_model import ParallelModel
+from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import CONTEXT, Mesh, Ranks
 
-Layout = Replicated
-"""Interface of layouts for the trainer."""
 
-
-def lay_out(config: TrainConfig, ranks: Ranks, stored: Stored | None = None) -> Layout:
+def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:
     """Build the modules of a run and lay them out; a collective.
 
     Args:
@@ -38,7 +36,7 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: Stored | None = None) -> 
     if config.fp8:
         check(config.fp8, world.device)
     # Weights of other ranks are never allocated here.
-    partly = kind is FullySharded or mesh.pp > 1
+    partly = kind is FSDP or mesh.pp > 1
     bundle = Bundle(config, meta=partly, stored=stored)
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
@@ -50,7 +48,7 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: Stored | None = None) -> 
     return kind(bundle, config, ranks)
 
 
-def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
+def layout_of(config: TrainConfig, mesh: Mesh) -> type[ParallelModel]:
     """Return the layout that a configuration requests.
 
     Raises:
@@ -61,14 +59,14 @@ def layout_of(config: TrainConfig, mesh: Mesh) -> type[Layout]:
             "train.recalibrate times one microbatch after the other, and with parallel.pp they overlap: leave one out"
         )
     if mesh.degree(("dp_shard", *CONTEXT)) == 1:
-        return Replicated
+        return DDP
     if config.parallel.shard == "weights":
-        return FullySharded
+        return FSDP
     if mesh.tp > 1:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"
         )
-    return OptimizerSharded
+    return ZeRO1
 
 
 @torch.no_grad()

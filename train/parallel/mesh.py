@@ -1,4 +1,4 @@
-"""The grid that the ranks of a run lie in, and the groups along its dimensions."""
+"""Grid of a run's ranks, and process groups along its dimensions."""
 
 import math
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ from train.parallel.context.context import ContextParallel
 from train.parallel.neighbours import Neighbours
 
 DATA = ("dp_replicate", "dp_shard")
-"""Ranks that differ in these alone train on different samples."""
+"""Data dimensions: ranks along them train on different samples."""
 CONTEXT = ("ring", "ulysses")
-"""Ranks that differ in these alone hold different tokens of the same samples."""
+"""Context dimensions: ranks along them hold different tokens of the same samples."""
 SUMMED = (*DATA, *CONTEXT)
-"""Ranks that differ in these alone hold the same weights, whose gradients add up: other samples, or other tokens."""
+"""Dimensions of gradient sums: ranks along them hold the same weights, for other samples or tokens."""
 MODEL = ("pp", *CONTEXT, "tp")
-"""Ranks that differ in these alone train on the same samples."""
+"""Model dimensions: ranks along them train on the same samples."""
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """The sizes of a grid of ranks; the last dimension varies fastest, so tensor-parallel ranks are neighbours.
+    """Sizes of a grid of ranks; the last dimension varies fastest, so that tensor-parallel ranks are adjacent.
 
     Attributes:
-        pp: stages that the blocks are divided into.
-        dp_replicate: groups that each hold the whole state.
-        dp_shard: ranks that divide it.
-        ring: context-parallel ranks that pass blocks.
-        ulysses: context-parallel ranks that exchange heads.
-        tp: ranks that divide each matrix.
+        pp: number of pipeline stages.
+        dp_replicate: number of replicas of the whole state.
+        dp_shard: number of ranks that shard the state.
+        ring: number of context-parallel ranks that pass blocks.
+        ulysses: number of context-parallel ranks that exchange heads.
+        tp: number of ranks that shard each matrix.
     """
 
     pp: int = 1
@@ -47,7 +47,7 @@ class Mesh:
 
     @classmethod
     def of(cls, config: ParallelConfig, world_size: int) -> "Mesh":
-        """The grid that a configuration makes of this many ranks.
+        """Return the grid of a configuration on a number of ranks.
 
         Raises:
             UsageError: the degrees do not multiply to them.
@@ -66,15 +66,15 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks in the grid."""
         return math.prod(astuple(self))
 
     def degree(self, dimensions: Sequence[str]) -> int:
-        """How many ranks differ in these dimensions alone."""
+        """Return the number of ranks along some dimensions."""
         return math.prod(getattr(self, name) for name in dimensions)
 
     def partition(self, dimensions: Sequence[str]) -> list[list[int]]:
-        """All ranks, in groups that differ in these dimensions alone; both in the order of the grid."""
+        """Partition all ranks into groups along some dimensions, in grid order."""
         names = [field.name for field in fields(self)]
         groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.size):
@@ -124,7 +124,7 @@ class Ranks:
 
     @cached_property
     def weights(self) -> DeviceMesh:
-        """The dimensions that weights lie in: pp, dp_replicate, dp_shard (context-parallel ranks among them), tp."""
+        """Device mesh of the weights: pp, dp_replicate, dp_shard (including context-parallel ranks), tp."""
         mesh = self.mesh
         sizes = (mesh.pp, mesh.dp_replicate, mesh.degree(("dp_shard", *CONTEXT)), mesh.tp)
         names = ("pp", "dp_replicate", "dp_shard", "tp")
@@ -132,7 +132,7 @@ class Ranks:
 
     @cached_property
     def context(self) -> ContextParallel:
-        """The ranks that share this rank's sequences."""
+        """Ranks that share this rank's sequences."""
         make: Any = dist.new_subgroups_by_enumeration
         return ContextParallel(
             *(make(self.mesh.partition(names))[0] for names in (("ring",), ("ulysses",), CONTEXT))
@@ -140,7 +140,7 @@ class Ranks:
 
     @cached_property
     def neighbours(self) -> Neighbours:
-        """The stages of this rank's pipeline."""
+        """Adjacent stages in this rank's pipeline."""
         make: Any = dist.new_subgroups_by_enumeration
         tokens, gradients = (make(self.mesh.partition(("pp",)))[0] for _ in range(2))
         return Neighbours(tokens, gradients)

@@ -51,7 +51,7 @@ def generate(
 
     def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         level = levels[number]
-        return solve(level, x_BCTHW, predict(level.scale * x_BCTHW, level.told))
+        return solve(level, x_BCTHW, predict(level.scale * x_BCTHW, level.timestep_input))
 
     shape = (len(captions), bundle.tokenizer.channels, *size)
     noise_BCTHW = torch.randn(shape, generator=torch.Generator().manual_seed(config.seed)).to(device)

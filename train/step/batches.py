@@ -1,4 +1,4 @@
-"""Where a rank's microbatches come from, and which of them make a step."""
+"""Streams of microbatches, and their split into steps."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -9,41 +9,40 @@ from loader.errors import RunError
 from train.measure.timings import StepClock
 
 
-class Stream(Protocol):
-    """Iterable of a rank's microbatches (`loader.stream.video_stream.VideoStream`)."""
+class BatchStream(Protocol):
+    """Stream of a rank's microbatches, one or more per optimizer step (`loader.stream.video_stream.VideoStream`)."""
 
     def __iter__(self) -> Iterator[Microbatch | Pack]:
-        """Goes on from the state."""
+        """Iterate from the current state on."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """JSON values, the same on every rank, from which a stream goes on behind the last microbatch."""
+        """Return JSON values, the same on every rank, to resume after the last microbatch."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Sets the state."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     @property
     def cost(self) -> Cost:
-        """What microbatches are planned with."""
+        """Cost model of step plans."""
 
     def recalibrate(self, cost: Cost) -> bool:
-        """Plans what a new iterator yields with another cost; False where that is not possible now."""
+        """Plan the next iterator's steps with another cost; returns False if that is impossible now."""
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
-    """A stream that knows what comes."""
+class LookaheadStream(Protocol):
+    """Stream that announces its next step."""
 
     def upcoming(self) -> list[UpcomingMicrobatch] | None:
-        """What all ranks are about to read in the next step, rank after rank, the same on every rank; None: unknown."""
+        """Return the next step's microbatches of all ranks, by rank and the same on every rank; None: unknown."""
 
 
 def batches_of_step(
     batches: Iterator[Microbatch | Pack], step: int, total_steps: int, clock: StepClock
 ) -> Iterator[Microbatch | Pack]:
-    """This rank's part of a step.
+    """Yield this rank's microbatches of a step.
 
     Raises:
-        RunError: there is none left.
+        RunError: the stream has ended.
     """
     while True:
         with clock.part("data"):

@@ -1,4 +1,4 @@
-"""An average of the weights over the steps, which samples better than the last ones."""
+"""Exponential moving average (EMA) of the weights, which samples better than the last weights."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,17 +8,17 @@ from train.config.optimizer import EmaConfig
 
 
 class Ema:
-    """An exponential moving average, in float32 whatever the type of the weights.
+    """EMA in float32, whatever the dtype of the weights.
 
-    Each tensor lies where its weight lies: of weights that are sharded over ranks (DTensor) a rank averages its own
-    shards, with no communication.
+    Each average is placed like its weight: for sharded weights (DTensor) a rank averages its own shards,
+    without communication.
 
     Args:
-        config: how long the average remembers; None: there is none.
-        weights: where it starts.
+        config: decay of the average; None: no EMA.
+        weights: initial weights.
 
     Attributes:
-        tensors: the averages, by the names of the weights.
+        tensors: averages, by the names of the weights.
     """
 
     def __init__(self, config: EmaConfig | None, weights: Mapping[str, torch.Tensor]) -> None:
@@ -28,7 +28,7 @@ class Ema:
 
     @torch.no_grad()
     def update_(self, weights: Iterable[torch.Tensor], step: int) -> None:
-        """Takes in the weights after a step, counted from 1; in the order they were given first."""
+        """Update the averages after a step, counted from 1; weights in their initial order."""
         if self._config is None:
             return
         averages = list(self.tensors.values())
@@ -37,9 +37,9 @@ class Ema:
 
 
 def decay(config: EmaConfig, step: int) -> float:
-    """The share of the average that stays at a step, counted from 1.
+    """Return the share of the average that stays at a step, counted from 1.
 
-    It rises to ``config.decay``, so that the initial weights are soon forgotten: (1 + step) / (10 + step), as in
-    TensorFlow's and diffusers' averages.
+    It rises to ``config.decay``, so that the initial weights decay fast: (1 + step) / (10 + step), as in
+    TensorFlow and diffusers.
     """
     return min(config.decay, (1 + step) / (10 + step))

@@ -1,4 +1,4 @@
-"""The loss of each sample of a microbatch or a pack."""
+"""Loss of each sample in a microbatch or a pack."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,39 +12,39 @@ from loader.batch import Microbatch, Pack
 from train.config.run import TrainConfig
 from train.measure.timings import Timed, untimed
 from train.models.bundle import Bundle
-from train.models.denoiser import Work
+from train.models.denoiser import Totals
 from train.objectives.draw import draw
 from train.objectives.level import Level, pose
-from train.step.squared_errors import Question, SquaredErrors, of_whole
+from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What B samples came to.
+    """Losses of the B samples of a microbatch.
 
     Attributes:
         each: weighted mean squared error of each sample, at least float32 [B], on the device.
-        normals: the standard normal numbers that decided their times, [B], on the CPU.
-        video_tokens: of each sample.
-        work: what all of them came to.
+        normals: standard normal numbers that determine the times, [B], on the CPU.
+        video_tokens: number of video tokens of each sample.
+        work: tokens and FLOPs of all samples.
     """
 
     each: torch.Tensor
     normals: torch.Tensor
     video_tokens: tuple[int, ...]
-    work: Work
+    work: Totals
 
 
-class Given(NamedTuple):
-    """Where the inputs of a batch come from, asked for one after the other, once each, when they are needed.
+class InputSource(NamedTuple):
+    """Lazy source of a batch's inputs; each function is called once, when its result is needed.
 
     Attributes:
-        clean: of a place in `alike`: clean latents of those samples, float32 [B, C, T, H, W].
-        told: context [B, M, D] and mask [B, M] of the text, given which samples lose their caption.
+        clean: returns clean latents for an index of `alike`, float32 [B, C, T, H, W].
+        text: returns context [B, M, D] and mask [B, M] of the text, given the caption dropout.
     """
 
     clean: Callable[[int], torch.Tensor]
-    told: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
+    text: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
 
 
 def losses(
@@ -53,23 +53,24 @@ def losses(
     batch: Microbatch | Pack,
     device: torch.device,
     quantile: float | None = None,
-    errors: SquaredErrors = of_whole,
+    errors: SquaredErrors = whole_model_errors,
     part: Timed = untimed,
 ) -> Losses:
-    """Runs the model on a batch; a sample's loss is the mean over its own values, however long it is.
+    """Run the model on a batch; a sample's loss is the mean over its own values.
 
-    Noise, time and caption dropout belong to the sample: its loss is the same in any microbatch and in a pack.
+    Noise, time and caption dropout depend on the sample alone: its loss is the same in any microbatch and in a
+    pack.
 
     Args:
-        bundle: the model.
-        config: of the run.
+        bundle: modules of the run.
+        config: configuration of the run.
         batch: B samples of one shape, or packed ones of any.
-        device: where the model is.
-        quantile: takes all samples at this quantile of their times, with their captions; None draws both.
-        errors: runs the model.
-        part: times the encoders.
+        device: device of the model.
+        quantile: use this quantile of times for all samples, with their captions; None: draw both.
+        errors: function that runs the model.
+        part: timer of the encoders.
     """
-    given = Given(
+    given = InputSource(
         partial(_latents, bundle, batch, device, part), partial(_told, bundle, batch, device=device)
     )
     return losses_of(bundle, config, batch, given, device, quantile, errors, part)
@@ -79,25 +80,25 @@ def losses_of(
     bundle: Bundle,
     config: TrainConfig,
     batch: Microbatch | Pack,
-    given: Given,
+    given: InputSource,
     device: torch.device,
     quantile: float | None = None,
-    errors: SquaredErrors = of_whole,
+    errors: SquaredErrors = whole_model_errors,
     part: Timed = untimed,
 ) -> Losses:
-    """`losses` of a batch whose latents and text come from elsewhere; of its own it needs keys and passes alone."""
-    # Nothing here may hold clean latents: they would live through the forward.
+    """Compute `losses` with latents and text from elsewhere; uses only keys and passes of the batch."""
+    # Keep no reference to clean latents, which would live through the forward.
     posed = [
         _pose(bundle, config, batch.keys[own], batch.passes[own], given.clean(place), quantile)
         for place, own in enumerate(alike(batch))
     ]
     dropped = [drop for one in posed for drop in one.dropped]
-    told_B = torch.cat([one.level.told for one in posed])
+    told_B = torch.cat([one.level.timestep_input for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         with part("text"):
-            context_BMD, mask_BM = given.told(dropped)
+            context_BMD, mask_BM = given.text(dropped)
         inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
-        asked = Question(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
+        asked = DenoisingInputs(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
         errors_B = errors(bundle.dit, asked)
     each = torch.cat([one.level.weight for one in posed]) * errors_B
     video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
@@ -107,14 +108,14 @@ def losses_of(
 
 
 def alike(batch: Microbatch | Pack) -> list[slice]:
-    """The samples that go through the encoder together, as they are of one shape: all of them, or of a pack each."""
+    """Return the slices of samples that share an encoder call: all of equal shape, or one each in a pack."""
     if isinstance(batch, Pack):
         return [slice(place, place + 1) for place in range(len(batch.keys))]
     return [slice(None)]
 
 
 def padded(contexts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contexts [tokens, D] of B captions as one, [B, M, D], and which of its tokens count, [B, M]."""
+    """Pad contexts [tokens, D] of B captions to [B, M, D] with a mask of valid tokens, [B, M]."""
     device = contexts[0].device
     lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
     context_BMD = pad_sequence(list(contexts), batch_first=True)
@@ -124,7 +125,7 @@ def padded(contexts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
 def stored_text(
     bundle: Bundle, contexts: Sequence[torch.Tensor], dropped: Sequence[bool], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`padded` contexts as a dataset holds them; of a dropped caption, the empty one's."""
+    """Pad stored contexts, with the empty caption's context for dropped captions."""
     empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
     return padded(
         [
@@ -135,13 +136,13 @@ def stored_text(
 
 
 def captions_of(captions: Sequence[str], dropped: Sequence[bool]) -> list[str]:
-    """What the text encoder reads: of a dropped caption nothing."""
+    """Return captions with dropped ones empty."""
     return ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Posed:
-    """What the model is asked about samples of one shape."""
+    """Model inputs and targets of samples of one shape."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -154,7 +155,7 @@ class _Posed:
 def _told(
     bundle: Bundle, batch: Microbatch | Pack, dropped: Sequence[bool], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The text of each sample: its context, and which of its tokens count; of a dropped caption, the empty one's."""
+    """Return each sample's context and mask, with the empty caption's for dropped captions."""
     if batch.contexts is None:
         context_BMD, mask_BM = bundle.text(captions_of(batch.captions, dropped))
         return context_BMD, mask_BM
@@ -164,7 +165,7 @@ def _told(
 def _latents(
     bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
 ) -> torch.Tensor:
-    """Clean latents, float32 [B, C, T, H, W], of pixels or of latents that a dataset holds."""
+    """Return clean latents, float32 [B, C, T, H, W], from pixels or stored latents."""
     if isinstance(batch, Pack):
         given = batch.videos[place][None]
         stored = given.is_floating_point()  # of a pack, numbers are latents

@@ -1,4 +1,4 @@
-"""AdamW and its state as named tensors."""
+"""AdamW, and its state as named tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tensor]) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices, and none on vectors (biases, the scales of norms).
+    """Build AdamW with weight decay on matrices only, not on vectors (biases, scales of norms).
 
-    Gradients and state exist from the start, as zeros: ranks exchange the same tensors at any step, and
-    checkpoints hold the same.
+    Gradients and state exist from the start, as zeros, so that ranks exchange, and checkpoints hold, the same
+    tensors at any step.
     """
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in parameters.values() if parameter.ndim >= 2]},
@@ -40,7 +40,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
 def state_tensors(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The optimizer's own state tensors, named PARAMETER.NAME."""
+    """Return the optimizer's state tensors, named PARAMETER.NAME."""
     return {
         f"{key}.{name}": optimizer.state[parameter][name]
         for key, parameter in parameters.items()

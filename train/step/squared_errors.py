@@ -1,4 +1,4 @@
-"""How far predictions are off: what a loss is made of, for a model that this process runs as a whole."""
+"""Squared errors of predictions, for a model that runs as a whole on this process."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,36 +9,36 @@ from train.models.denoiser import Denoiser
 from train.models.precision import at_least_float32
 
 
-class Question(NamedTuple):
-    """What the model is asked about B samples, and the answer.
+class DenoisingInputs(NamedTuple):
+    """Model inputs and regression targets of B samples.
 
     Attributes:
-        inputs: noisy latents [B, C, T, H, W]; of packed samples one [1, C, T, H, W] each.
-        targets: what is to be predicted; like ``inputs``.
-        told: [B], timesteps as the objective gives them.
+        inputs: noisy latents [B, C, T, H, W]; for packed samples one [1, C, T, H, W] each.
+        targets: regression targets, like ``inputs``.
+        timestep_input: timestep input of the objective, [B].
         context: text embeddings, [B, M, D].
-        mask: which of them count, bool [B, M].
-        packed: whether the samples run as one sequence.
+        mask: True for valid text tokens, bool [B, M].
+        packed: True if the samples run as one sequence.
     """
 
     inputs: Sequence[torch.Tensor]
     targets: Sequence[torch.Tensor]
-    told: torch.Tensor
+    timestep_input: torch.Tensor
     context: torch.Tensor
     mask: torch.Tensor
     packed: bool
 
 
 class SquaredErrors(Protocol):
-    """Runs a model and compares."""
+    """Function that runs a model and returns its squared errors."""
 
-    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
-        """The mean squared error of each sample over its values, at least float32 [B]."""
+    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+        """Return each sample's mean squared error, at least float32 [B]."""
 
 
-def of_whole(dit: Denoiser, asked: Question) -> torch.Tensor:
-    """See `SquaredErrors`; the model sees all tokens here."""
-    conditions = (asked.told, asked.context, asked.mask)
+def whole_model_errors(dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+    """Return each sample's mean squared error, with all tokens on this process."""
+    conditions = (asked.timestep_input, asked.context, asked.mask)
     if asked.packed:
         packed = dit.forward_packed([x_1CTHW[0] for x_1CTHW in asked.inputs], *conditions)
         predictions = [prediction_CTHW[None] for prediction_CTHW in packed]

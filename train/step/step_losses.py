@@ -9,7 +9,7 @@ import torch
 
 from loader.batch import Batch
 from loader.errors import UsageError
-from train.models.denoiser import Work
+from train.models.denoiser import Totals
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 B = TypeVar("B", bound=Batch)
@@ -45,7 +45,7 @@ class SampleLosses(Protocol):
         """Return the number of video tokens of each sample."""
 
     @property
-    def work(self) -> Work:
+    def work(self) -> Totals:
         """Return tokens and operations of all samples together."""
 
 
@@ -108,7 +108,7 @@ class StepLosses:
             flops=sum(work.flops for work in works),
         )
 
-    def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, Work]:
+    def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, Totals]:
         """Return loss and work of the step; `normalise_` divides by the same sum from here on.
 
         Args:
@@ -127,7 +127,7 @@ class StepLosses:
             )
         if self._denominator == "step_tokens":
             self._unit, loss = unit, loss / unit
-        return loss, Work(int(tokens), int(flops))
+        return loss, Totals(int(tokens), int(flops))
 
     def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """Scale summed gradients to those of the reported loss, once `mean` is known."""

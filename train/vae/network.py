@@ -11,7 +11,7 @@ from loader.errors import UsageError, first_line
 from train.config.vae import VaeModelConfig
 from train.models.published.folder import read_json
 from train.models.published.vae import compression_of, load_vae
-from train.vae.extension import Initialisation, checked, initialise_, origin
+from train.vae.initialization import Initialization, checked, initialise_, origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class VideoVae(nn.Module):
         published = load_vae(config.name, config.subfolder, torch.get_default_dtype(), "model.name")
         if config.architecture is None:
             self.vae: Any = published
-            self.initialisation = Initialisation(tuple(published.state_dict()), (), ())
+            self.initialisation = Initialization(tuple(published.state_dict()), (), ())
         else:
             self.vae, self.initialisation = _changed(published, config, seed)
         self.compression = compression_of(self.vae)
@@ -71,7 +71,7 @@ class VideoVae(nn.Module):
 
     @property
     def family(self) -> str:
-        """Class name of the VAE."""
+        """Class name of the diffusers model."""
         return type(self.vae).__name__
 
     @property
@@ -155,7 +155,7 @@ class VideoVae(nn.Module):
         self.vae.enable_gradient_checkpointing()
 
 
-def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialisation]:
+def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, Initialization]:
     """Build a VAE of the configured architecture with the published weights that fit."""
     assert config.architecture is not None
     kind = type(published)

@@ -17,7 +17,7 @@ _LEAST_ERROR = 1e-10
 
 
 @dataclass(frozen=True)
-class Measured:
+class FrameMetric:
     """One metric over frames, each counted once.
 
     Attributes:
@@ -96,7 +96,7 @@ class Quality:
             frames = max(own_T.shape[1], before_T.shape[1])
             self._sums_T[name] = _filled(before_T, frames) + _filled(own_T, frames)
 
-    def over(self, world: World, names: tuple[str, ...]) -> dict[str, Measured]:
+    def over(self, world: World, names: tuple[str, ...]) -> dict[str, FrameMetric]:
         """Return the metrics over all ranks' clips; empty without clips. A collective.
 
         Args:
@@ -114,8 +114,8 @@ def _filled(sums_2T: torch.Tensor, frames: int) -> torch.Tensor:
     return F.pad(sums_2T, (0, frames - sums_2T.shape[1]))
 
 
-def _measured(sums_2T: torch.Tensor) -> Measured:
+def _measured(sums_2T: torch.Tensor) -> FrameMetric:
     totals, counts = sums_2T.tolist()
     rest = sum(totals[1:]) / sum(counts[1:]) if sum(counts[1:]) else None
     by_frame = tuple(total / count for total, count in zip(totals, counts, strict=True))
-    return Measured(sum(totals) / sum(counts), by_frame[0], rest, by_frame)
+    return FrameMetric(sum(totals) / sum(counts), by_frame[0], rest, by_frame)

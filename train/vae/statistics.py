@@ -4,8 +4,8 @@ import torch
 
 from train.config.optimizer import EmaConfig
 from train.step.ema import decay
-from train.vae.objective import Reconstruction
-from train.vae.tally import Tally
+from train.vae.accumulator import Accumulator
+from train.vae.reconstruction import Reconstruction
 
 _MEMORY = EmaConfig(decay=0.99)
 
@@ -20,21 +20,21 @@ class LatentStatistics:
     def __init__(self, channels: int, device: torch.device) -> None:
         self.tensors = {name: torch.zeros(channels, device=device) for name in ("mean", "square")}
 
-    def note(self, share: float, found: Reconstruction, tally: Tally) -> None:
+    def note(self, share: float, found: Reconstruction, accumulator: Accumulator) -> None:
         """Add the moments of a microbatch to the sums of its step.
 
         Args:
             share: share of the step's samples.
             found: reconstructed samples.
-            tally: sums over the step.
+            accumulator: sums over the step.
         """
         x_BCTHW = found.posterior.mean.detach()
-        tally.add(
+        accumulator.add(
             latent_mean=share * x_BCTHW.mean(dim=(0, 2, 3, 4)),
             latent_square=share * x_BCTHW.square().mean(dim=(0, 2, 3, 4)),
         )
 
-    def remember(self, sums: dict[str, torch.Tensor], step: int) -> None:
+    def update_averages(self, sums: dict[str, torch.Tensor], step: int) -> None:
         """Update the averages by the sums of a whole step, counted from 1."""
         for name, average_C in self.tensors.items():
             average_C.lerp_(sums[f"latent_{name}"].to(average_C), 1 - decay(_MEMORY, step))

@@ -15,17 +15,17 @@ from train.config.vae import VaeTrainConfig
 from train.distributed.world import World
 from train.logs.log import MetricLog
 from train.measure.timings import StepClock
-from train.models.denoiser import Work
+from train.models.denoiser import Totals
 from train.step.ema import Ema
 from train.step.learning_rate import learning_rate
 from train.step.step_losses import StepLosses
-from train.vae.adversary import Adversary
-from train.vae.learner import Learner
-from train.vae.look import Look
+from train.vae.accumulator import Accumulator
+from train.vae.evaluation import Evaluation
+from train.vae.gan_term import GanTerm
 from train.vae.network import VideoVae
-from train.vae.objective import Objective, reconstruct
+from train.vae.reconstruction import ReconstructionLoss, reconstruct
 from train.vae.statistics import LatentStatistics
-from train.vae.tally import Tally
+from train.vae.trainable import Trainable
 
 INITIALISATION = "initialisation.json"
 PICTURES = "reconstructions"
@@ -42,7 +42,7 @@ class VaeLosses:
     """
 
     each: torch.Tensor
-    work: Work
+    work: Totals
     video_tokens: tuple[int, ...] = ()
 
 
@@ -64,20 +64,20 @@ class VaeTask:
         UsageError: The VAE or a term cannot be had.
     """
 
-    def __init__(self, config: VaeTrainConfig, world: World, out: Path, look: Look | None) -> None:
+    def __init__(self, config: VaeTrainConfig, world: World, out: Path, look: Evaluation | None) -> None:
         device = world.device
         self._config, self._world, self._out, self._look = config, world, out, look
         self.data = world
         self.vae = VideoVae(config.model, config.seed).to(device).train()
-        self._objective = Objective(config.losses, self.vae).to(device)
-        self._learner = Learner(self.vae.trained(), config.optimizer)
-        self.weights = self._learner.weights
+        self._objective = ReconstructionLoss(config.losses, self.vae).to(device)
+        self._trainable = Trainable(self.vae.trained(), config.optimizer)
+        self.weights = self._trainable.weights
         gan = config.losses.gan
-        self._adversary = Adversary(gan, config.seed, device) if gan else None
-        self._learners = [self._learner, *([self._adversary.learner] if self._adversary else [])]
+        self._gan_term = GanTerm(gan, config.seed, device) if gan else None
+        self._trainables = [self._trainable, *([self._gan_term.trainable] if self._gan_term else [])]
         self._statistics = LatentStatistics(self.vae.channels, device)
         self._ema = Ema(config.ema, self.weights)
-        self._tally = Tally()
+        self._accumulator = Accumulator()
         self._sums: dict[str, torch.Tensor] = {}
 
     @property
@@ -87,16 +87,16 @@ class VaeTask:
     def state(self) -> Mapping[str, Tensors]:
         own: dict[str, Tensors] = {
             "model": {name: weight.detach() for name, weight in self.weights.items()},
-            "optimizer": self._learner.optimizer_state(),
+            "optimizer": self._trainable.optimizer_state(),
             "latents": self._statistics.tensors,
         }
-        adversary = self._adversary.state() if self._adversary else {}
-        return own | adversary | ({"ema": self._ema.tensors} if self._ema.tensors else {})
+        gan_term = self._gan_term.state() if self._gan_term else {}
+        return own | gan_term | ({"ema": self._ema.tensors} if self._ema.tensors else {})
 
     def start(self, done: int, log: MetricLog) -> None:
         """Give all ranks the same weights; report how they were initialised; evaluate them before the first step."""
-        for learner in self._learners:
-            self._world.broadcast_(list(learner.weights.values()))
+        for trainable in self._trainables:
+            self._world.broadcast_(list(trainable.weights.values()))
         found = self.vae.initialisation
         if found.new:
             log.say(
@@ -112,13 +112,13 @@ class VaeTask:
     def begin(self, step: int) -> float:
         """Clear the gradients and sums of both; return the VAE's learning rate."""
         config = self._config
-        self._tally, self._sums = Tally(), {}
+        self._accumulator, self._sums = Accumulator(), {}
         lr = learning_rate(step - 1, config.optimizer, config.schedule)
         rest = self.vae.initialisation.taken if step <= config.model.new_only_steps else ()
-        self._learner.begin(lr, frozenset(rest))
-        if self._adversary:
-            optimizer = self._adversary.config.optimizer
-            self._adversary.learner.begin(learning_rate(step - 1, optimizer, config.schedule))
+        self._trainable.begin(lr, frozenset(rest))
+        if self._gan_term:
+            optimizer = self._gan_term.config.optimizer
+            self._gan_term.trainable.begin(learning_rate(step - 1, optimizer, config.schedule))
         return lr
 
     def forward_backward(
@@ -131,44 +131,44 @@ class VaeTask:
             yield batch
 
     def _learn(self, batch: Microbatch, step: int, losses: StepLosses, clock: StepClock) -> None:
-        share, adversary, tally = batch.weight, self._adversary, self._tally
+        share, gan_term, accumulator = batch.weight, self._gan_term, self._accumulator
         with clock.part("forward"), self._autocast():
             found = reconstruct(self.vae, batch, self._world.device, self._config.seed)
             terms = self._objective.terms(found, step)
             each_B = self._objective.whole(terms)
-            if adversary and adversary.counts(step):
-                fooled_B = adversary.fooled(found.made)
+            if gan_term and gan_term.counts(step):
+                fooled_B = gan_term.generator_loss(found.made)
                 compared_B = self._objective.compared(terms)
-                adversary.measure(share, compared_B, fooled_B, self.vae.last_layer, tally)
-                each_B = each_B + adversary.weight() * fooled_B
+                gan_term.measure(share, compared_B, fooled_B, self.vae.last_layer, accumulator)
+                each_B = each_B + gan_term.weight() * fooled_B
                 terms = terms | {"gan": fooled_B}
         with clock.part("backward"):
-            _backward(losses.add(batch, VaeLosses(each_B, Work(found.latents, 0))))
-        if adversary and adversary.learns(step):
+            _backward(losses.add(batch, VaeLosses(each_B, Totals(found.latents, 0))))
+        if gan_term and gan_term.trains_discriminator(step):
             with clock.part("forward"), self._autocast():
-                told_apart = adversary.told_apart(share, found, tally)
+                discriminator_loss = gan_term.discriminator_loss(share, found, accumulator)
             with clock.part("backward"):
-                _backward(told_apart)
-        tally.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
-        self._statistics.note(share, found, tally)
+                _backward(discriminator_loss)
+        accumulator.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
+        self._statistics.note(share, found, accumulator)
 
     def sum_gradients(self) -> None:
         """Sum the gradients of both, and each term, over the ranks."""
-        for learner in self._learners:
-            learner.sum_gradients(self._world)
-        self._sums = self._tally.over(self._world)
+        for trainable in self._trainables:
+            trainable.sum_gradients(self._world)
+        self._sums = self._accumulator.over(self._world)
 
     def clip(self) -> tuple[float, ...]:
         """Limit the norm of the gradients of each; the VAE's norm comes first."""
-        return tuple(learner.clip() for learner in self._learners)
+        return tuple(trainable.clip() for trainable in self._trainables)
 
     def update(self, step: int) -> None:
         """Update both, the averages, and the sums of the step that later ones need."""
-        for learner in self._learners:
-            learner.update()
-        self._statistics.remember(self._sums, step)
-        if self._adversary:
-            self._adversary.remember(self._sums)
+        for trainable in self._trainables:
+            trainable.update()
+        self._statistics.update_averages(self._sums, step)
+        if self._gan_term:
+            self._gan_term.update_averages(self._sums)
         self._ema.update_(self.weights.values(), step)
 
     def terms(self) -> Mapping[str, float]:

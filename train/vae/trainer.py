@@ -6,8 +6,8 @@ from loader.storage import Storage
 from train.config.vae import VaeTrainConfig
 from train.loop.loop import TrainingLoop
 from train.parallel.mesh import Ranks
-from train.step.batches import Stream
-from train.vae.look import Look
+from train.step.batches import BatchStream
+from train.vae.evaluation import Evaluation
 from train.vae.task import VaeTask
 
 
@@ -25,9 +25,9 @@ class VaeTrainer(TrainingLoop[VaeTrainConfig]):
     def __init__(
         self,
         config: VaeTrainConfig,
-        stream: Stream,
+        stream: BatchStream,
         out: Path,
-        look: Look | None = None,
+        look: Evaluation | None = None,
         checkpoints: Storage | None = None,
     ) -> None:
         super().__init__(config, stream, out, checkpoints)

@@ -17,7 +17,7 @@ from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv, read_p
 from train.cascade.costs.run_sizes import sizes_of
 from train.cascade.problem import Module
 from train.config.parallel import ParallelConfig
-from train.memory.dry_run import rehearse
+from train.memory.dry_run import dry_run
 from train.memory.shapes import shapes
 
 ROWS = [
@@ -126,7 +126,7 @@ def test_a_profile_without_rows_is_refused() -> None:
 def test_all_modules_lie_on_a_gpu_and_the_optimizer_is_divided() -> None:
     [shape, *_] = shapes(BUCKETS)
     one, four = (sizes_of(CONFIG, shape, gpus) for gpus in (1, 4))
-    [whole] = rehearse(CONFIG.model_copy(update={"parallel": ParallelConfig()}), [shape])
+    [whole] = dry_run(CONFIG.model_copy(update={"parallel": ParallelConfig()}), [shape])
     assert one.states_bytes == pytest.approx(whole.state, rel=0.25)
     # docs/layouts.md: of 16 bytes of a weight 6 stay, and 10 are divided.
     assert four.states_bytes < 0.7 * one.states_bytes

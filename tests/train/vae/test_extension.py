@@ -7,7 +7,7 @@ import torch
 from loader.errors import UsageError
 from tests.train.vae.tiny import publish
 from train.config.vae import VaeModelConfig
-from train.vae.extension import origin
+from train.vae.initialization import origin
 from train.vae.network import VideoVae
 
 WAN, COSMOS = diffusers.AutoencoderKLWan, diffusers.AutoencoderKLCosmos

@@ -7,16 +7,16 @@ from torch.distributions import Normal, kl_divergence
 
 from loader.errors import UsageError
 from train.config.vae import GanConfig, LpipsConfig
-from train.vae.adversary import Adversary
+from train.vae.accumulator import Accumulator
 from train.vae.discriminator import PatchDiscriminator
+from train.vae.gan_term import GanTerm
 from train.vae.losses.adaptive import adaptive_weight, gradient_at
 from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
 from train.vae.losses.kl import kl_to_standard_normal
 from train.vae.losses.perceptual import Perceptual
 from train.vae.losses.pixels import absolute_error, squared_error
 from train.vae.network import Posterior
-from train.vae.objective import Reconstruction
-from train.vae.tally import Tally
+from train.vae.reconstruction import Reconstruction
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -84,18 +84,18 @@ def test_the_discriminator_judges_patches_of_pictures_and_clips(frames: int):
 
 
 def test_each_side_teaches_itself_alone():
-    adversary = Adversary(GanConfig(channels=8, layers=1, lecam=0.1, r1=0.1), 0, torch.device("cpu"))
-    adversary.learner.begin(1e-3)
+    gan_term = GanTerm(GanConfig(channels=8, layers=1, lecam=0.1, r1=0.1), 0, torch.device("cpu"))
+    gan_term.trainable.begin(1e-3)
     video, made = drawn(2, 3, 2, 8, 8), drawn(2, 3, 2, 8, 8, seed=1).requires_grad_()
-    adversary.fooled(made).sum().backward()
+    gan_term.generator_loss(made).sum().backward()
     assert made.grad is not None
-    assert all(not weight.grad.any() for weight in adversary.learner.weights.values())
+    assert all(not weight.grad.any() for weight in gan_term.trainable.weights.values())
     made.grad = None
     found = Reconstruction(video, made, Posterior(torch.zeros(2, 1, 1, 1, 1), None))
-    tally = Tally()
-    adversary.told_apart(1.0, found, tally).backward()
+    accumulator = Accumulator()
+    gan_term.discriminator_loss(1.0, found, accumulator).backward()
     assert made.grad is None
-    assert all(weight.grad.any() for weight in adversary.learner.weights.values())
+    assert all(weight.grad.any() for weight in gan_term.trainable.weights.values())
 
 
 @pytest.fixture(scope="module")

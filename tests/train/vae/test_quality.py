@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from train.distributed.world import World, join
-from train.vae.picture import side_by_side
+from train.vae.contact_sheet import side_by_side
 from train.vae.quality import Quality, measures, psnr, ssim
 
 

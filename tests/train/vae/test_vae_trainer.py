@@ -14,7 +14,7 @@ from tests.train.saved import losses, metrics, newest, stored, tensors
 from tests.train.test_diffusers_vae import FAMILIES
 from tests.train.vae import tiny
 from tests.train.vae.tiny import MixedStream, config, publish
-from train.vae.look import Look
+from train.vae.evaluation import Evaluation
 from train.vae.trainer import VaeTrainer
 
 GROUPS = ("model", "optimizer", "ema", "latents", "discriminator", "discriminator_optimizer", "adversary")
@@ -165,7 +165,7 @@ def test_lpips_is_trained_on_and_reported(folder, tmp_path):
     torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), tmp_path / "net.pth")
     lpips = {"network": "squeeze", "backbone": str(tmp_path / "net.pth"), "start_step": 2}
     settings = config(folder, 3, losses={"lpips": lpips}, dtype="bfloat16")
-    look = Look(3, lambda: [Larger().microbatch(0)])
+    look = Evaluation(3, lambda: [Larger().microbatch(0)])
     VaeTrainer(settings, Larger(), tmp_path / "run", look).run()
     assert ["lpips" in line["parts"] for line in metrics(tmp_path / "run")] == [False, True, True]
     first, *_, last = (tmp_path / "run" / "reconstruction.jsonl").read_text().splitlines()
@@ -176,7 +176,7 @@ def test_lpips_is_trained_on_and_reported(folder, tmp_path):
 
 def test_looks_are_recorded_once_after_a_resume_and_shown(folder, tmp_path):
     held_out = [MixedStream().microbatch(step) for step in range(3)]
-    look = Look(2, lambda: held_out, shown=2)
+    look = Evaluation(2, lambda: held_out, shown=2)
     VaeTrainer(config(folder, 4), MixedStream(), tmp_path, look).run()
     VaeTrainer(config(folder, 6), MixedStream(), tmp_path, look).run()
     lines = [json.loads(line) for line in (tmp_path / "reconstruction.jsonl").read_text().splitlines()]

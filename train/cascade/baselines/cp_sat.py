@@ -21,7 +21,7 @@ _TICKS = 1_000_000  # ticks in the hint's makespan; durations are rounded up to 
 
 
 class SolverResult(NamedTuple):
-    """Result of the solver.
+    """Result of the reference solver.
 
     Attributes:
         schedule: best schedule found; the hint if none is better.

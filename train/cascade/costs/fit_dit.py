@@ -16,7 +16,7 @@ _LEAST_S_PER_BYTE = 1e-15  # floor faster than any link, for transfers too short
 
 @dataclass(frozen=True)
 class DiTFit:
-    """Fitted cost of the DiT.
+    """Fitted cost model of the DiT.
 
     Attributes:
         cost: seconds and bytes.

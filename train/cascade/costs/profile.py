@@ -15,17 +15,17 @@ from train.cascade.problem import Module
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.measure.timings import Part
-from train.memory.shapes import Shape, noise, shapes
+from train.measure.timings import StepPart
+from train.memory.shapes import StepShape, noise, shapes
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
-from train.parallel.context.denoise import OfParts
-from train.parallel.context.parts import cuttable
+from train.parallel.context.denoise import ContextParallelErrors
+from train.parallel.context.token_shard import cuttable
 from train.parallel.dit import parallelize
-from train.parallel.layouts.optimizer_sharded import hold_
+from train.parallel.layouts.zero1 import hold_
 from train.parallel.mesh import Mesh, Ranks
 from train.step.losses import losses
-from train.step.squared_errors import Question, SquaredErrors, of_whole
+from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
 WARM_UP = 1
 
@@ -45,13 +45,13 @@ class Meter:
         self.peak_bytes = dict.fromkeys(Module, 0)
 
     @contextmanager
-    def part(self, name: Part) -> Iterator[None]:
+    def part(self, name: StepPart) -> Iterator[None]:
         """Time an encoder, as `train.measure.timings.Timed`."""
         self._begin()
         yield
         self._end({"text": Module.TEXT, "vae": Module.VAE}[name])
 
-    def errors(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+    def errors(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
         """Run the DiT as `SquaredErrors` and start its timer."""
         self._begin()
         return self._errors(dit, asked)
@@ -132,14 +132,14 @@ def degrees_of(dit: Denoiser, ranks: int) -> list[int]:
 def _errors_of(dit: Denoiser, degree: int, world: World) -> SquaredErrors:
     """Return a DiT runner on groups of adjacent ranks: Ulysses as far as heads divide, rings of such groups beyond."""
     if degree == 1:
-        return of_whole
+        return whole_model_errors
     ulysses = math.gcd(cuttable(dit).full_heads, degree)
     mesh = Mesh(dp_replicate=world.size // degree, ring=degree // ulysses, ulysses=ulysses)
-    return OfParts(Ranks(mesh, world).context)
+    return ContextParallelErrors(Ranks(mesh, world).context)
 
 
 def _measured(
-    bundle: Bundle, config: TrainConfig, shape: Shape, errors: SquaredErrors, world: World, rounds: int
+    bundle: Bundle, config: TrainConfig, shape: StepShape, errors: SquaredErrors, world: World, rounds: int
 ) -> dict[Module, tuple[float, int | None]] | None:
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
@@ -167,7 +167,7 @@ def _measured(
     return told
 
 
-def _row(module: Module, shape: Shape, degree: int, seconds: float, peak: int | None) -> MeasuredCascade:
+def _row(module: Module, shape: StepShape, degree: int, seconds: float, peak: int | None) -> MeasuredCascade:
     bucket = shape.bucket
     return MeasuredCascade(
         module.name.lower(),

@@ -50,7 +50,7 @@ _WHOLE = ("batch", "frames", "height", "width", "length", "degree")
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Columns of a profile.
+    """Columns of a profile as arrays.
 
     Attributes:
         module: `Module` of each row, int64 [n].
@@ -71,7 +71,7 @@ class Profile:
     peak_gib: Floats
 
     def where(self, chosen: Flags | NDArray[np.intp]) -> "Profile":
-        """Select rows."""
+        """Return the selected rows."""
         return Profile(*(column[chosen] for column in vars(self).values()))
 
     def of(self, module: Module) -> "Profile":

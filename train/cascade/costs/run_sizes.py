@@ -16,14 +16,14 @@ from train.cascade.problem import Module
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.config.tokenizer import DiffusersVAEConfig
-from train.memory.dry_run import rehearse
+from train.memory.dry_run import dry_run
 from train.memory.live_memory import LiveMemory
-from train.memory.shapes import Shape
+from train.memory.shapes import StepShape
 from train.models.bundle import Bundle
 from train.models.encoders.tile_grid import TileGrid
 from train.models.encoders.tokenizer import Tokenizer
 from train.models.published.wan import Wan
-from train.parallel.context.parts import Cuttable, cuttable
+from train.parallel.context.token_shard import Cuttable, cuttable
 
 _LATENTS = 3  # copies of latents: clean, noisy, and the target
 _FAKE = torch.device("cpu")
@@ -52,7 +52,7 @@ class RunSizes:
     at_once: bool
 
 
-def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
+def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
     """Compute the sizes without a GPU.
 
     Args:
@@ -61,11 +61,11 @@ def sizes_of(config: TrainConfig, shape: Shape, gpus: int) -> RunSizes:
         gpus: number of ranks that shard the optimizer state.
 
     Raises:
-        UsageError: the dry run fails (`train.memory.dry_run.rehearse`).
+        UsageError: the dry run fails (`train.memory.dry_run.dry_run`).
     """
     config = _zero_1(config)
     bundle = Bundle(config, meta=True)
-    [found] = rehearse(config, [shape], gpus, encoded=True)
+    [found] = dry_run(config, [shape], gpus, encoded=True)
     encoder = config.tokenizer
     return RunSizes(
         states_bytes=found.state + _bytes(bundle.tokenizer),
@@ -89,11 +89,11 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig) -> Profile:
     distinct, place_n = np.unique(rows_n5, axis=0, return_inverse=True)
     chosen = np.unique(np.linspace(0, len(distinct) - 1, _REHEARSED).round().astype(np.int64))
     shapes = [
-        Shape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
+        StepShape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
     ]
     peaks = {
         # A single rank would keep float32 weights with lower-precision copies.
-        Module.DIT: [one.passes - one.state for one in rehearse(config, shapes, ranks=2, encoded=True)],
+        Module.DIT: [one.passes - one.state for one in dry_run(config, shapes, ranks=2, encoded=True)],
         Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)
@@ -140,7 +140,7 @@ def _width(dit: Cuttable) -> int:
     return dit.config.hidden
 
 
-def _encoding_peaks(tokenizer: Tokenizer, shapes: Sequence[Shape]) -> list[int]:
+def _encoding_peaks(tokenizer: Tokenizer, shapes: Sequence[StepShape]) -> list[int]:
     found = []
     with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory, torch.no_grad():
         tokenizer = tokenizer.to_empty(device=_FAKE)

@@ -16,7 +16,7 @@ from train.cascade.execution.packing import empty, packed, unpacked
 
 
 class PendingSend(NamedTuple):
-    """A pending send.
+    """Send that is still in progress.
 
     Attributes:
         posted: future of the transfer; ready once the message has left the device.
@@ -34,7 +34,7 @@ class PendingSend(NamedTuple):
 
 
 class PendingReceive(NamedTuple):
-    """A pending receive."""
+    """Receive that is still in progress."""
 
     message: torch.Tensor
     parts: Sequence[TensorSpec]

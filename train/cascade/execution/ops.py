@@ -23,7 +23,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size in bytes."""
+        """Size of the tensor in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -97,7 +97,7 @@ class Step:
         self._kept: dict[Cascade, list[torch.Tensor]] = {}
 
     def run(self, channel: Channel | None) -> Report:
-        """Run all events.
+        """Run all events of the step.
 
         Args:
             channel: channel to other ranks; None with one rank.

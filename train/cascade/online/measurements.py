@@ -63,7 +63,7 @@ class Window:
         return Window((*self.iterations, kept)[-most:])
 
     def rows(self) -> list[list[list[Any]]]:
-        """Return JSON values."""
+        """Return the window as JSON values."""
         return [
             [[int(one.module), list(one.gpus), one.predicted_s, one.measured_s] for one in iteration]
             for iteration in self.iterations

@@ -74,7 +74,7 @@ class Trace(Settings):
 
 
 def read_trace(file: Path) -> Trace:
-    """Read a trace in JSON.
+    """Read a trace from a JSON file.
 
     Raises:
         UsageError: the file is unreadable or invalid; names the wrong key.

@@ -55,7 +55,7 @@ class Board:
         return done
 
     def undo(self, done: Sequence[tuple[int, int, list[int]]]) -> None:
-        """Revert a move."""
+        """Revert the exchanges of a move."""
         for here, there, chain in reversed(done):
             self._exchange(here, there, chain)
 

@@ -1,1 +1,1 @@
-"""Planners of cascades."""
+"""Planners of cascades: search, pruning and exact methods."""

@@ -30,7 +30,7 @@ _LIKE = 6  # maximum rank difference by size between samples of like size
 
 
 class State(NamedTuple):
-    """State of the annealing.
+    """Mutable state of the annealing.
 
     Attributes:
         order_CN: execution order of each cell's cascades, each as MODULES * sample + module, including missing
@@ -221,5 +221,5 @@ def _energy(cost_s: float, target_s: float) -> float:
 
 @compiled
 def _cost(energy: float, target_s: float) -> float:
-    """Invert `_energy`."""
+    """Return the cost of an energy; inverts `_energy`."""
     return target_s * (1 + math.log(energy) / SHARPNESS) if energy > 0 else 0.0

@@ -25,7 +25,7 @@ _TOGETHER_S = 1e-9  # ends within this slack coincide
 
 
 class Searched(NamedTuple):
-    """Result of a search.
+    """Result of an exact search.
 
     Attributes:
         schedule: shortest schedule found; None if none beats the known one.
@@ -111,7 +111,7 @@ def _twins(problem: Problem) -> Places:
 
 
 class Best(NamedTuple):
-    """Best schedule so far.
+    """Best schedule found so far.
 
     Attributes:
         start_N: start of each cascade.

@@ -59,7 +59,7 @@ class ListScratch(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> "ListScratch":
-        """For all cascades of a problem."""
+        """Allocate buffers for all cascades of a problem."""
         count = problem.samples * len(Module)
         return cls(
             np.empty(count, np.int64),

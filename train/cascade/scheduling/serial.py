@@ -35,7 +35,7 @@ class CascadeTable(NamedTuple):
 
 
 class SerialScratch(NamedTuple):
-    """Work buffers of `lay`.
+    """Preallocated work buffers of `lay`.
 
     Attributes:
         free_s: times at which GPUs become free, rising.

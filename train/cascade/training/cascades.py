@@ -31,9 +31,9 @@ from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.models.dit import DiT
 from train.models.published.wan import Wan
-from train.parallel.context.parts import cuttable
+from train.parallel.context.token_shard import cuttable
 from train.parallel.pipeline.pipeline import Weigh
-from train.step.batches import Foreseeing
+from train.step.batches import LookaheadStream
 from train.step.losses import Losses
 
 _MOST_TOPOLOGY_BYTES = 1 << 20
@@ -42,7 +42,7 @@ _SEEDS = 2**31  # range of planner seeds; a run's seed may be negative
 
 @dataclass(frozen=True, eq=False)
 class ExecutedStep:
-    """An executed step.
+    """An executed step with its plan.
 
     Attributes:
         planned: plan of the step.
@@ -89,11 +89,11 @@ class Cascades:
         known = self.topology if cascade.topology else None
         self._online = OnlineCorrection(cascade.correction, known, self.topology.gpus_per_node)
         self.prefetcher = PlanPrefetcher(self._planned)
-        self._stream: Foreseeing | None = None
+        self._stream: LookaheadStream | None = None
 
-    def foresee(self, stream: object) -> None:
+    def prefetch_from(self, stream: object) -> None:
         """Plan steps ahead if the stream can report its next microbatches."""
-        self._stream = stream if isinstance(stream, Foreseeing) else None
+        self._stream = stream if isinstance(stream, LookaheadStream) else None
 
     def passes(
         self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock

@@ -12,7 +12,7 @@ from train.cascade.training.step_problem import BatchShape
 
 
 class PlacedPlan(NamedTuple):
-    """Plan of a step.
+    """Plan of a step on real GPUs.
 
     Attributes:
         plan: the planner's result, with its own GPU numbers.

@@ -6,13 +6,13 @@ import torch
 
 from loader.errors import UsageError
 from train.config.run import TrainConfig
-from train.parallel.layout import Layout
+from train.parallel.layouts.parallel_model import ParallelModel
 
 if TYPE_CHECKING:
     from train.cascade.training.cascades import Cascades
 
 
-def run_by_cascades(layout: Layout, config: TrainConfig) -> "Cascades":
+def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
     """Make a layout run its steps by cascade plans; a collective.
 
     Raises:

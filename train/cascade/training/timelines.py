@@ -83,7 +83,7 @@ class StepTimeline:
 
     @property
     def summary(self) -> str:
-        """Summary as a log line."""
+        """Summary of the step as a log line."""
         planned = f"{self.placed.makespan_s:.2f} s planned, " if self.measured else ""
         # Rounding may leave a tiny negative number.
         idle = f"{abs(self.placed.idle):.1%} idle planned, {self.idle:.1%} executed"

@@ -15,10 +15,10 @@ from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.objectives.draw import draw_dropped
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import OfParts
+from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.pipeline.pipeline import Weigh
-from train.step.losses import Given, Losses, captions_of, losses_of, padded, stored_text
-from train.step.squared_errors import of_whole
+from train.step.losses import InputSource, Losses, captions_of, losses_of, padded, stored_text
+from train.step.squared_errors import whole_model_errors
 from train.step.step_losses import StepLosses
 
 
@@ -100,7 +100,7 @@ class TrainingOps:
         first: bool,
     ) -> None:
         batch, clock = self._entries[sample].batch, self._clock
-        errors = of_whole if context is None else OfParts(context)
+        errors = whole_model_errors if context is None else ContextParallelErrors(context)
         with clock.part("forward"):
             inputs = self._inputs(sample, given)
             found = losses_of(
@@ -127,7 +127,7 @@ class TrainingOps:
         rows = [entry.contexts[number].shape[0] for number in numbers]
         return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
 
-    def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> Given:
+    def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> InputSource:
         """Return the DiT's inputs; popped from ``given``, so that they live no longer than without cascades."""
         entry = self._entries[sample]
         bundle, packed = self._bundle, isinstance(entry.batch, Pack)
@@ -146,7 +146,7 @@ class TrainingOps:
                 return stored_text(bundle, contexts, dropped, self._device)
             return padded(contexts)
 
-        return Given(clean, told)
+        return InputSource(clean, told)
 
 
 def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[TensorSpec]:

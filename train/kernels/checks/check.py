@@ -119,7 +119,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
 
 @dataclass(frozen=True)
 class _Given:
-    """Tensors of a case."""
+    """Input tensors of a case."""
 
     residual: torch.Tensor
     y: torch.Tensor

@@ -16,8 +16,8 @@ Turn = Literal["none", "half", "interleaved"]
 PairLayout = Literal["packed", "whole", "turned", "unaligned"]
 TURNS: tuple[Turn, ...] = ("none", "half", "interleaved")
 PAIR_LAYOUTS: tuple[PairLayout, ...] = ("packed", "whole", "turned", "unaligned")
-Shape = tuple[int, int, int, int, int]
-SHAPES: tuple[Shape, ...] = (
+PairShape = tuple[int, int, int, int, int]
+SHAPES: tuple[PairShape, ...] = (
     (1, 1, 1, 1, 64),
     (1023, 1023, 40, 40, 128),
     (199, 37, 12, 12, 128),
@@ -45,7 +45,7 @@ class PairCase:
         layout: memory layout of queries and keys; ``packed`` in a qkv tensor, ``turned`` head by head.
     """
 
-    shape: Shape
+    shape: PairShape
     x: torch.dtype
     weight: torch.dtype | None
     across: bool
@@ -62,7 +62,7 @@ class PairCase:
         return f"qk_norm of {L} x {H} x {d} and {M} x {G} x {d} {types}, {kind}, {turn}, {self.layout}"
 
 
-def cases(shapes: Iterable[Shape] = SHAPES) -> Iterator[PairCase]:
+def cases(shapes: Iterable[PairShape] = SHAPES) -> Iterator[PairCase]:
     """Yield every kind of norm, rotation and dtype in every shape, and other choices in rotation."""
     others = list(product((True, False), (False, True), PAIR_LAYOUTS))
     for number, shape in enumerate(shapes):

@@ -24,7 +24,7 @@ OLDEST_NVCC = (12, 0)
 
 @dataclass(frozen=True)
 class Built:
-    """An installed library.
+    """An installed kernel library.
 
     Attributes:
         path: path of the file.

@@ -31,7 +31,7 @@ class Driver:
         binary: Callable[[str, int], bytes],
         stream: Callable[[torch.device], int],
     ) -> None:
-        """Initialize the driver.
+        """Initialize the CUDA driver.
 
         Args:
             cuda: the libcuda library.

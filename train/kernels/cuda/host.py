@@ -74,7 +74,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Call:
-    """What the launches of one call share. It owns the tensors that the argument blocks point into."""
+    """Common arguments of one call's launches; owns the tensors that argument blocks point into."""
 
     launcher: Launcher
     family: Family

@@ -32,7 +32,7 @@ def forward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.reference.qk_norm.forward`."""
+    """Run `train.kernels.reference.qk_norm.forward` on the kernels."""
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "forward", (None, None), *tensors, across_heads, interleaved)
     if call is None:
@@ -62,7 +62,7 @@ def backward(
     interleaved: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, ...]:
-    """As `train.kernels.reference.qk_norm.backward`."""
+    """Run `train.kernels.reference.qk_norm.backward` on the kernels."""
     upstream, statistics = (dq_BLHd, dk_BMGd), (rstd_q, rstd_k)
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "backward", upstream, *tensors, across_heads, interleaved)
@@ -128,7 +128,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Call:
-    """What the launches of one call share. It owns the tensors that the argument blocks point into."""
+    """Common arguments of one call's launches; owns the tensors that argument blocks point into."""
 
     launcher: Launcher
     device: torch.device
@@ -146,7 +146,7 @@ class _Call:
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Of both weights, where there are any."""
+        """Dtype of the weights; None without any."""
         return next((side.weight.dtype for side in self.sides if side.weight is not None), None)
 
     def run(
@@ -203,7 +203,7 @@ def _call(
     across_heads: bool,
     interleaved: bool,
 ) -> _Call | None:
-    """None where the kernels do not take it."""
+    """Return the call; None if the kernels do not support it."""
     on_one_device(q_BLHd, k_BMGd, *upstream, weight_q, weight_k, cos, sin)
     device, dtype = q_BLHd.device, q_BLHd.dtype
     given = zip((q_BLHd, k_BMGd), upstream, (weight_q, weight_k), strict=True)

@@ -44,7 +44,7 @@ class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]
 
 
 class AdaLayerNorm(TheirAdaLayerNorm):  # type: ignore[misc]
-    """Norm before the output; CogVideoX passes only ``temb``."""
+    """Fused norm before the output; CogVideoX passes only ``temb``."""
 
     def forward(
         self, x: torch.Tensor, timestep: torch.Tensor | None = None, temb: torch.Tensor | None = None

@@ -45,7 +45,7 @@ class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[mis
 
 
 class CosmosAdaLayerNorm(theirs.CosmosAdaLayerNorm):  # type: ignore[misc]
-    """Norm before the output."""
+    """Fused norm before the output."""
 
     def forward(
         self, hidden_states: torch.Tensor, embedded_timestep: torch.Tensor, temb: torch.Tensor | None = None

@@ -199,7 +199,7 @@ class HunyuanVideoTokenReplaceSingleTransformerBlock(
 
 
 class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc]
-    """Norm before the output."""
+    """Fused norm before the output."""
 
     def forward(self, x: torch.Tensor, conditioning_embedding: torch.Tensor) -> torch.Tensor:
         scale, shift = self.linear(self.silu(conditioning_embedding).to(x.dtype)).chunk(2, dim=1)

@@ -87,7 +87,7 @@ def patch(model: nn.Module) -> Report:
 
 
 def unpatch(model: nn.Module) -> int:
-    """Undo `patch`, in place.
+    """Undo `patch` in place, for all patched modules.
 
     Returns:
         Number of modules.

@@ -11,7 +11,7 @@ from train.models.attention.segments import Segments
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointSequence:
     """Layout of the joint sequence: each sample's video, then its text.
 
     Attributes:
@@ -27,14 +27,14 @@ class Joint:
     last: Attend
 
     @classmethod
-    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "Joint":
+    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "JointSequence":
         """Build the layout of a batch of one shape with padded text."""
         video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
         seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
         return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
 
     @classmethod
-    def packed(cls, video: Segments, text: Segments) -> "Joint":
+    def packed(cls, video: Segments, text: Segments) -> "JointSequence":
         """Build the layout of packed samples of any shapes, in the same order in both streams."""
         joint_lengths = [sum(pair) for pair in zip(video.lengths, text.lengths, strict=True)]
         joint = Segments.of(joint_lengths, video.cu_seqlens.device)

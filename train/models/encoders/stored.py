@@ -11,7 +11,7 @@ from train.models.encoders.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredEncoders:
     """Encoders that a run does not need.
 
     Attributes:
@@ -42,11 +42,11 @@ class StoredLatents(Tokenizer):
         return self._channels
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Raise an error."""
+        """Raise an error, since no tokenizer is loaded."""
         raise RunError("a clip without stored latents came to a run that loads no tokenizer")
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Raise an error."""
+        """Raise an error, since no tokenizer is loaded."""
         raise RunError("this run loads no tokenizer; sample from its checkpoint instead")
 
 

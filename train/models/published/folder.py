@@ -68,7 +68,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
 
 
 def diffusers() -> ModuleType:
-    """Import diffusers.
+    """Import the diffusers library.
 
     Raises:
         UsageError: it is not installed.

@@ -155,7 +155,7 @@ class DiffusersDenoiser(Denoiser):
 
     @property
     def _width(self) -> int:
-        """Width of a token."""
+        """Width of a token in the transformer."""
         return int(self.model.config.num_attention_heads * self.model.config.attention_head_dim)
 
     def _load(self, folder: Path) -> Any:

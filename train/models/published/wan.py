@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from train.config.model import DiffusersConfig
-from train.models.dit import Pack, tokens
-from train.models.published.part import SelfAttention, in_a_row, placed
+from train.models.dit import TokenLayout, tokens
+from train.models.published.context_parallel import SelfAttention, in_a_row, placed
 from train.models.published.shared import DiffusersDenoiser
 
 
@@ -46,7 +46,7 @@ class Wan(DiffusersDenoiser):
         context_BMD: torch.Tensor,
         mask_BM: torch.Tensor | None,
         grids: Sequence[tuple[int, int, int]],
-        pack: Pack,
+        pack: TokenLayout,
     ) -> torch.Tensor:
         """Predict some tokens of a batch of one grid, as in `train.models.dit.DiT.denoise`.
 

@@ -14,8 +14,8 @@ from loader.errors import UsageError
 from train.models.attention.attend import Attend, Dense
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.segments import Segments
-from train.parallel.context.cut import Cut
 from train.parallel.context.exchange import gather
+from train.parallel.context.partition import Partition
 from train.parallel.context.ring import Ring
 from train.parallel.context.ulysses import Ulysses
 
@@ -70,7 +70,7 @@ class ContextParallel:
             )
         return self.together
 
-    def cut(self, tokens: int) -> Cut:
+    def cut(self, tokens: int) -> Partition:
         """Return the partition of a sequence over the ranks.
 
         Raises:
@@ -80,10 +80,10 @@ class ContextParallel:
             raise UsageError(
                 f"{tokens} tokens cannot be cut over {self.size} context-parallel ranks; use fewer ranks"
             )
-        return Cut.even(tokens, self.size)
+        return Partition.even(tokens, self.size)
 
     def attend_dense(
-        self, cut: Cut, mask_BM: torch.Tensor | None = None, queries: Cut | None = None
+        self, cut: Partition, mask_BM: torch.Tensor | None = None, queries: Partition | None = None
     ) -> Attend:
         """Return attention of every token to every valid token of its sample.
 
@@ -106,7 +106,7 @@ class ContextParallel:
         return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]), queries)
 
     def attend_packed(
-        self, cut: Cut, samples: Segments, queries: tuple[Cut, Segments] | None = None
+        self, cut: Partition, samples: Segments, queries: tuple[Partition, Segments] | None = None
     ) -> Attend:
         """Return attention within each sample of a packed sequence.
 
@@ -124,25 +124,25 @@ class ContextParallel:
         keys_Pn = self._blocks(cut).counts(samples.lengths)
         return self._over_heads(cut, Ring(self.ring, queries_n, keys_Pn), only)
 
-    def gather(self, x: torch.Tensor, cut: Cut, dim: int = 1) -> torch.Tensor:
+    def gather(self, x: torch.Tensor, cut: Partition, dim: int = 1) -> torch.Tensor:
         """Gather the whole sequence on every rank; gradients as in `exchange.gather`."""
         block = gather(x, self._near(cut).lengths, self.ulysses, dim)
         return gather(block, self._blocks(cut).lengths, self.ring, dim)
 
-    def _over_heads(self, cut: Cut, inner: Attend, queries: Cut | None) -> Attend:
+    def _over_heads(self, cut: Partition, inner: Attend, queries: Partition | None) -> Attend:
         if dist.get_world_size(self.ulysses) == 1:
             return inner
         return Ulysses(self.ulysses, self._near(cut), inner, None if queries is None else self._near(queries))
 
-    def _blocks(self, cut: Cut) -> Cut:
+    def _blocks(self, cut: Partition) -> Partition:
         """Return the part of each Ulysses group, the unit that travels around the ring."""
         return cut.joined(dist.get_world_size(self.ulysses))
 
-    def _near(self, cut: Cut) -> Cut:
+    def _near(self, cut: Partition) -> Partition:
         """Return the parts within this rank's Ulysses group."""
         size = dist.get_world_size(self.ulysses)
         start = dist.get_rank(self.ring) * size
-        return Cut(cut.lengths[start : start + size])
+        return Partition(cut.lengths[start : start + size])
 
 
 @dataclass(frozen=True, eq=False)

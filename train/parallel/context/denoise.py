@@ -8,12 +8,12 @@ import torch.distributed as dist
 from train.models.denoiser import Denoiser
 from train.models.precision import at_least_float32
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.parts import cuttable, part_of
-from train.step.squared_errors import Question
+from train.parallel.context.token_shard import cuttable, part_of
+from train.step.squared_errors import DenoisingInputs
 
 
 @dataclass(frozen=True, eq=False)
-class OfParts:
+class ContextParallelErrors:
     """Squared errors (`train.step.squared_errors.SquaredErrors`) of a model on local parts of sequences.
 
     Errors have the value of the whole sequence, the same on every rank, but the gradient of the local part.
@@ -25,7 +25,7 @@ class OfParts:
 
     ranks: ContextParallel
 
-    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
         """Return each sample's mean squared error, at least float32 [B]."""
         model, part = cuttable(dit), part_of(dit, asked, self.ranks)
         values = at_least_float32(part.denoise(model, asked.inputs))

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from train.models.attention.apart import Apart
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.dit import Attention, Rotation
 from train.parallel.context.exchange import exchange_rows
 
@@ -22,7 +22,7 @@ Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Slices:
+class SliceSharding:
     """Assignment of a batch's or pack's tokens to ranks by slices; a rank's tokens keep their order.
 
     Slices, sample after sample, are assigned in turn. A rank gets those whose middle lies in its even part of
@@ -37,7 +37,7 @@ class Slices:
     grids: Sequence[Sequence[Grid]]
 
     @classmethod
-    def of(cls, grids: Sequence[Grid], axis: Literal["frame", "place"], ranks: int) -> "Slices":
+    def of(cls, grids: Sequence[Grid], axis: Literal["frame", "place"], ranks: int) -> "SliceSharding":
         """Assign slices along an axis, as in spatial-temporal attention.
 
         Args:
@@ -64,7 +64,7 @@ class Slices:
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class SliceExchange:
     """Token exchange between two assignments.
 
     Attributes:
@@ -83,8 +83,13 @@ class Way:
 
     @classmethod
     def between(
-        cls, here: Slices, there: Slices, rank: int, group: dist.ProcessGroup, device: torch.device
-    ) -> "Way":
+        cls,
+        here: SliceSharding,
+        there: SliceSharding,
+        rank: int,
+        group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> "SliceExchange":
         """Build the exchange for one rank's tokens."""
         ranks = dist.get_world_size(group)
         goals, sources = there.owner[here.tokens(rank)], here.owner[there.tokens(rank)]
@@ -114,9 +119,9 @@ class WithinFrames:
         rotation: rotary angles of the tokens there.
     """
 
-    go: Way
-    back: Way
-    frames: Apart
+    go: SliceExchange
+    back: SliceExchange
+    frames: SpatialTemporalAttention
     rotation: Rotation
 
     def __call__(self, attention: Attention, x_BLD: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from train.parallel.context.cut import Cut
-from train.parallel.context.slices import Slices
+from train.parallel.context.partition import Partition
+from train.parallel.context.slices import SliceSharding
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class AttentionSize:
         return self.batch * self.heads * self.width
 
 
-def ulysses_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
+def ulysses_bytes(size: AttentionSize, cut: Partition, rank: int) -> tuple[int, int]:
     """Return the bytes that a rank of a Ulysses group sends in forward and in backward.
 
     Forward sends queries, keys and values, and returns outputs of one share of the heads; backward reverses
@@ -42,7 +42,7 @@ def ulysses_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
     return 3 * out + back, out + 3 * back
 
 
-def ring_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
+def ring_bytes(size: AttentionSize, cut: Partition, rank: int) -> tuple[int, int]:
     """Return the bytes that a rank of a ring sends in forward and in backward.
 
     Forward: keys and values of every block but that of the receiving rank. Backward: these again, and the
@@ -53,7 +53,7 @@ def ring_bytes(size: AttentionSize, cut: Cut, rank: int) -> tuple[int, int]:
     return forward, forward + 2 * (L - own) * size.token * size.sum_bytes
 
 
-def slices_bytes(size: AttentionSize, places: Slices, frames: Slices, rank: int) -> int:
+def slices_bytes(size: AttentionSize, places: SliceSharding, frames: SliceSharding, rank: int) -> int:
     """Return the bytes that a rank sends in forward, and again in backward, for one spatial-temporal layer.
 
     Tokens move from shards by place to shards by frame, and attention outputs move back.

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from loader.errors import UsageError
 from train.models.attention.attend import Attend
-from train.parallel.context.cut import Cut
 from train.parallel.context.exchange import exchange_rows
+from train.parallel.context.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Ulysses:
     """
 
     group: dist.ProcessGroup
-    cut: Cut
+    cut: Partition
     inner: Attend
-    queries: Cut | None = None
+    queries: Partition | None = None
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         """Return the outputs of this rank's queries, [B, H, L/P, D].

@@ -8,14 +8,14 @@ import torch
 from loader.batch import Microbatch, Pack
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.measure.timings import Part, StepClock
+from train.measure.timings import StepClock, StepPart
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
-from train.parallel.idle import idle
+from train.parallel.dummy_step import dummy_step
 from train.parallel.mesh import Ranks
 from train.parallel.pipeline.order import turns
 from train.step.losses import Losses, losses
-from train.step.squared_errors import Question, SquaredErrors
+from train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
 """Function that adds a microbatch to the step and returns its weighted loss."""
@@ -40,14 +40,14 @@ class Pipeline:
     errors: SquaredErrors
 
     def passes(
-        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, idle_rounds: int, clock: StepClock
+        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, dummy_rounds: int, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Run a step forward and backward; yields each microbatch with its losses, the same on all stages.
 
         Args:
             batches: microbatches of the step.
             weigh: adds each microbatch to the step.
-            idle_rounds: number of dummy steps before them.
+            dummy_rounds: number of dummy steps before them.
             clock: clock that times this rank's activities; waits for other stages count as forward and backward.
         """
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
@@ -55,19 +55,19 @@ class Pipeline:
         alive: dict[int, torch.Tensor] = {}
 
         def forward(number: int) -> torch.Tensor:
-            if number < idle_rounds:
-                return idle(self.bundle, self.config, self.ranks, self.errors)
-            batch = batches[number - idle_rounds]
+            if number < dummy_rounds:
+                return dummy_step(self.bundle, self.config, self.ranks, self.errors)
+            batch = batches[number - dummy_rounds]
             own = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
             found.append(replace(own, each=own.each.detach()))
             return weigh(batch, own) if neighbours.last else own.each.sum()
 
-        rounds = idle_rounds + len(batches)
+        rounds = dummy_rounds + len(batches)
         # Weights are cast once for all microbatches in flight, since casts live until the outermost context ends.
         with torch.autocast(device.type, enabled=False):
             for turn in turns(self.config.parallel.pp_schedule, neighbours.stage, neighbours.stages, rounds):
-                part: Part = "forward" if turn.forward else "backward"
-                with clock.part("sync" if turn.microbatch < idle_rounds else part):
+                part: StepPart = "forward" if turn.forward else "backward"
+                with clock.part("sync" if turn.microbatch < dummy_rounds else part):
                     if turn.forward:
                         alive[turn.microbatch] = forward(turn.microbatch)
                     else:
@@ -85,7 +85,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, eq=False)
-class OfStages:
+class PipelineErrors:
     """Squared errors (`train.step.squared_errors.SquaredErrors`) of a pipelined model, without gradients.
 
     Attributes:
@@ -97,7 +97,7 @@ class OfStages:
     ranks: Ranks
 
     @torch.no_grad()
-    def __call__(self, dit: Denoiser, asked: Question) -> torch.Tensor:
+    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
         """Return each sample's mean squared error, the same on all stages, at least float32 [B]."""
         found_B = from_last(self.errors(dit, asked), self.ranks.along("pp"))
         self.ranks.neighbours.settle()

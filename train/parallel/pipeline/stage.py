@@ -25,7 +25,7 @@ def check_stages(model: Denoiser, stages: int) -> DiT:
     """Return the model if it divides into this many stages.
 
     Raises:
-        UsageError: it does not divide.
+        UsageError: the model does not divide into them.
     """
     if not isinstance(model, DiT):
         raise UsageError(

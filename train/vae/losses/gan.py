@@ -48,7 +48,7 @@ def r1(real_BP: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
     return squared_B / 2
 
 
-def lecam(real_BP: torch.Tensor, made_BP: torch.Tensor, usual_2: torch.Tensor) -> torch.Tensor:
+def lecam(real_BP: torch.Tensor, made_BP: torch.Tensor, average_2: torch.Tensor) -> torch.Tensor:
     """Return squared distances of logits to the moving average of the other kind, [B].
 
     Tseng et al., "Regularizing Generative Adversarial Networks under Limited Data", 2021, eq. 3.
@@ -56,7 +56,7 @@ def lecam(real_BP: torch.Tensor, made_BP: torch.Tensor, usual_2: torch.Tensor) -
     Args:
         real_BP: logits of clips.
         made_BP: logits of their reconstructions.
-        usual_2: moving averages of the logits of clips and of reconstructions.
+        average_2: moving averages of the logits of clips and of reconstructions.
     """
-    of_real, of_made = usual_2.unbind()
+    of_real, of_made = average_2.unbind()
     return ((real_BP - of_made).square() + (made_BP - of_real).square()).mean(dim=1)

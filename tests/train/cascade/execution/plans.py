@@ -22,8 +22,8 @@ from train.distributed.world import World
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
 from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import OfParts
-from train.step.squared_errors import Question, of_whole
+from train.parallel.context.denoise import ContextParallelErrors
+from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
 WORDS, WIDTH = 5, 16
 """Of a caption's context."""
@@ -206,8 +206,8 @@ class TinyWork:
         noise_BCTHW = torch.randn(clean_BCTHW.shape, generator=_generator(own, 3), dtype=self.dtype)
         times_B = torch.linspace(0.2, 0.8, own.batch, dtype=self.dtype)
         inputs_BCTHW, targets_BCTHW = 0.6 * clean_BCTHW + 0.8 * noise_BCTHW, noise_BCTHW - clean_BCTHW
-        asked = Question([inputs_BCTHW], [targets_BCTHW], times_B, context_BMD, mask_BM, packed=False)
-        errors_B = (OfParts(context) if context else of_whole)(self.bundle.dit, asked)
+        asked = DenoisingInputs([inputs_BCTHW], [targets_BCTHW], times_B, context_BMD, mask_BM, packed=False)
+        errors_B = (ContextParallelErrors(context) if context else whole_model_errors)(self.bundle.dit, asked)
         (errors_B.sum() / sum(sample.batch for sample in self.samples)).backward()
 
     def _encoded(self, clips: Sequence[torch.Tensor]) -> list[torch.Tensor]:

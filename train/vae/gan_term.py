@@ -5,18 +5,18 @@ from torch.func import functional_call
 
 from train.config.vae import GanConfig
 from train.models.precision import at_least_float32
+from train.vae.accumulator import Accumulator
 from train.vae.discriminator import PatchDiscriminator
-from train.vae.learner import Learner
 from train.vae.losses.adaptive import adaptive_weight, gradient_at
 from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
-from train.vae.objective import Reconstruction
-from train.vae.tally import Tally
+from train.vae.reconstruction import Reconstruction
+from train.vae.trainable import Trainable
 
 LECAM_DECAY = 0.99
 """Decay of LeCam's moving averages; 0.99 in the authors' code."""
 
 
-class Adversary:
+class GanTerm:
     """Discriminator with its optimizer and the moving averages of both adversarial losses.
 
     Both networks train on the same reconstructions, each against the other's weights from before the step. Sums
@@ -24,14 +24,14 @@ class Adversary:
     over ranks.
 
     Args:
-        config: configuration of the term.
+        config: configuration of the GAN term.
         seed: seed of the discriminator's weights.
         device: compute device.
 
     Attributes:
         config: of the term.
         discriminator: patch discriminator.
-        learner: its weights and optimizer.
+        trainable: its weights and optimizer.
     """
 
     def __init__(self, config: GanConfig, seed: int, device: torch.device) -> None:
@@ -39,11 +39,11 @@ class Adversary:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.discriminator = PatchDiscriminator(config.channels, config.layers).to(device)
-        self.learner = Learner(dict(self.discriminator.named_parameters()), config.optimizer)
+        self.trainable = Trainable(dict(self.discriminator.named_parameters()), config.optimizer)
         self._ratio = torch.zeros((), device=device)
         self._usual_2 = torch.zeros(2, device=device)
 
-    def learns(self, step: int) -> bool:
+    def trains_discriminator(self, step: int) -> bool:
         """Return True if a step, counted from 1, trains the discriminator."""
         return step >= self.config.first_step
 
@@ -51,9 +51,9 @@ class Adversary:
         """Return True if a step, counted from 1, includes the tokenizer's adversarial loss."""
         return step >= self.config.start_step
 
-    def fooled(self, made_BCTHW: torch.Tensor) -> torch.Tensor:
+    def generator_loss(self, made_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return the tokenizer's unweighted adversarial loss, [B]; the discriminator gets no gradient."""
-        weights = {name: weight.detach() for name, weight in self.learner.weights.items()}
+        weights = {name: weight.detach() for name, weight in self.trainable.weights.items()}
         made_BP = at_least_float32(functional_call(self.discriminator, weights, (made_BCTHW,)))
         return to_fool(made_BP, self.config.loss)
 
@@ -67,30 +67,32 @@ class Adversary:
         compared_B: torch.Tensor,
         fooled_B: torch.Tensor,
         layer: torch.Tensor,
-        tally: Tally,
+        accumulator: Accumulator,
     ) -> None:
         """Add the two gradients whose ratio is the next step's adaptive weight.
 
         Args:
             share: share of the step's samples.
             compared_B: loss of the reconstruction's terms.
-            fooled_B: adversarial loss; see `fooled`.
+            fooled_B: adversarial loss; see `generator_loss`.
             layer: the decoder's last layer.
-            tally: sums over the step.
+            accumulator: sums over the step.
         """
         if self.config.adaptive:
-            tally.add(
+            accumulator.add(
                 pull=gradient_at(share * compared_B.mean(), layer),
                 push=gradient_at(share * fooled_B.mean(), layer),
             )
 
-    def told_apart(self, share: float, found: Reconstruction, tally: Tally) -> torch.Tensor:
+    def discriminator_loss(
+        self, share: float, found: Reconstruction, accumulator: Accumulator
+    ) -> torch.Tensor:
         """Return the discriminator's weighted loss on clips and their reconstructions.
 
         Args:
             share: share of the step's samples.
             found: clips and reconstructions.
-            tally: sums over the step.
+            accumulator: sums over the step.
         """
         config = self.config
         real_BP, made_BP = (
@@ -105,10 +107,10 @@ class Adversary:
         if config.lecam:
             loss_B = loss_B + config.lecam * lecam(real_BP, made_BP, self._usual_2)
         verdicts_2 = torch.stack([real_BP.mean(), made_BP.mean()])
-        tally.add(discriminator=share * told_B.mean(), verdicts=share * verdicts_2)
+        accumulator.add(discriminator=share * told_B.mean(), verdicts=share * verdicts_2)
         return share * loss_B.mean()
 
-    def remember(self, sums: dict[str, torch.Tensor]) -> None:
+    def update_averages(self, sums: dict[str, torch.Tensor]) -> None:
         """Update the moving averages by the sums of a whole step."""
         if "pull" in sums:
             self._ratio.copy_(adaptive_weight(sums["pull"], sums["push"]))
@@ -118,7 +120,7 @@ class Adversary:
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the tensors of a checkpoint by group and name, to be read and written in place."""
         return {
-            "discriminator": {name: weight.detach() for name, weight in self.learner.weights.items()},
-            "discriminator_optimizer": self.learner.optimizer_state(),
+            "discriminator": {name: weight.detach() for name, weight in self.trainable.weights.items()},
+            "discriminator_optimizer": self.trainable.optimizer_state(),
             "adversary": {"ratio": self._ratio, "usual": self._usual_2},
         }

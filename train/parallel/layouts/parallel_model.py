@@ -1,4 +1,4 @@
-"""Replicated weights, gradients and optimizer state; gradients are summed once per step."""
+"""Base of all layouts of weights, gradients and optimizer state on ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from loader.batch import Microbatch, Pack
 from train.config.run import TrainConfig
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
-from train.parallel.context.denoise import OfParts
+from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.dit import summed_over_tensor_ranks
-from train.parallel.idle import idle
+from train.parallel.dummy_step import dummy_step
 from train.parallel.layouts import pieces
 from train.parallel.mesh import CONTEXT, SUMMED, Ranks
-from train.parallel.pipeline.pipeline import OfStages, Pipeline, Weigh
+from train.parallel.pipeline.pipeline import Pipeline, PipelineErrors, Weigh
 from train.step.losses import Losses, losses
 from train.step.optimizer import build_optimizer, state_tensors
-from train.step.squared_errors import SquaredErrors, of_whole
+from train.step.squared_errors import SquaredErrors, whole_model_errors
 
 
 class StepExecutor(Protocol):
@@ -29,14 +29,14 @@ class StepExecutor(Protocol):
     def passes(
         self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
-        """Run a step forward and backward; arguments and result as in `Replicated.passes`."""
+        """Run a step forward and backward; arguments and result as in `ParallelModel.passes`."""
 
     def sum_(self, gradients: Sequence[torch.Tensor]) -> None:
         """Replace each rank's gradients by those of all samples of the step."""
 
 
-class Replicated:
-    """Base of all layouts: replicated weights, or sharded by tensor and pipeline parallelism alone.
+class ParallelModel:
+    """Model on the ranks of a run: its weights, gradients, optimizer and steps; base of `DDP`, `FSDP` and `ZeRO1`.
 
     Gradients are sums over samples of all ranks, since a microbatch's loss is weighted by its share of the
     step.
@@ -67,9 +67,9 @@ class Replicated:
         self.ranks = ranks
         self._config = config
         cut, staged = ranks.mesh.degree(CONTEXT) > 1, ranks.mesh.pp > 1
-        errors: SquaredErrors = OfParts(ranks.context) if cut else of_whole
+        errors: SquaredErrors = ContextParallelErrors(ranks.context) if cut else whole_model_errors
         self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
-        self.errors = OfStages(errors, ranks) if staged else errors
+        self.errors = PipelineErrors(errors, ranks) if staged else errors
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
@@ -109,8 +109,8 @@ class Replicated:
         if self._pipeline is not None:
             batches = list(batches)
             with clock.part("sync"):
-                idle_rounds = self.lacking(len(batches))
-            yield from self._pipeline.passes(batches, weigh, idle_rounds, clock)
+                dummy_rounds = self.missing_rounds(len(batches))
+            yield from self._pipeline.passes(batches, weigh, dummy_rounds, clock)
             return
         if self.executor is not None:
             yield from self.executor.passes(batches, weigh, clock)
@@ -119,7 +119,7 @@ class Replicated:
         for batch in batches:
             if batch.slot == 0:
                 with clock.part("sync"):
-                    self.keep_up(batch.slots)
+                    self.run_dummy_steps(batch.slots)
             with clock.microbatch(batch):
                 found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
                 loss = weigh(batch, found)
@@ -127,14 +127,14 @@ class Replicated:
                     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             yield batch, found
 
-    def lacking(self, _rounds: int) -> int:
+    def missing_rounds(self, _rounds: int) -> int:
         """Return the number of dummy steps that match this rank's rounds to other ranks'; a collective."""
         return 0
 
-    def keep_up(self, rounds: int) -> None:
+    def run_dummy_steps(self, rounds: int) -> None:
         """Run the dummy steps that other ranks' collectives need before ``rounds`` runs of the model."""
-        for _ in range(self.lacking(rounds)):
-            zero = idle(self.bundle, self._config, self.ranks, self.errors)
+        for _ in range(self.missing_rounds(rounds)):
+            zero = dummy_step(self.bundle, self._config, self.ranks, self.errors)
             if zero.requires_grad:
                 zero.backward()  # type: ignore[no-untyped-call]  # torch's own
 

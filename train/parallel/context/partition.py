@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True)
-class Cut:
+class Partition:
     """Adjacent parts of a sequence, one per rank of a group.
 
     Position-dependent values of tokens, such as rotary angles, are computed for the whole sequence and indexed
@@ -20,7 +20,7 @@ class Cut:
     lengths: tuple[int, ...]
 
     @classmethod
-    def even(cls, tokens: int, ranks: int) -> "Cut":
+    def even(cls, tokens: int, ranks: int) -> "Partition":
         """Partition into parts that differ by at most one token, the longer ones first."""
         base, rest = divmod(tokens, ranks)
         return cls(tuple(base + (rank < rest) for rank in range(ranks)))
@@ -39,9 +39,9 @@ class Cut:
         """Return a rank's slice of the sequence."""
         return slice(self.ends[rank], self.ends[rank + 1])
 
-    def joined(self, ranks: int) -> "Cut":
+    def joined(self, ranks: int) -> "Partition":
         """Merge every ``ranks`` adjacent parts."""
-        return Cut(tuple(end - start for start, end in pairwise(self.ends[::ranks])))
+        return Partition(tuple(end - start for start, end in pairwise(self.ends[::ranks])))
 
     def counts(self, lengths_n: Sequence[int]) -> list[list[int]]:
         """Count each packed sample's tokens in each part, [parts][n]."""

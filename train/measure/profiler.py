@@ -14,7 +14,7 @@ from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig, Ste
 from train.distributed.world import World
 
 
-class Recordings:
+class Profiler:
     """Profiles that `train.config.log` requests on this rank; files are written atomically.
 
     A run that begins or ends within the window leaves no file, except a snapshot on running out of GPU memory.

@@ -40,7 +40,7 @@ Origin = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
-class Initialisation:
+class Initialization:
     """Origins of an architecture's weights, by name.
 
     Attributes:
@@ -101,7 +101,7 @@ def origin(family: str, published: Settings, changed: Settings) -> Origin:
 
 
 @torch.no_grad()
-def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Origin) -> Initialisation:
+def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Origin) -> Initialization:
     """Copy published weights whose name and shape match; others keep their drawn values."""
     taken, new, used = [], [], set()
     for name, weight in model.state_dict().items():
@@ -112,7 +112,7 @@ def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Ori
             used.add(source)
         else:
             new.append(name)
-    return Initialisation(tuple(taken), tuple(new), tuple(sorted(published.keys() - used)))
+    return Initialization(tuple(taken), tuple(new), tuple(sorted(published.keys() - used)))
 
 
 def _of_wan(published: Settings, changed: Settings) -> Origin:

@@ -10,11 +10,11 @@ from train.distributed.world import World
 from train.step.optimizer import build_optimizer, state_tensors
 
 
-class Learner:
+class Trainable:
     """Weights, gradients and optimizer of one network, the same on all ranks.
 
     Args:
-        weights: parameters by name.
+        weights: trained parameters by name.
         config: configuration of the optimizer.
 
     Attributes:

@@ -5,7 +5,7 @@ import torch
 from train.distributed.world import World
 
 
-class Tally:
+class Accumulator:
     """Accumulator of named tensors over a step's microbatches, on the device and without synchronization.
 
     Every rank adds the same names in the same order.

@@ -75,7 +75,7 @@ def pixels(video_BCTHW: torch.Tensor) -> torch.Tensor:
     return x / 127.5 - 1 if video_BCTHW.dtype == torch.uint8 else x
 
 
-class Objective(nn.Module):
+class ReconstructionLoss(nn.Module):
     """Reconstruction terms and KL.
 
     Args:

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
-from train.parallel.layouts.replicated import Replicated
+from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import CONTEXT, Ranks
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26
 
 
-class OptimizerSharded(Replicated):
+class ZeRO1(ParallelModel):
     """ZeRO-1: each rank updates its rows of every weight, in float32 or wider, and all-gathers them.
 
     With bfloat16, matrices are bfloat16 while the optimizer's rows and all gradients are float32. Rows are

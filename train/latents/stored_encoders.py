@@ -9,10 +9,10 @@ from loader.errors import UsageError
 from loader.settings import first_difference
 from train.config.run import TrainConfig
 from train.latents.identity import text_identity, tokenizer_identity
-from train.models.encoders.stored import Stored
+from train.models.encoders.stored import StoredEncoders
 
 
-def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> Stored:
+def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> StoredEncoders:
     """Return the encoders that need not be loaded; compares encoder weights by file checksums.
 
     Args:
@@ -33,9 +33,9 @@ def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes 
     channels = present[0].channels if all_there and all(one.complete for one in present) else None
     texts = [one.text for one in present if one.text is not None]
     if len(texts) < len(latents) or empty is None:
-        return Stored(channels)
+        return StoredEncoders(channels)
     array = array_of(empty, present[0].dtype, (None, texts[0].width), texts[0].empty)
-    return Stored(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
+    return StoredEncoders(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
 
 
 def _check(made_with: dict[str, object], asked: dict[str, object], key: str, source: str) -> None:

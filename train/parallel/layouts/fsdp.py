@@ -3,11 +3,11 @@
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.fp8 import rescale
-from train.parallel.layouts.replicated import Replicated
+from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import SUMMED, Ranks
 
 
-class FullySharded(Replicated):
+class FSDP(ParallelModel):
     """FSDP or HSDP: each rank holds a shard of every denoiser weight, its gradient and optimizer state.
 
     Ranks run in lockstep, since every block is gathered from all of them: a rank with fewer microbatches runs
@@ -24,7 +24,7 @@ class FullySharded(Replicated):
         self.ranks.along("dp_replicate").broadcast_(list(self.weights.values()))
         self.ranks.along(*SUMMED).broadcast_([self.weights[name] for name in self._others])
 
-    def lacking(self, rounds: int) -> int:
+    def missing_rounds(self, rounds: int) -> int:
         """Return the difference to the largest number of rounds of any rank."""
         return self.ranks.along(*SUMMED).largest(rounds) - rounds
 

@@ -7,15 +7,15 @@ import torch
 
 from loader.batch import Microbatch, Pack
 from train.distributed.world import World
+from train.vae.contact_sheet import side_by_side
 from train.vae.losses.perceptual import Perceptual
 from train.vae.network import VideoVae
-from train.vae.objective import reconstruct
-from train.vae.picture import side_by_side
-from train.vae.quality import Measured, Quality, measures
+from train.vae.quality import FrameMetric, Quality, measures
+from train.vae.reconstruction import reconstruct
 
 
 @dataclass(frozen=True)
-class Seen:
+class EvaluationResult:
     """Result of an evaluation.
 
     Attributes:
@@ -23,12 +23,12 @@ class Seen:
         picture: PNG of this rank's first clips and their reconstructions; None without any.
     """
 
-    measured: dict[str, Measured]
+    measured: dict[str, FrameMetric]
     picture: bytes | None
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """Held-out clips with their evaluation; latents are the posterior's mean, as in use.
 
     Attributes:
@@ -42,7 +42,9 @@ class Look:
     shown: int = 4
 
     @torch.no_grad()
-    def see(self, vae: VideoVae, perceptual: Perceptual | None, world: World, narrow: bool) -> Seen:
+    def see(
+        self, vae: VideoVae, perceptual: Perceptual | None, world: World, narrow: bool
+    ) -> EvaluationResult:
         """Reconstruct and measure the clips; a collective.
 
         Args:
@@ -64,4 +66,4 @@ class Look:
             pairs += list(zip(found.video, found.made, strict=True))[: self.shown - len(pairs)]
         vae.train()
         names = ("psnr", "ssim", *(["lpips"] if perceptual else []))
-        return Seen(quality.over(world, names), side_by_side(pairs) if pairs else None)
+        return EvaluationResult(quality.over(world, names), side_by_side(pairs) if pairs else None)

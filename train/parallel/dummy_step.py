@@ -5,10 +5,10 @@ import torch
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.mesh import CONTEXT, Ranks
-from train.step.squared_errors import Question, SquaredErrors
+from train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 
-def idle(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:
+def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:
     """Return a zero that depends on a forward of one token per rank; its backward adds zero gradients."""
     device = ranks.world.device
     frames, rows, columns = bundle.dit.patch
@@ -18,6 +18,6 @@ def idle(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredError
     # One row of text, and one for a pooled caption.
     context = torch.zeros(1, 2, bundle.text.width, device=device)
     mask = torch.ones(1, 2, dtype=torch.bool, device=device)
-    asked = Question([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)
+    asked = DenoisingInputs([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         return 0 * errors(bundle.dit, asked).sum()

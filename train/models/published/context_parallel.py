@@ -17,7 +17,7 @@ from train.models.attention.attend import Attend
 from train.models.attention.patches import Patch, join
 
 
-class Placed(NamedTuple):
+class PlacedRotation(NamedTuple):
     """Replacement for the blocks' cosines and sines.
 
     Attributes:
@@ -55,9 +55,9 @@ def placed(
         x_BCTHW = inputs[0]
         return x_BCTHW.new_empty(()).expand(*x_BCTHW.shape[:2], *latent_size)
 
-    def part(_rope: nn.Module, _inputs: Any, rotation: tuple[torch.Tensor, torch.Tensor]) -> Placed:
+    def part(_rope: nn.Module, _inputs: Any, rotation: tuple[torch.Tensor, torch.Tensor]) -> PlacedRotation:
         cos, sin = rotation
-        return Placed(cos[:, here], sin[:, here], attend)
+        return PlacedRotation(cos[:, here], sin[:, here], attend)
 
     hooks = rope.register_forward_pre_hook(whole), rope.register_forward_hook(part)
     try:
@@ -68,7 +68,7 @@ def placed(
 
 
 class SelfAttention:
-    """Self-attention processor (``WanAttention``) that uses the `Attend` of `Placed` if there is one.
+    """Self-attention processor (``WanAttention``) that uses the `Attend` of `PlacedRotation` if there is one.
 
     Args:
         theirs: processor for all other calls.
@@ -83,10 +83,10 @@ class SelfAttention:
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        rotary_emb: tuple[torch.Tensor, torch.Tensor] | Placed | None = None,
+        rotary_emb: tuple[torch.Tensor, torch.Tensor] | PlacedRotation | None = None,
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D], with the processor's own signature."""
-        if not isinstance(rotary_emb, Placed):
+        if not isinstance(rotary_emb, PlacedRotation):
             y_BLD: torch.Tensor = self.theirs(
                 attn, hidden_states, encoder_hidden_states, attention_mask, rotary_emb
             )
@@ -100,7 +100,7 @@ class SelfAttention:
         return out_BLD
 
 
-def _rotated(x_BLHD: torch.Tensor, at: Placed) -> torch.Tensor:
+def _rotated(x_BLHD: torch.Tensor, at: PlacedRotation) -> torch.Tensor:
     """Rotate pairs of adjacent values, in the dtype of the positions if that is wider."""
     even, odd = x_BLHD[..., 0::2], x_BLHD[..., 1::2]
     cos, sin = at.cos[..., 0::2], at.sin[..., 1::2]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class SpatialTemporalAttention:
     """Attention within slices of each sample, in a batch of one grid or a pack of several.
 
     Attributes:

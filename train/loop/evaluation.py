@@ -1,0 +1,54 @@
+"""Held-out loss at fixed quantiles of the timestep."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from loader.batch import Microbatch, Pack
+from train.config.run import TrainConfig
+from train.distributed.world import World
+from train.logs.breakdown import BINS, Breakdown, LossRows
+from train.models.bundle import Bundle
+from train.step.losses import losses
+from train.step.squared_errors import SquaredErrors, whole_model_errors
+
+
+@dataclass(frozen=True)
+class HeldOutEvaluation:
+    """Held-out clips with fixed noise, so that only the model changes between evaluations.
+
+    Attributes:
+        every_steps: optimizer steps between two evaluations.
+        batches: returns this rank's batches from the first on, at each call; ranks may have unequal numbers.
+    """
+
+    every_steps: int
+    batches: Callable[[], Iterable[Microbatch | Pack]]
+
+    @torch.no_grad()
+    def losses(
+        self,
+        bundle: Bundle,
+        config: TrainConfig,
+        world: World,
+        run_dummy_steps: Callable[[int], None] | None = None,
+        errors: SquaredErrors = whole_model_errors,
+    ) -> Breakdown:
+        """Return held-out losses, with captions, at the middle of each quantile of training times; a collective.
+
+        Args:
+            bundle: modules of the run.
+            config: configuration of the run.
+            world: ranks with different batches.
+            run_dummy_steps: called with the number of this rank's model runs beforehand, if ranks run in lockstep.
+            errors: function that runs the model.
+        """
+        rows, batches = LossRows(), list(self.batches())
+        if run_dummy_steps:
+            run_dummy_steps(len(batches) * BINS)
+        for batch in batches:
+            for part in range(BINS):
+                quantile = (part + 0.5) / BINS
+                rows.add(batch, losses(bundle, config, batch, world.device, quantile, errors))
+        return rows.take(world)
