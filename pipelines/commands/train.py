@@ -67,7 +67,7 @@ def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
 
 
 def train(config: "TrainRunConfig") -> "TrainResult":
-    """BatchStream the dataset into the trainer, from the last checkpoint in ``config.out``."""
+    """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.read.share import Share
     from loader.storage import open_storage
