@@ -40,9 +40,9 @@ def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers 
     The function sorts 64-bit keys of group, random bits and number by value: an argsort takes twice the memory and
     several times as long. All keys differ, so every sort algorithm gives the same order.
 
-    Numbers of a group with equal random bits are ordered by number xor a random mask, so either of any two comes first
-    equally often, however few these bits are. Only the orders of several ties are not independent: of 100 million
-    numbers in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
+    Ties, numbers of a group with equal random bits, are ordered by number xor a random mask. Either of any two thus
+    comes first equally often, however few these bits are. Only the orders of several ties are not independent: of 100
+    million numbers in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
 
     Args:
         seed: see `words`.

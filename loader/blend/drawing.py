@@ -26,7 +26,7 @@ def draw(
     """Return the draws of an epoch: draws floor(e x) to floor((e + 1) x) of each leaf's endless sequence of passes.
 
     Here e is the epoch and x the leaf's share. After any number of epochs every leaf is less than one draw from its
-    share, and the draws of any two samples of a leaf differ by at most one.
+    share. The draws of any two samples of a leaf differ by at most one.
 
     Args:
         rows: int64 [n] per leaf; leaves may overlap.

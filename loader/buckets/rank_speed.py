@@ -21,8 +21,8 @@ def odd_ranks(timings: Timings, factor: float) -> dict[int, float]:
     """Return the ratio of a rank's times to the median rank's for the same shapes, for ranks that clearly differ.
 
     No cost model is involved: ranks are compared on shapes that several of them ran (equal B, S within 2 %). The
-    logarithm of a time is modelled as the sum of a shape effect and a rank effect, fitted by median polish (Tukey,
-    "Exploratory Data Analysis", 1977, chapter 10), which resists outliers. With equally many slow and fast ranks, the
+    logarithm of a time is modelled as the sum of a shape effect and a rank effect. Median polish (Tukey, "Exploratory
+    Data Analysis", 1977, chapter 10), which resists outliers, fits both. With equally many slow and fast ranks, the
     fast ones are the reference.
 
     Args:

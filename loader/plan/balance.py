@@ -47,9 +47,9 @@ def balanced(costs: Floats, ranks: int) -> Places:
 def least_load(costs: Floats, ranks: int) -> float:
     """Return a load that some rank has under every placement, a lower bound of the makespan.
 
-    The bound is the maximum of the mean load, the dearest microbatch, and a sum for every k: of the k x ranks + 1
-    dearest microbatches some rank gets k + 1, which cost at least as much as the k + 1 cheapest of them (Martello and
-    Toth, "Knapsack Problems", 1990, bound L2 of P||Cmax).
+    The bound is the maximum of the mean load, the dearest microbatch, and one sum for every k. Of the k x ranks + 1
+    dearest microbatches some rank gets k + 1, which cost at least the sum of the k + 1 cheapest among them (Martello
+    and Toth, "Knapsack Problems", 1990, bound L2 of P||Cmax).
 
     Args:
         costs: float64 [M], cost of each microbatch.

@@ -1,6 +1,6 @@
 """Sequence packing: packs of several samples of mixed shapes, without padding.
 
-Attention is block-diagonal over the samples of a pack, so a pack costs the sum of its samples' costs, and needs memory
+Attention is block-diagonal over the samples of a pack. So a pack costs the sum of its samples' costs, and needs memory
 for the sum of their tokens. A step divides the next samples of the stream among ranks x m packs. In each slot all ranks
 have packs of equal cost, hence equal sums: the same plan suits synchronization once per step and after every pack.
 """

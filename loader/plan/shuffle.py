@@ -1,8 +1,8 @@
 """Random access shuffling: a Feistel permutation of samples, or of runs of samples.
 
-A network over two coordinates l < a and r < b, with a b >= n, adds a keyed hash of one to the other, round by round.
-That permutes the a b pairs whatever the hash is; pairs beyond n are passed through again until they fall below it
-(cycle walking; Black and Rogaway, 2002).
+A network permutes pairs (l, r) of coordinates l < a and r < b, with a b >= n. Each round adds a keyed hash of one
+coordinate to the other, which permutes the a b pairs for any hash. Pairs beyond n pass through the network again until
+they fall below it (cycle walking; Black and Rogaway, 2002).
 """
 
 from dataclasses import dataclass
