@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from curate.frames.frame_times import source_frames, timeline
 from curate.records import Record
 from curate.shots.spans import SpanConfig, spans
-from tests.curate.test_ahead import config, curated
+from tests.curate.test_lookahead import config, curated
 from tests.cutting import curated as records_of
 from tests.filter_footage import encode
 from tests.media import numbered_frame, read_numbers, write_video
