@@ -47,7 +47,8 @@ def make_footage(folder: Path, reels: Sequence[Reel] = REELS) -> None:
         reels: What to make.
     """
     files = open_storage(folder)
-    made_from = hashlib.sha256(repr((reels, av.library_versions, README)).encode())
+    graphs = [_graph(reel) for reel in reels]
+    made_from = hashlib.sha256(repr((reels, graphs, av.library_versions, README)).encode())
     made_from.update(Path(__file__).read_bytes())
     record = made_from.hexdigest().encode()
     if files.stat(RECORD) and files.read(RECORD) == record:
