@@ -60,7 +60,7 @@ def test_time_rises_with_its_number_and_stays_finite(config):
     assert (found.diff() >= 0).all()
     assert found[70] > found[30]
     level = objective.level(found)
-    for name in ("signal", "noise", "scale", "told", "target_signal", "target_noise", "weight"):
+    for name in ("signal", "noise", "scale", "timestep_input", "target_signal", "target_noise", "weight"):
         assert getattr(level, name).isfinite().all(), name
     assert (level.signal.diff() <= 0).all()
     assert (level.noise.diff() >= 0).all()
@@ -85,7 +85,7 @@ def test_a_sample_is_asked_the_same_in_any_batch(config):
     together = objective.level(times(objective, normals)).to(torch.device("cpu"), torch.float32)
     for i, normal in enumerate(normals):
         alone = objective.level(times(objective, [normal])).to(torch.device("cpu"), torch.float32)
-        for name in ("signal", "noise", "scale", "told", "target_signal", "target_noise", "weight"):
+        for name in ("signal", "noise", "scale", "timestep_input", "target_signal", "target_noise", "weight"):
             assert getattr(together, name)[i] == getattr(alone, name)[0], name
 
 
