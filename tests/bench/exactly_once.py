@@ -254,8 +254,8 @@ class Lab:
 
 
 def is_beside(path: str) -> bool:
-    """Whether a file is none of the dataset's: the ledger, which holds times, and the report."""
-    return path.startswith((".ledger/", "report/"))
+    """Whether a file is no content: the ledger with its times, the report, the configuration with its place."""
+    return path.startswith((".ledger/", "report/", "curate.yaml"))
 
 
 def unnumbered(content: dict[str, bytes]) -> dict[str, bytes]:

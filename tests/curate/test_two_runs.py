@@ -82,11 +82,11 @@ def runs(raw: Path, place: Storage, warm: Warm) -> Runs:
 
 
 def content(place: Storage) -> dict[str, bytes]:
-    """Every file of the dataset but the ledger and the report."""
+    """Every file of the dataset but the ledger, the report and the kept configuration, which names its own place."""
     return {
         item.path: place.read(item.path)
         for item in place.list()
-        if not item.path.startswith((".ledger/", "report/"))
+        if not item.path.startswith((".ledger/", "report/", "curate.yaml"))
     }
 
 

@@ -90,7 +90,7 @@ def test_a_shape_benchmark_decides_the_cost(tmp_path: Path, capsys: pytest.Captu
         ([], "either a DATASET, a blend or a WORKLOAD"),
         (["koala-wide", "--world-size", "0"], "--world-size is 0; it goes from 1"),
         (["koala-wide", "--steps", "-1"], "--steps is -1"),
-        (["koala-wide", "--plan-out", "/nowhere/p.parquet"], "--plan-out /nowhere/p.parquet"),
+        (["koala-wide", "--plan-out", "/dev/null/p.parquet"], "--plan-out /dev/null/p.parquet"),
         (["koala-wide", "--timings", "/nowhere/t.csv"], "--timings /nowhere/t.csv"),
         (["koala-wide", "--regime", "pack", "--policy", "same_bucket"], "it is equal_token or"),
         (["koala-wise"], "did you mean koala-wide?"),
