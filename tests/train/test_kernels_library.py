@@ -279,7 +279,7 @@ def test_types_without_kernels_are_refused(operators):
 
 PART = """
 #include "instances.cuh"
-REEL_REGISTERS(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float, 8, 256, 4, 2, 2, 2)
+REEL_REGISTERS(8, 256, 4, 2, 2, 2, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
 """
 LOADED = """
 import ctypes, sys, torch
