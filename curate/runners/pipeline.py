@@ -298,6 +298,11 @@ def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[T
         began = time.monotonic()
 
 
+_STARTS = 4
+_START_TIMED_OUT = "timed out during startup"
+"""Ray's error when its own processes need more than the 30 s that it gives them, as on a busy machine."""
+
+
 def _start(ray: Any) -> None:
     if ray.is_initialized():
         return
@@ -309,7 +314,14 @@ def _start(ray: Any) -> None:
     alone = {} if address else {"include_dashboard": False}
     try:
         with _held_back():
-            ray.init(log_to_driver=False, logging_level="ERROR", **alone)
+            for left in reversed(range(1 if address else _STARTS)):
+                try:
+                    ray.init(log_to_driver=False, logging_level="ERROR", **alone)
+                    break
+                except Exception as error:
+                    if not left or _START_TIMED_OUT not in str(error):
+                        raise
+                    ray.shutdown()
     except Exception as error:
         if address:
             raise RunError(
