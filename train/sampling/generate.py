@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 
@@ -11,7 +10,10 @@ from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.level import solve
 from train.sampling.config import SampleConfig
-from train.sampling.solvers import sample
+from train.sampling.guidance import Guided, text_weights
+from train.sampling.noise import starting_noise
+from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
+from train.sampling.solvers.ode import sample
 
 
 @torch.no_grad()
@@ -21,10 +23,11 @@ def generate(
     config: SampleConfig,
     captions: Sequence[str],
     progress: Callable[[], None] = lambda: None,
+    runner: ModelRunner | None = None,
 ) -> torch.Tensor:
     """Generate a video for each caption, uint8 RGB [B, 3, frames, height, width].
 
-    Noise is drawn on the CPU, so that a seed gives the same start on any device.
+    Video number b starts from the noise of seed + b, the same on any device and in any batch.
 
     Args:
         bundle: model, on the compute device.
@@ -32,6 +35,7 @@ def generate(
         config: requested size, solver and guidance.
         captions: B captions.
         progress: called after each step.
+        runner: model on its ranks; None: the bundle's, as a whole.
 
     Raises:
         UsageError: the size does not match the model, the objective has fewer levels than steps, or
@@ -43,19 +47,24 @@ def generate(
             f"guidance={config.guidance:g} needs a model that knows videos without captions, but this one was trained"
             " with objective.caption_dropout=0; sample with guidance=1"
         )
-    device = next(bundle.dit.parameters()).device
+    parameter = next(bundle.dit.parameters())
+    dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
     size = bundle.tokenizer.latent_size((config.frames, config.height, config.width))
     levels = bundle.objective.level(bundle.objective.schedule(config.steps, math.prod(bundle.dit.grid(size))))
-    levels = levels.to(device, torch.float32)
-    predict = _guided(bundle, train.dtype, captions, config.guidance)
+    points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
+    levels = levels.to(parameter.device, dtype)
+    autocast = torch.autocast(parameter.device.type, torch.bfloat16, enabled=train.dtype == "bfloat16")
+    with autocast:
+        predict = Guided(runner or WholeModel(bundle.dit), *_passes(bundle, captions, config.guidance))
 
     def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        level = levels[number]
-        return solve(level, x_BCTHW, predict(level.scale * x_BCTHW, level.timestep_input))
+        point = SchedulePoint(number, len(points), levels[number])
+        with autocast:
+            prediction_BCTHW = predict(x_BCTHW, point)
+        return solve(point.level, x_BCTHW, prediction_BCTHW)
 
-    shape = (len(captions), bundle.tokenizer.channels, *size)
-    noise_BCTHW = torch.randn(shape, generator=torch.Generator().manual_seed(config.seed)).to(device)
-    points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
+    seeds = [(config.seed + number) % 2**63 for number in range(len(captions))]
+    noise_BCTHW = starting_noise(seeds, (bundle.tokenizer.channels, *size)).to(parameter.device, dtype)
     start_BCTHW = points[0][1] * noise_BCTHW
     latents_BCTHW = sample(estimate, start_BCTHW, points, config.solver, progress)
     if not latents_BCTHW.isfinite().all():
@@ -64,27 +73,12 @@ def generate(
     return ((video_BCTHW + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
-def _guided(
-    bundle: Bundle, dtype: Literal["float32", "bfloat16"], captions: Sequence[str], guidance: float
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the prediction under classifier-free guidance (Ho and Salimans 2022, eq. 6, with w = guidance - 1).
-
-    Clean latents and noise are linear in predictions, so that guidance is the same for all objectives.
-    """
-    guided = guidance != 1
-    device_type = next(bundle.dit.parameters()).device.type
-    autocast = torch.autocast(device_type, torch.bfloat16, enabled=dtype == "bfloat16")
-    with autocast:
-        context_BMD, mask_BM = bundle.text([*captions, *[""] * (len(captions) if guided else 0)])
-
-    def predict(x_BCTHW: torch.Tensor, told_1: torch.Tensor) -> torch.Tensor:
-        if guided:
-            x_BCTHW = torch.cat([x_BCTHW, x_BCTHW])
-        with autocast:
-            answer: torch.Tensor = bundle.dit(x_BCTHW, told_1.expand(len(x_BCTHW)), context_BMD, mask_BM)
-        if not guided:
-            return answer.float()
-        with_caption, without = answer.float().chunk(2)
-        return without + guidance * (with_caption - without)
-
-    return predict
+def _passes(
+    bundle: Bundle, captions: Sequence[str], guidance: float
+) -> tuple[Sequence[Conditions], Sequence[float]]:
+    """Return the conditions and the weight of each pass."""
+    weights = text_weights(guidance)
+    texts = [*captions, *[""] * (len(captions) * (len(weights) - 1))]
+    context_BMD, mask_BM = bundle.text(texts)
+    parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
+    return [Conditions(*pair) for pair in zip(*parts, strict=True)], weights

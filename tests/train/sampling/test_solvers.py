@@ -17,7 +17,7 @@ from diffusers import (
 from train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.build import build_objective
 from train.objectives.level import solve
-from train.sampling.solvers import sample
+from train.sampling.solvers.ode import sample
 
 MEAN, SPREAD = 0.3, 0.7
 OBJECTIVES = {

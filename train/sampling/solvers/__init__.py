@@ -1,0 +1,1 @@
+"""Solvers of the probability flow: from noise to a clean latent."""
