@@ -116,7 +116,9 @@ def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
     ]
     for layer in range(2 * pairs):
         count, lifted, parts = slicing.count(layer), slicing.lifted(layer), slicing.count(layer - 1)
-        operations += [Launch(layer, number, part) for number in range(lifted, count) for part in range(parts)]
+        operations += [
+            Launch(layer, number, part) for number in range(lifted, count) for part in range(parts)
+        ]
         following = range(slicing.lifted(layer + 1) if layer + 1 < 2 * pairs else 0)
         for number in range(count):
             operations += [Wait(layer, number), Compute(layer, number)]
