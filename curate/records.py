@@ -5,6 +5,7 @@ names in the same order.
 """
 
 import base64
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from curate.models.clip_frames import Fault
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Stored = TypeVar("Stored")
+Stored = TypeVar("Stored", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Record:
     @property
     def clip_id(self) -> str:
         """Identity of the clip's bytes: equal for the same span of the same source, encoded in the same way."""
-        return f"{self.key}-{self.sha256[:16]}"
+        return clip_id(self.key, self.sha256)
 
     def columns(self, names: Iterable[str]) -> dict[str, object]:
         """Return the named fields, as a row of a table of the dataset."""
@@ -181,19 +182,14 @@ ClipResult = Fault | Caption | ClipEmbedding | TextEmbedding | ClipScores
 _CLIP_RESULT: TypeAdapter[ClipResult] = TypeAdapter(Annotated[ClipResult, Field(union_mode="left_to_right")])
 
 
-class _Adapters(dict[type, TypeAdapter[Any]]):
-    """Adapters by type, made at their first use."""
-
-    def __missing__(self, kind: type) -> TypeAdapter[Any]:
-        return self.setdefault(kind, TypeAdapter(kind))
-
-
-_ADAPTERS = _Adapters()
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def to_json(record: "DataclassInstance") -> dict[str, object]:
     """Return the JSON object of a record: fields by name, without those of its own that are None."""
-    values = _ADAPTERS[type(record)].dump_python(record, by_alias=True)
+    values = _adapter(type(record)).dump_python(record, by_alias=True)
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -203,7 +199,7 @@ def from_json(kind: type[Stored], values: Mapping[str, object]) -> Stored:
     Raises:
         ValueError: a field is missing or of another type.
     """
-    found: Stored = _ADAPTERS[kind].validate_python(values)
+    found: Stored = _adapter(kind).validate_python(values)
     return found
 
 
@@ -215,6 +211,11 @@ def source_summary(values: Mapping[str, object]) -> SourceSummary:
 def clip_result(values: Mapping[str, object]) -> ClipResult:
     """Return the result of a JSON object, of whichever kind; see `from_json`."""
     return _CLIP_RESULT.validate_python(values)
+
+
+def clip_id(key: str | None, sha256: str) -> str:
+    """Return the identity of a clip's bytes, from the key of its sample and the SHA-256 of the clip."""
+    return f"{key}-{sha256[:16]}"
 
 
 def clip_key(source_sha256: str, start_s: float, end_s: float) -> str:

@@ -13,16 +13,16 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        summary = inspect.cleandoc(cls.__doc__ or "")
+        purpose = inspect.cleandoc(cls.__doc__ or "")
         keys = "\n".join(
             f"    {name}: {' '.join(field.description.split())}{_default(field.is_required(), field.default)}"
             for name, field in cls.model_fields.items()
             if field.description
         )
         if keys:
-            cls.__doc__ = f"{summary}\n\nKeys:\n{keys}"
+            cls.__doc__ = f"{purpose}\n\nKeys:\n{keys}"
             # A JSON schema has the keys below the section already.
-            cls.model_config["json_schema_extra"] = {"description": summary}
+            cls.model_config["json_schema_extra"] = {"description": purpose}
 
 
 def summary(section: type[BaseModel]) -> str:

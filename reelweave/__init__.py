@@ -3,6 +3,7 @@
 from reelweave import VideoStream, curate, open_dataset
 """
 
+import functools
 import importlib.metadata
 import importlib.util
 from pathlib import Path
@@ -33,6 +34,7 @@ def __dir__() -> list[str]:
     return sorted(name for room in _ROOMS for name in _room(room).__all__)
 
 
+@functools.cache
 def _room(name: str) -> ModuleType:
     """Import a package of ours.
 

@@ -56,6 +56,7 @@ def curate(
     *,
     update: bool = False,
     retry_failed: bool = False,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Outcome:
     """Make the dataset ``out`` from ``inputs``; the same call finishes an interrupted run.
 
@@ -67,6 +68,7 @@ def curate(
         update: Whether to change a finished dataset: other configuration, new sources beside the old ones. Valid
             results are reused; shards whose samples stay the same are not touched.
         retry_failed: Whether to work again on sources and clips that failed; implies ``update``.
+        beside: Further files of the dataset by path, which no checksum covers; see `write_beside`.
 
     Raises:
         UsageError: no source is found, a model is not available, or ``out`` holds a finished dataset of other
@@ -74,7 +76,22 @@ def curate(
         RunError: the environment failed; finished work is kept for the next run.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:
-        return _curate(inputs, storage, config, progress, update or retry_failed, retry_failed)
+        outcome = _curate(inputs, storage, config, progress, update or retry_failed, retry_failed)
+        write_beside(storage, beside or {}, only_missing=outcome.already_there)
+    return outcome
+
+
+def write_beside(storage: Storage, files: Mapping[str, bytes], only_missing: bool) -> None:
+    """Write files into a dataset as the holder of its lease, so that they are of the run that changed it last.
+
+    Args:
+        storage: Storage of the dataset.
+        files: Content by path.
+        only_missing: Whether files that are there stay as they are.
+    """
+    for path, data in files.items():
+        if not only_missing or storage.stat(path) is None:
+            storage.write(path, data)
 
 
 def _curate(

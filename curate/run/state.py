@@ -16,6 +16,7 @@ from curate.records import (
     PackedArray,
     Record,
     TextEmbedding,
+    clip_id,
     clip_result,
     source_summary,
 )
@@ -248,6 +249,5 @@ def places_of(dataset: Dataset | None) -> dict[str, ClipPlace]:
     places = {}
     for row in to_rows(dataset.index.select(["key", "sha256", "shard", "members"])):
         clip = next(member for member in row["members"] if member["suffix"] == "mp4")
-        clip_id = Record(source="", key=row["key"], sha256=row["sha256"]).clip_id
-        places[clip_id] = ClipPlace(row["shard"], clip["offset"], clip["size"])
+        places[clip_id(row["key"], row["sha256"])] = ClipPlace(row["shard"], clip["offset"], clip["size"])
     return places

@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from curate.runners.room import Share, fitted
 from loader.errors import RunError, UsageError, first_line
@@ -139,12 +141,20 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
     silence_s = max(stage.max_silence_s for stage in stages)
     context.execution_no_progress_timeout_s = silence_s
     items = [_packed(Timed(task, {})) for task in tasks]
+    for data in _results(ray, items, stages, silence_s):
+        yield _unpacked(data)
+
+
+def _results(
+    ray: Any, items: Sequence[Mapping[str, bytes]], stages: Sequence[Stage[Task]], silence_s: float
+) -> Iterator[bytes]:
+    """Yield pickled results; to unpickle them is the caller's work, as its errors are not Ray's."""
     with _in_words(ray, silence_s):
-        dataset = ray.data.from_items(items, override_num_blocks=min(len(tasks), _MAX_BLOCKS))
+        dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
         for together in operators(placed(stages)):
             dataset = _add(ray, dataset, together)
         for item in dataset.iter_rows():
-            yield _unpacked(item[_COLUMN])
+            yield item[_COLUMN]
 
 
 @contextmanager
@@ -298,6 +308,7 @@ def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[T
         began = time.monotonic()
 
 
+_CONNECT_S = 10.0
 _STARTS = 4
 _START_TIMED_OUT = "timed out during startup"
 """Ray's error when its own processes need more than the 30 s that it gives them, as on a busy machine."""
@@ -312,7 +323,11 @@ def _start(ray: Any) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
     alone = {} if address else {"include_dashboard": False}
+    if address:
+        # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     try:
+        _check_listens(address or "")
         with _held_back():
             for left in reversed(range(1 if address else _STARTS)):
                 try:
@@ -332,6 +347,17 @@ def _start(ray: Any) -> None:
             f"Ray cannot start on this machine: {_described(error)}; run the same command again, or set the"
             " configuration's runner to sequential"
         ) from error
+
+
+def _check_listens(address: str) -> None:
+    """Connect to a cluster's host and port, where Ray itself would try for minutes.
+
+    Raises:
+        OSError: nothing accepts connections there.
+    """
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
 
 
 @contextmanager

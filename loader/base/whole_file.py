@@ -29,7 +29,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder beside a path, which it takes when the body succeeds.
+    """Yield an empty hidden folder beside a path, which it takes when the body succeeds; else it is removed.
 
     Raises:
         OSError: it cannot be written, or the path is taken.
@@ -37,5 +37,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    yield aside
-    aside.rename(path)
+    try:
+        yield aside
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -349,10 +349,10 @@ def _permuted(
     epoch: int,
     part: int,
     layout: StepLayout,
-    draws: Draws,
     shuffle: Shuffle,
     groups: Grouped,
-) -> EpochPlan:
+) -> tuple[Permuted, MicrobatchTable, Numbers | Permuted, int]:
+    """Return order, table, turns and number of fillers of a plan; see `EpochPlan`."""
     order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
     table = cut_microbatches(
         np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes])
@@ -366,16 +366,35 @@ def _permuted(
     if layout.run > 1:
         turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
         turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
-    return EpochPlan(
-        assignment=assignment,
-        draws=draws,
-        order=order,
-        table=table,
-        turns=turns,
-        fillers=fillers,
-        carried=0,
-        layout=layout,
-    )
+    return order, table, turns, fillers
+
+
+def _sorted(
+    assignment: Assignment,
+    seed: int,
+    epoch: int,
+    part: int,
+    layout: StepLayout,
+    draws: Draws,
+    over_D: Flags,
+) -> tuple[Numbers, MicrobatchTable, Numbers, int, int]:
+    """Return order, table, turns, number of fillers and number of carried samples of a plan; see `EpochPlan`."""
+    group_D, count_G = _groups(assignment, draws, over_D)
+    carried = 0
+    if layout.regime == "pack":
+        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
+        packed, table, carried = packs(assignment, draws.rows[order], layout)
+        order, turns = order[packed], numbers(table.total)
+    else:
+        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
+        table = cut_microbatches(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
+        table = fill_steps(table, layout.per_step)
+        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
+    fillers = -len(turns) % layout.per_step
+    if fillers:  # the last step repeats its own microbatches
+        last = turns[len(turns) // layout.per_step * layout.per_step :]
+        turns = np.concatenate([turns, np.resize(last, fillers)])
+    return order, table, turns, fillers, carried
 
 
 def _part(
@@ -391,24 +410,14 @@ def _part(
     groups: Grouped | None,
 ) -> EpochPlan:
     """Plan the draws that are not done at the beginning of an epoch's ``part``-th part."""
+    order: Numbers | Permuted
+    turns: Numbers | Permuted
     if shuffle.order == "permuted" and layout.regime != "pack":
         groups = groups or _grouped(assignment, draws, over_D, near_N)
-        return _permuted(assignment, seed, epoch, part, layout, draws, shuffle, groups)
-    group_D, count_G = _groups(assignment, draws, over_D)
-    if layout.regime == "pack":
-        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
-        packed, table, carried = packs(assignment, draws.rows[order], layout)
-        order, turns = order[packed], numbers(table.total)
-    else:
+        order, table, turns, fillers = _permuted(assignment, seed, epoch, part, layout, shuffle, groups)
         carried = 0
-        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
-        table = cut_microbatches(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
-        table = fill_steps(table, layout.per_step)
-        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
-    fillers = -len(turns) % layout.per_step
-    if fillers:  # the last step repeats its own microbatches
-        last = turns[len(turns) // layout.per_step * layout.per_step :]
-        turns = np.concatenate([turns, np.resize(last, fillers)])
+    else:
+        order, table, turns, fillers, carried = _sorted(assignment, seed, epoch, part, layout, draws, over_D)
     return EpochPlan(
         assignment=assignment,
         draws=draws,

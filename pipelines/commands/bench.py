@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from pipelines.configuration.config import resolve
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.program import hint
 
@@ -30,11 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of videos; for shots with a NAME.cuts.json beside each",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="shapes, cascades: YAML configuration of `reelweave train`",
+    add_config(
+        parser, "shapes, cascades: YAML configuration of `reelweave train`", overrides="one key of --config"
     )
     parser.add_argument(
         "--out",
@@ -61,13 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-gib", type=float, metavar="GIB", help="shapes --predict: usable memory of a GPU"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one key of --config, repeatable",
     )
 
 

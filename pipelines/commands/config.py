@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from loader.errors import UsageError
 from loader.settings import summary
 from pipelines.configuration.commented import commented_yaml
-from pipelines.configuration.config import DEFAULT
+from pipelines.configuration.config import DEFAULT, given
 from pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
 from pipelines.configuration.kinds import KINDS
-from pipelines.terminal.arguments import add_global, did_you_mean
+from pipelines.terminal.arguments import add_config, add_global, did_you_mean
 from pipelines.terminal.console import print_json, stdout
 from pipelines.terminal.files import write_whole
 
@@ -38,10 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     explain.add_argument("key", metavar="KEY", help="a key or the end of one: cut.crf, memory_tokens")
     for action in (show, explain):
-        action.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
-        action.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
-        )
+        add_config(action, "YAML configuration")
     for action in (init, show, schema, explain):
         action.set_defaults(parser=action)
         add_global(action.add_argument_group("options of every command"))
@@ -77,11 +74,11 @@ def _init(options: argparse.Namespace) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
-    given = kind.given(options.config, options.set)
-    config = given.validated(kind.model())
+    found = kind.given(options.config, options.set)
+    config = found.validated(kind.model())
     if options.json:
         origins = {
-            key.path: given.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
+            key.path: found.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
         }
         print_json(
             {
@@ -93,7 +90,7 @@ def _show(options: argparse.Namespace) -> None:
     head = [
         f"Resolved configuration of `reelweave {kind.used_by[0]}`; behind each key, where its value was set."
     ]
-    print(commented_yaml(config, head, lambda path, _: given.origin(path)), end="")
+    print(commented_yaml(config, head, lambda path, _: found.origin(path)), end="")
 
 
 def _schema(options: argparse.Namespace) -> None:
@@ -170,8 +167,6 @@ def _lines(one: dict[str, Any], options: argparse.Namespace) -> Iterator[str]:
 
 def _here(path: str, options: argparse.Namespace) -> str:
     """Return the value that a file and options give a key, and where."""
-    from pipelines.configuration.config import given
-
     values = given(options.config, options.set)
     origin = values.origin(path.split("."))
     if origin == DEFAULT:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import TaskID
@@ -19,7 +18,8 @@ from loader.dataset import Dataset, stage_totals
 from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.config import resolve
-from pipelines.configuration.kept import kept_yaml
+from pipelines.configuration.kept import kept_yaml, repeated_with
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, progress_bars, stderr, stdout, table
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from curate.config import CurateConfig
     from curate.runners.progress import Progress
-    from loader.storage import Storage
 
 MAX_FAILED = 50
 KEPT = "curate.yaml"
@@ -40,12 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs", metavar="INPUT", nargs="+", help="raw videos: file, folder, prefix, address or list"
     )
     parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the dataset")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML configuration (default: every key's default)"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
-    )
+    add_config(parser)
     parser.add_argument(
         "--update",
         action="store_true",
@@ -88,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
             progress,
             update=options.update,
             retry_failed=options.retry_failed,
+            beside=kept_files(config, options.inputs, options.out),
         )
     for note in outcome.notes:
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
@@ -95,8 +90,6 @@ def run(options: argparse.Namespace) -> int:
     report = dataset.storage.uri(REPORT)
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
         write_report(dataset, kept_config(dataset.storage, config.storage))
-    if not outcome.already_there or dataset.storage.stat(KEPT) is None:
-        keep_config(dataset.storage, config, options.inputs, options.out)
     if options.json:
         print_json(
             {
@@ -114,10 +107,10 @@ def run(options: argparse.Namespace) -> int:
     return _status(dataset)
 
 
-def keep_config(place: "Storage", config: "CurateConfig", inputs: "Sequence[str]", out: str) -> None:
-    """Write the resolved configuration into the dataset, below the command that repeats it."""
-    command = ["curate", *inputs, "--out", out, "--config", f"{out.rstrip('/')}/{KEPT}"]
-    place.write(KEPT, kept_yaml(config, command).encode())
+def kept_files(config: "CurateConfig", inputs: "Sequence[str]", out: str) -> dict[str, bytes]:
+    """Return the resolved configuration as a file of the dataset, below the command that repeats it."""
+    command = ["curate", *inputs, "--out", out, *repeated_with(out, KEPT, config.storage)]
+    return {KEPT: kept_yaml(config, command).encode()}
 
 
 def _status(dataset: Dataset) -> int:

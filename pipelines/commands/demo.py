@@ -1,6 +1,6 @@
 """Run the whole journey on this machine: raw footage, dataset, report, a short training run.
 
-It takes about two minutes on two cores, and renders its own footage without --videos. OUT/buckets.yaml and
+It takes about 90 seconds on two cores, and renders its own footage without --videos. OUT/buckets.yaml and
 OUT/train.yaml are the configurations it used, to change and run again.
 """
 
@@ -16,6 +16,7 @@ from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.commented import commented_yaml
 from pipelines.configuration.config import resolve
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.files import write_whole
 from pipelines.terminal.program import hint, program
@@ -41,16 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="output folder (default: demo-out)"
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=CONFIG,
-        metavar="FILE",
-        help="YAML configuration (default: the package's)",
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
-    )
+    add_config(parser, "YAML configuration (default: the package's)", default=str(CONFIG))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from curate.config import CurateConfig
     from curate.run.curate import curate
     from loader.read.stream_config import StreamConfig
-    from pipelines.commands.curate import curation_progress, keep_config, print_accounting, summary
+    from pipelines.commands.curate import curation_progress, kept_files, print_accounting, summary
     from pipelines.commands.report import print_buckets, write_report
     from pipelines.commands.train import train
     from pipelines.configuration.train_config import TrainRunConfig
@@ -76,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
     place = options.out / "dataset"
     notes.print("1 of 3: raw video to clips and shards", style="bold")
     with curation_progress() as progress:
-        curate([str(videos)], str(place), config.curate, progress)
+        kept = kept_files(config.curate, [str(videos)], str(place))
+        curate([str(videos)], str(place), config.curate, progress, beside=kept)
     dataset = Dataset(open_storage(place, config.curate.storage))
-    keep_config(dataset.storage, config.curate, [str(videos)], str(place))
     if not options.json:
         print_accounting(dataset)
     notes.print("2 of 3: bucket report", style="bold")

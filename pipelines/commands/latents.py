@@ -6,12 +6,12 @@ finishes an interrupted run; DATASET is only read. OUT/latents.yaml keeps the re
 
 import argparse
 import json
-from pathlib import Path
 
 from loader.dataset.latents import Latents
 from pipelines.commands.curate import curation_progress, print_accounting, summary
 from pipelines.configuration.config import resolve
-from pipelines.configuration.kept import kept_yaml
+from pipelines.configuration.kept import kept_yaml, repeated_with
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 
 KEPT = "latents.yaml"
@@ -21,14 +21,9 @@ KEPT = "latents.yaml"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave latents`."""
     parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix of a finished dataset")
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="YAML configuration of `reelweave train`"
-    )
+    add_config(parser, "YAML configuration of `reelweave train`", required=True)
     parser.add_argument(
         "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new version"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
     )
 
 
@@ -39,14 +34,14 @@ def run(options: argparse.Namespace) -> int:
 
     given = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
     config = resolve(TrainRunConfig, options.config, [*given, *options.set])
+    command = ["latents", options.dataset, "--out", options.out]
+    command += repeated_with(options.out, KEPT, config.storage)
     with curation_progress() as progress:
-        outcome = make_latents(options.dataset, options.out, config, progress)
+        outcome = make_latents(
+            options.dataset, options.out, config, progress, {KEPT: kept_yaml(config, command).encode()}
+        )
     dataset, latents = outcome.dataset, outcome.dataset.latents
     assert latents is not None
-    if not outcome.already_there or dataset.storage.stat(KEPT) is None:
-        kept = f"{options.out.rstrip('/')}/{KEPT}"
-        command = ["latents", options.dataset, "--config", kept, "--out", options.out]
-        dataset.storage.write(KEPT, kept_yaml(config, command).encode())
     if options.json:
         print_json(
             {

@@ -17,7 +17,7 @@ from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
 from pipelines.plans import cascades, mixture, steps
 from pipelines.plans.mixture import Mixture
-from pipelines.terminal.arguments import did_you_mean
+from pipelines.terminal.arguments import add_config, did_you_mean
 from pipelines.terminal.program import hint
 
 _CASES = ("arachne", "hunyuan-720p")
@@ -55,14 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the plan: steps as parquet, one row per microbatch; cascades as JSON",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="YAML with the buckets of a dataset (default: those of its report)",
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of --config"
+    add_config(
+        parser,
+        "YAML with the buckets of a dataset (default: those of its report)",
+        overrides="one key of --config",
     )
     for_steps = parser.add_argument_group("step plans")
     steps.add_arguments(for_steps)

@@ -8,13 +8,13 @@ dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Ste
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
 from loader.errors import UsageError
 from pipelines.report.buckets import PACKAGED, ReportConfig, keep, report_config
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
 
@@ -36,14 +36,10 @@ _MOVED = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave report`."""
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="folder or s3:// prefix")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help=f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of --config"
+    add_config(
+        parser,
+        f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
+        overrides="one key of --config",
     )
     for name in _MOVED:
         # What `reelweave plan` does now; kept to say so.

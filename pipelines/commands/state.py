@@ -11,7 +11,7 @@ from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
 from loader.stream.state_diff import StateDiff, diff_states, part_values
 from pipelines.configuration.config import resolve
-from pipelines.terminal.arguments import add_global
+from pipelines.terminal.arguments import add_config, add_global
 from pipelines.terminal.console import print_json, stdout, table
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
@@ -26,13 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inspect", help="print a state; with --config check whether a run can resume it"
     )
     inspect.add_argument("file", type=Path, metavar="FILE", help=file)
-    inspect.add_argument(
-        "--config", type=Path, metavar="F", help="YAML configuration of the run, as for train"
-    )
+    add_config(inspect, "YAML configuration of the run, as for train")
     inspect.add_argument("--dataset", metavar="URI", help="dataset in place of the configuration's")
-    inspect.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
-    )
     diff = actions.add_parser("diff", help="compare two states")
     for name in ("a", "b"):
         diff.add_argument(name, type=Path, metavar=name.upper(), help=file)
@@ -48,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         _show_diff(found, options.json)
         return 0
     if options.config is None and (options.dataset or options.set):
-        raise UsageError("--dataset and --set need --config F: how the dataset is streamed")
+        raise UsageError("--dataset and --set need --config FILE: how the dataset is streamed")
     state = _read(options.file)
     described = describe(state) | (_fit(state, options) if options.config else {})
     if options.json:

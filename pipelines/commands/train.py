@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout
 from pipelines.terminal.files import write_whole
 
@@ -32,16 +33,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave train`."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="YAML configuration; `reelweave config init` prints one",
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, repeatable"
-    )
+    add_config(parser, "YAML configuration, which `reelweave config init` prints", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """A command's configuration from its YAML file and its ``--set key=value`` options."""
 
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -10,14 +11,26 @@ from pydantic import BaseModel, ValidationError
 from loader.base.named_file import read_named
 from loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
 from loader.errors import UsageError
-from loader.storage.names import shown_name, shown_value
+from loader.settings import Settings
+from loader.storage import StorageConfig, open_object
+from loader.storage.names import redacted, shown_name, shown_value
 
 DEFAULT, OVERRIDE = "default", "--set"
 
 _MOST_ERRORS = 10
 _MOST_COMPARED = 80  # characters of a key
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
 Config = TypeVar("Config", bound=BaseModel)
+File = str | Path | None
+"""Path or URI of a YAML file."""
+
+
+class _Reach(Settings):
+    """Settings of storage in any configuration."""
+
+    storage: StorageConfig = StorageConfig()
 
 
 class Given(NamedTuple):
@@ -70,12 +83,12 @@ class Given(NamedTuple):
         return f"{self.name}{f', line {line}' if line else ''}"
 
 
-def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) -> Config:
+def resolve(model: type[Config], file: File, overrides: Sequence[str]) -> Config:
     """Return the validated configuration: the model's defaults, then the file, then the overrides.
 
     Args:
         model: configuration model of the command.
-        file: YAML, or None.
+        file: path or URI of a YAML file, or None.
         overrides: "a.b=value" each, the value in YAML.
 
     Raises:
@@ -84,15 +97,31 @@ def resolve(model: type[Config], file: Path | None, overrides: Sequence[str]) ->
     return given(file, overrides).validated(model)
 
 
-def given(file: Path | None, overrides: Sequence[str]) -> Given:
-    """Read a YAML file, if any, and options.
+def given(file: File, overrides: Sequence[str]) -> Given:
+    """Read a YAML file, if any, and options. Options of the section ``storage`` also say how to reach a remote file.
 
     Raises:
-        UsageError: the file is no mapping, or an option is no "key=value".
+        UsageError: the file is unreadable, too large or no mapping, or an option is no "key=value".
     """
     if file is None:
         return given_text("{}", "the configuration", overrides)
-    return given_text(read_named(file, MAX_BYTES, f"the configuration {file}"), str(file), overrides)
+    if not _URI.match(str(file)):
+        text = read_named(Path(file), MAX_BYTES, f"the configuration {file}")
+        return given_text(text, str(file), overrides)
+    reach = [option for option in overrides if option.strip().startswith("storage.")]
+    storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
+    return given_text(_read_remote(str(file), storage), redacted(str(file)), overrides)
+
+
+def _read_remote(uri: str, config: StorageConfig) -> bytes:
+    storage, name = open_object(uri, config)
+    named = f"the configuration {redacted(uri)}"
+    if storage.stat(name) is None:
+        raise UsageError(f"{named} does not exist; give a YAML file")
+    text = storage.read(name, 0, MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"{named} is larger than {MAX_BYTES >> 10} KiB; give a smaller file")
+    return text
 
 
 def given_text(text: str | bytes, name: str, overrides: Sequence[str]) -> Given:

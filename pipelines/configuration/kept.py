@@ -7,7 +7,25 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from loader.storage import StorageConfig
 from loader.storage.names import without_secrets
+
+
+def repeated_with(out: str, name: str, storage: StorageConfig) -> list[str]:
+    """Return the options that give a command the configuration kept in its output.
+
+    Args:
+        out: folder or prefix of the output.
+        name: path of the kept file in it.
+        storage: settings of the run; those that lead to the file are options, as they cannot be read from it.
+    """
+    words = ["--config", f"{out.rstrip('/')}/{name}"]
+    if "://" in out:
+        reach = {"endpoint_url": storage.endpoint_url, "region": storage.region}
+        words += [
+            part for key, value in reach.items() if value for part in ("--set", f"storage.{key}={value}")
+        ]
+    return words
 
 
 def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[str] = frozenset()) -> str:

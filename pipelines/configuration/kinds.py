@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from pipelines.configuration.config import Given, given
+from pipelines.configuration.config import File, Given, given
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
         found: type[BaseModel] = getattr(importlib.import_module(module), name)
         return found
 
-    def given(self, file: Path | None, overrides: list[str]) -> Given:
+    def given(self, file: File, overrides: list[str]) -> Given:
         """Return the values of a file, by default those to start from, and of options."""
         return given(file or self.start, overrides)
 

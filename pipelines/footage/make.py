@@ -51,7 +51,8 @@ def make_footage(folder: Path, reels: Sequence[Reel] = REELS) -> None:
     made_from = hashlib.sha256(repr((reels, graphs, av.library_versions, README)).encode())
     made_from.update(Path(__file__).read_bytes())
     record = made_from.hexdigest().encode()
-    if files.stat(RECORD) and files.read(RECORD) == record:
+    whole = {RECORD, *(reel.name for reel in reels)} <= {file.path for file in files.list()}
+    if whole and files.read(RECORD) == record:
         return
     files.write("README.txt", README.encode())
     for reel in reels:

@@ -1,7 +1,7 @@
 """Creation of a dataset version with latents, from the training configuration to the manifest."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from curate.ledger import LEDGER, Ledger, digest
 from curate.records import from_json
+from curate.run.curate import write_beside
 from curate.run.shard import written_shards
 from curate.runners.pipeline import runner
 from curate.runners.progress import Progress, write_status
@@ -60,9 +61,20 @@ class Outcome:
 
 
 def make_latents(
-    uri: str, out: str, config: TrainRunConfig, progress: Callable[[Progress], None] = lambda _: None
+    uri: str,
+    out: str,
+    config: TrainRunConfig,
+    progress: Callable[[Progress], None] = lambda _: None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Outcome:
     """Make ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
+
+    Args:
+        uri: folder or prefix of the dataset, which is only read.
+        out: folder or prefix of the version.
+        config: configuration of the training run that will read it.
+        progress: called as the work goes on.
+        beside: further files of the version, see `curate.run.curate.curate`.
 
     Raises:
         UsageError: an encoder is not there, ``out`` holds something else, or nothing would be stored.
@@ -72,6 +84,7 @@ def make_latents(
     storage = open_storage(out, config.storage)
     with leased(storage, "reelweave latents") as held:
         already_there = _make(source, held, out, config, progress)
+        write_beside(held, beside or {}, only_missing=already_there)
     return Outcome(Dataset(storage, config.storage), already_there)
 
 

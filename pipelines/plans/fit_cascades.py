@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from pipelines.configuration.config import resolve
+from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text, write_whole
 from pipelines.terminal.program import hint
@@ -23,7 +24,7 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--cascades", type=Path, metavar="CSV", help="profile from `reelweave bench cascades`"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration of the measured run")
+    add_config(parser, "YAML configuration of the measured run", overrides="one key of --config")
     parser.add_argument(
         "--gpus",
         type=int,
@@ -35,13 +36,6 @@ def add_arguments(parser: Any) -> None:
         "--gpus-per-node", type=int, default=8, metavar="N", help="GPUs per node (default: 8)"
     )
     parser.add_argument("--out", type=Path, metavar="JSON", help="file of the costs (default: costs.json)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override one key of --config, repeatable",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

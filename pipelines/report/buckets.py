@@ -12,7 +12,7 @@ from loader.buckets.assignment import BucketConfig
 from loader.errors import UsageError
 from loader.settings import Settings
 from loader.storage import Storage, StorageConfig, open_storage
-from pipelines.configuration.config import Given, given, given_text
+from pipelines.configuration.config import File, Given, given, given_text
 from pipelines.configuration.kept import kept_yaml
 
 PACKAGED = Path(__file__).parent.parent / "configs" / "report.yaml"
@@ -36,7 +36,7 @@ def default_config(storage: StorageConfig) -> ReportConfig:
     return ReportConfig(**yaml.safe_load(PACKAGED.read_text()), storage=storage)
 
 
-def report_config(dataset: str, file: Path | None, overrides: Sequence[str]) -> ReportConfig:
+def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportConfig:
     """Return the configuration of a dataset's report: of a file, else of its last report, else of the package.
 
     Args:

@@ -85,6 +85,35 @@ class Program(Parser):
         return "\n".join(lines).rstrip() + "\n"
 
 
+def add_config(
+    parser: Any,
+    described: str = "YAML configuration (default: every key's default)",
+    *,
+    required: bool = False,
+    default: str | None = None,
+    overrides: str = "one key",
+) -> None:
+    """Add ``--config`` and ``--set``, which `pipelines.configuration.config.resolve` takes.
+
+    Args:
+        parser: parser, or a group of one.
+        described: content of the file, and what holds without it.
+        required: whether the file must be given.
+        default: file without the option.
+        overrides: what ``--set`` overrides.
+    """
+    parser.add_argument(
+        "--config",
+        required=required,
+        default=default,
+        metavar="FILE",
+        help=f"{described}; a path, or an address such as s3://bucket/NAME.yaml",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help=f"override {overrides}, repeatable"
+    )
+
+
 def add_global(parser: Any, default: Any = argparse.SUPPRESS) -> None:
     """Add the options of every command.
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -148,6 +149,24 @@ def test_an_error_inside_ray_ends_in_words(ray_local: None, monkeypatch: pytest.
     assert "in wait" in (logs / "ray-data" / "ray-data.log").read_text()
 
 
+def broken() -> None:
+    raise LookupError("a bug of ours")
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[object, ...]:
+        return broken, ()
+
+
+def unreadable(rows: list[dict]) -> list[Unreadable]:
+    return [Unreadable() for _ in rows]
+
+
+def test_a_bug_of_ours_is_not_said_to_be_one_of_ray(ray_local: None) -> None:
+    with pytest.raises(LookupError, match="a bug of ours"):
+        list(run_on_ray(ROWS[:1], [Stage("unreadable", unreadable)]))
+
+
 def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
     marker = tmp_path / "died"
 
@@ -196,6 +215,20 @@ def test_ray_writes_nothing_to_the_terminal_and_is_started_again_when_its_start_
         check=True,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(
+            RunError, match=rf"RAY_ADDRESS={address} cannot be joined: ConnectionRefusedError"
+        ):
+            list(run_on_ray(ROWS, [Stage("same", same)]))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from pipelines.configuration.config import resolve
 from pipelines.terminal.program import program
 from tests.commands import reelweave
 from tests.media import write_video
+from tests.s3server import make_bucket, s3_client, s3_server
 
 
 def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -220,6 +221,21 @@ def test_a_dataset_keeps_the_configuration_that_repeats_it(raw: Path, dataset: P
     assert repeated == ["curate", str(raw), "--out", str(dataset), "--config", str(kept)]
     done = reelweave(*repeated, "--json")
     assert json.loads(done.stdout)["already_there"] is True
+
+
+def test_a_dataset_on_s3_keeps_the_configuration_that_repeats_it(tmp_path: Path) -> None:
+    write_video(tmp_path / "raw" / "a.mp4", (52,), size=(160, 96))
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "clips")
+        changes = [f"storage.endpoint_url={endpoint}", "run.runner=sequential", "cut.crf=30"]
+        asked = ["curate", tmp_path / "raw", "--out", "s3://clips/set", "--json"]
+        done = reelweave(*asked, *(word for change in changes for word in ("--set", change)))
+        assert done.returncode == 0, done.stderr
+        text = s3_client(endpoint).get_object(Bucket="clips", Key="set/curate.yaml")["Body"].read().decode()
+        repeated = shlex.split(text.splitlines()[1].removeprefix("# reelweave "))
+        again = reelweave(*repeated, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["already_there"] is True
 
 
 def test_curate_is_refused_over_another_dataset(raw: Path, dataset: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
+from loader.base.yaml_text import MAX_BYTES
 from loader.errors import UsageError
 from pipelines.configuration.config import resolve
 
@@ -62,3 +63,35 @@ def test_every_wrong_key_is_named_at_once(tmp_path: Path) -> None:
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"gone\.yaml"):
         resolve(CurateConfig, tmp_path / "gone.yaml", [])
+
+
+def test_a_configuration_may_be_an_address(tmp_path: Path) -> None:
+    file = put(tmp_path, "cut: {crf: 30}\n")
+    assert resolve(CurateConfig, file.as_uri(), ["cut.preset=fast"]).cut == CurateConfig().cut.model_copy(
+        update={"crf": 30, "preset": "fast"}
+    )
+    file.write_text("cut: {crff: 30}\n")
+    with pytest.raises(UsageError, match=rf"cut.crff \({file.as_uri()}, line 1\).* did you mean cut.crf"):
+        resolve(CurateConfig, file.as_uri(), [])
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("file:///nowhere/my.yaml", "file:///nowhere/my.yaml does not exist; give a YAML file"),
+        ("ftp://host/my.yaml", "cannot open ftp://host"),
+        ("s3://bucket", "names no object; give the full path of a file"),
+        ("s3://bucket/my.yaml", "storage.endpoint_url .* cannot be 'nowhere': write it as http"),
+    ],
+)
+def test_an_address_without_a_configuration_is_explained(uri: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(
+            CurateConfig, uri, ["storage.endpoint_url=nowhere"] if "my.yaml" in uri and uri[0] == "s" else []
+        )
+
+
+def test_a_configuration_behind_an_address_has_a_bounded_size(tmp_path: Path) -> None:
+    file = put(tmp_path, "#" * (MAX_BYTES + 1))
+    with pytest.raises(UsageError, match=r"my.yaml is larger than 256 KiB; give a smaller file"):
+        resolve(CurateConfig, file.as_uri(), [])

@@ -168,12 +168,16 @@ def test_a_reel_is_the_same_bytes_every_time(made: Path) -> None:
         assert render(reel) == (made / reel.name).read_bytes(), reel.name
 
 
-def test_footage_is_used_again_unless_other_reels_are_asked_for(tmp_path: Path) -> None:
+def test_footage_is_used_again_unless_a_reel_is_missing_or_others_are_asked_for(tmp_path: Path) -> None:
     reel = next(reel for reel in SHORT if reel.turned)
     make_footage(tmp_path, [reel])
     written = (tmp_path / reel.name).stat().st_mtime_ns
     make_footage(tmp_path, [reel])
     assert (tmp_path / reel.name).stat().st_mtime_ns == written
+    whole = (tmp_path / reel.name).read_bytes()
+    (tmp_path / reel.name).unlink()
+    make_footage(tmp_path, [reel])
+    assert (tmp_path / reel.name).read_bytes() == whole
     make_footage(tmp_path, [replace(reel, shots=reel.shots[:1])])
     assert truth(tmp_path / reel.name)["transitions"] == []
 

@@ -214,7 +214,7 @@ def test_passwords_are_shown_by_no_command(tmp_path: Path) -> None:
         ["curate", "a.mp4", "--out", "s3://user:PASS@bucket/x"],
         ["curate", "a.mp4", "--out", tmp_path, "--set", f"storage.endpoint_url={address}"],
         ["curate", "a.mp4", "--out", tmp_path, "--set", "storage.endpoint_url", address],
-        ["curate", "a.mp4", "--out", tmp_path, "--config", address],
+        ["curate", "a.mp4", "--out", tmp_path, "--config", f"ftp{address}"],
         ["train", "--config", tmp_path / "none.yaml", "--set", address],
         ["state", "inspect", address],
         ["plan", "--trace", address],
@@ -226,6 +226,10 @@ def test_passwords_are_shown_by_no_command(tmp_path: Path) -> None:
         done = reelweave(*call)
         assert done.returncode == 2, call
         assert "PASS" not in done.stdout + done.stderr, call
+    unreachable = ("--config", address, "--set", "storage.max_attempts=1")
+    done = reelweave("curate", "a.mp4", "--out", tmp_path, *unreachable)
+    assert done.returncode == 1
+    assert "PASS" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

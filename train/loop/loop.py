@@ -104,48 +104,29 @@ class TrainingLoop(ABC, Generic[Config]):
             RunError: The stream ended early, a checkpoint is damaged or cannot be written, a rank was lost, or losses
                 stay non-finite.
         """
-        self._world, self._interrupt = processes.ranks.world, processes.interrupt
-        device = self._world.device
+        device = processes.ranks.world.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._task = self.task(processes.ranks)
-            return self._train()
+            return self._train(processes, self.task(processes.ranks))
 
-    def _train(self) -> TrainResult:
-        config, world, task = self._config, self._world, self._task
+    def _train(self, processes: Processes, task: TrainingTask) -> TrainResult:
+        config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
-        self._checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
-        self._nonfinite_steps = 0
-        last = done = resume(self._checkpoints, self._stream, config)
+        checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
+        done = resume(checkpoints, self._stream, config)
         self._out.mkdir(parents=True, exist_ok=True)
-        self._peak = peak_flops_per_s(config.log.peak_tflops, world)
+        peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
         scalars = open_scalars(self._out, config, done, writes)
         with (
-            MetricLog(self._out, config.log, done, total_steps, writes, scalars) as self._log,
+            MetricLog(self._out, config.log, done, total_steps, writes, scalars) as log,
             Profiler(self._out, config.log, world, done) as recordings,
         ):
-            log = self._log
             log.say(
                 f"training {task.description} on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             task.start(done, log)
-            self._batches, self._clock, self._times = iter(self._stream), StepClock(world), RankTimes(world)
-            for step in range(done + 1, total_steps + 1):
-                recordings.before(step)
-                made = self._train_step(step)
-                recordings.behind(step)
-                log.add(made.metrics)
-                self._stop_when_not_finite(made)
-                task.after_step(step, log)
-                if config.recalibrate and step % config.recalibrate.every_steps == 0:
-                    self._recalibrate(step, config.recalibrate)
-                self._checkpoints.advance(made.total.checkpoint)
-                ends = step == total_steps or made.total.stops > 0
-                if ends or step % config.checkpoint.every_steps == 0:
-                    self._checkpoints.save(self._state(step), last=ends)
-                    last = step
-                if ends:
-                    break
+            steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak)
+            last = steps.run(done, recordings)
             if stopped := last < total_steps:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
         return TrainResult(
@@ -154,9 +135,53 @@ class TrainingLoop(ABC, Generic[Config]):
             first_loss=log.summary.first_loss,
             last_loss=log.summary.last_loss,
             samples_per_s=log.summary.samples_per_s,
-            checkpoint=self._checkpoints.uri(last),
+            checkpoint=checkpoints.uri(last),
             stopped=stopped,
         )
+
+
+class _Steps(Generic[Config]):
+    """Optimizer steps of a run that has resumed, with what they measure, log and save."""
+
+    def __init__(
+        self,
+        config: Config,
+        stream: BatchStream,
+        processes: Processes,
+        task: TrainingTask,
+        checkpoints: Checkpoints,
+        log: MetricLog,
+        peak: float | None,
+    ) -> None:
+        self._config: Config = config
+        self._stream, self._task = stream, task
+        self._world, self._interrupt = processes.ranks.world, processes.interrupt
+        self._checkpoints, self._log, self._peak = checkpoints, log, peak
+        self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
+        self._nonfinite_steps = 0
+
+    def run(self, done: int, recordings: Profiler) -> int:
+        """Train from behind step ``done`` to the last one or a stop; return the last step, which is saved."""
+        config, task, log = self._config, self._task, self._log
+        total_steps = config.schedule.total_steps
+        last = done
+        for step in range(done + 1, total_steps + 1):
+            recordings.before(step)
+            made = self._train_step(step)
+            recordings.behind(step)
+            log.add(made.metrics)
+            self._stop_when_not_finite(made)
+            task.after_step(step, log)
+            if config.recalibrate and step % config.recalibrate.every_steps == 0:
+                self._recalibrate(step, config.recalibrate)
+            self._checkpoints.advance(made.total.checkpoint)
+            ends = step == total_steps or made.total.stops > 0
+            if ends or step % config.checkpoint.every_steps == 0:
+                self._checkpoints.save(self._state(step), last=ends)
+                last = step
+            if ends:
+                break
+        return last
 
     def _train_step(self, step: int) -> _Step:
         """Make one optimizer step of all ranks."""

@@ -1,0 +1,26 @@
+"""Files and folders appear whole, and a failure leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from loader.base.whole_file import whole_file, whole_folder
+
+
+def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(RuntimeError, match="half way"), whole_file(tmp_path / "file") as aside:
+        aside.write_text("half")
+        raise RuntimeError("half way")
+    with pytest.raises(RuntimeError, match="half way"), whole_folder(tmp_path / "folder") as aside:
+        (aside / "part").write_text("half")
+        raise RuntimeError("half way")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "folder") as aside:
+        (aside / "part").write_text("whole")
+        assert not (tmp_path / "folder").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder", "part"]
