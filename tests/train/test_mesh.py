@@ -7,7 +7,8 @@ from tests.train.clips import tiny_config
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
 from train.parallel.layout import lay_out
-from train.parallel.mesh import CONTEXT, DATA, MODEL, SUMMED, Mesh, Ranks
+from train.parallel.mesh import DATA, MODEL, SUMMED, Mesh, Ranks
+from train.parallel.rank_grid import CONTEXT
 
 
 def test_by_default_all_ranks_are_replicas():

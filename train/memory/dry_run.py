@@ -24,7 +24,8 @@ from train.models.encoders.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.layout import layout_of
 from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.mesh import CONTEXT, DATA, SUMMED, Mesh, Ranks
+from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
+from train.parallel.rank_grid import CONTEXT
 from train.step.ema import Ema
 from train.step.squared_errors import DenoisingInputs
 

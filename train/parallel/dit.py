@@ -14,8 +14,9 @@ from train.parallel.activations import checkpoint_block, compile_block
 from train.parallel.context.token_shard import cuttable
 from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
-from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.mesh import Mesh, Ranks
 from train.parallel.pipeline.stage import check_stages, make_stage
+from train.parallel.rank_grid import CONTEXT
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 

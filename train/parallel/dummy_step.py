@@ -4,7 +4,8 @@ import torch
 
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
-from train.parallel.mesh import CONTEXT, Ranks
+from train.parallel.mesh import Ranks
+from train.parallel.rank_grid import CONTEXT
 from train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 

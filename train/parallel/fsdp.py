@@ -4,7 +4,8 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from train.models.denoiser import Denoiser
-from train.parallel.mesh import CONTEXT, Ranks
+from train.parallel.mesh import Ranks
+from train.parallel.rank_grid import CONTEXT
 
 
 def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:

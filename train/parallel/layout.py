@@ -17,7 +17,8 @@ from train.parallel.layouts.ddp import DDP
 from train.parallel.layouts.fsdp import FSDP
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
-from train.parallel.mesh import CONTEXT, Mesh, Ranks
+from train.parallel.mesh import Mesh, Ranks
+from train.parallel.rank_grid import CONTEXT
 
 
 def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,8 +12,9 @@ from train.models.bundle import Bundle
 from train.objectives.level import solve
 from train.sampling.config import SampleConfig
 from train.sampling.guidance import Guided, text_weights
+from train.sampling.layout import VideoLayout
 from train.sampling.noise import starting_noise
-from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
+from train.sampling.predictor import Conditions, Predictor, SchedulePoint
 from train.sampling.solvers.ode import sample
 
 
@@ -23,9 +25,8 @@ def generate(
     config: SampleConfig,
     captions: Sequence[str],
     progress: Callable[[], None] = lambda: None,
-    runner: ModelRunner | None = None,
 ) -> torch.Tensor:
-    """Generate a video for each caption, uint8 RGB [B, 3, frames, height, width].
+    """Generate a video for each caption in this process, uint8 RGB [B, 3, frames, height, width].
 
     Video number b starts from the noise of seed + b, the same on any device and in any batch.
 
@@ -35,50 +36,116 @@ def generate(
         config: requested size, solver and guidance.
         captions: B captions.
         progress: called after each step.
-        runner: model on its ranks; None: the bundle's, as a whole.
 
     Raises:
         UsageError: the size does not match the model, the objective has fewer levels than steps, or
             guidance is requested from a model without caption dropout.
         RunError: a prediction is not finite.
     """
-    if config.guidance != 1 and train.objective.caption_dropout == 0:
-        raise UsageError(
-            f"guidance={config.guidance:g} needs a model that knows videos without captions, but this one was trained"
-            " with objective.caption_dropout=0; sample with guidance=1"
-        )
-    parameter = next(bundle.dit.parameters())
-    dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-    size = bundle.tokenizer.latent_size((config.frames, config.height, config.width))
-    levels = bundle.objective.level(bundle.objective.schedule(config.steps, math.prod(bundle.dit.grid(size))))
-    points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
-    levels = levels.to(parameter.device, dtype)
-    autocast = torch.autocast(parameter.device.type, torch.bfloat16, enabled=train.dtype == "bfloat16")
-    with autocast:
-        predict = Guided(runner or WholeModel(bundle.dit), *_passes(bundle, captions, config.guidance))
-
-    def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        point = SchedulePoint(number, len(points), levels[number])
-        with autocast:
-            prediction_BCTHW = predict(x_BCTHW, point)
-        return solve(point.level, x_BCTHW, prediction_BCTHW)
-
+    sampler = VideoSampler(bundle, train, config, VideoLayout.alone(bundle))
     seeds = [(config.seed + number) % 2**63 for number in range(len(captions))]
-    noise_BCTHW = starting_noise(seeds, (bundle.tokenizer.channels, *size)).to(parameter.device, dtype)
-    start_BCTHW = points[0][1] * noise_BCTHW
-    latents_BCTHW = sample(estimate, start_BCTHW, points, config.solver, progress)
-    if not latents_BCTHW.isfinite().all():
-        raise RunError("the model's predictions are not finite; take an earlier checkpoint, or less guidance")
-    video_BCTHW = bundle.tokenizer.decode(latents_BCTHW)
-    return ((video_BCTHW + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    video = sampler.decode(sampler.denoise(sampler.encode(captions), seeds, progress))
+    assert video is not None  # a single process is the first rank
+    return video
 
 
-def _passes(
-    bundle: Bundle, captions: Sequence[str], guidance: float
-) -> tuple[Sequence[Conditions], Sequence[float]]:
-    """Return the conditions and the weight of each pass."""
-    weights = text_weights(guidance)
-    texts = [*captions, *[""] * (len(captions) * (len(weights) - 1))]
-    context_BMD, mask_BM = bundle.text(texts)
-    parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
-    return [Conditions(*pair) for pair in zip(*parts, strict=True)], weights
+@dataclass(frozen=True, eq=False)
+class VideoSampler:
+    """Stages of sampling: text, denoising, decode. Each is a collective of the ranks of a video, with equal arguments.
+
+    Attributes:
+        bundle: model, on the compute device.
+        train: configuration that it was trained with.
+        config: requested size, solver and guidance.
+        layout: how the ranks share the work.
+
+    Raises:
+        UsageError: the size does not match the model, or guidance is requested from a model without caption
+            dropout.
+    """
+
+    bundle: Bundle
+    train: TrainConfig
+    config: SampleConfig
+    layout: VideoLayout
+
+    def __post_init__(self) -> None:
+        if self.config.guidance != 1 and self.train.objective.caption_dropout == 0:
+            raise UsageError(
+                f"guidance={self.config.guidance:g} needs a model that knows videos without captions, but this one"
+                " was trained with objective.caption_dropout=0; sample with guidance=1"
+            )
+        self.bundle.dit.grid(self.latent_size)
+
+    @property
+    def latent_size(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of the latents."""
+        config = self.config
+        return self.bundle.tokenizer.latent_size((config.frames, config.height, config.width))
+
+    @torch.no_grad()
+    def encode(self, captions: Sequence[str]) -> Sequence[Conditions]:
+        """Return the conditions of each pass for B captions."""
+        count = len(text_weights(self.config.guidance))
+        with self._autocast():
+            context_BMD, mask_BM = self.bundle.text([*captions, *[""] * (len(captions) * (count - 1))])
+        parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
+        return [Conditions(*pair) for pair in zip(*parts, strict=True)]
+
+    @torch.no_grad()
+    def denoise(
+        self,
+        passes: Sequence[Conditions],
+        seeds: Sequence[int],
+        progress: Callable[[], None] = lambda: None,
+    ) -> torch.Tensor:
+        """Return clean latents, [B, C, T, H, W], the same on every rank.
+
+        Args:
+            passes: conditions, see `encode`.
+            seeds: seed of the noise of each of B videos.
+            progress: called after each step.
+
+        Raises:
+            UsageError: the objective has fewer levels than steps.
+            RunError: a prediction is not finite.
+        """
+        bundle, size = self.bundle, self.latent_size
+        parameter = next(bundle.dit.parameters())
+        dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        times = bundle.objective.schedule(self.config.steps, math.prod(bundle.dit.grid(size)))
+        levels = bundle.objective.level(times)
+        points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
+        levels = levels.to(parameter.device, dtype)
+        predict = self._predictor(passes)
+
+        def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+            point = SchedulePoint(number, len(points), levels[number])
+            with self._autocast():
+                prediction_BCTHW = predict(x_BCTHW, point)
+            return solve(point.level, x_BCTHW, prediction_BCTHW)
+
+        noise_BCTHW = starting_noise(seeds, (bundle.tokenizer.channels, *size)).to(parameter.device, dtype)
+        latents_BCTHW = sample(estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress)
+        if not latents_BCTHW.isfinite().all():
+            raise RunError(
+                "the model's predictions are not finite; take an earlier checkpoint, or less guidance"
+            )
+        return latents_BCTHW
+
+    @torch.no_grad()
+    def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
+        """Return uint8 RGB [B, 3, frames, height, width] on the first rank of the video, None on others."""
+        video_BCTHW = self.layout.decoder(latents_BCTHW)
+        if video_BCTHW is None:
+            return None
+        return ((video_BCTHW + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+    def _predictor(self, passes: Sequence[Conditions]) -> Predictor:
+        weights = text_weights(self.config.guidance)
+        guided = Guided(self.layout.runner, passes, weights, self.layout.cfg)
+        return guided if self.layout.divided is None else self.layout.divided(guided)
+
+    def _autocast(self) -> torch.autocast:
+        device = next(self.bundle.dit.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16, enabled=self.train.dtype == "bfloat16")

@@ -16,8 +16,9 @@ from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.dit import summed_over_tensor_ranks
 from train.parallel.dummy_step import dummy_step
 from train.parallel.layouts import pieces
-from train.parallel.mesh import CONTEXT, SUMMED, Ranks
+from train.parallel.mesh import SUMMED, Ranks
 from train.parallel.pipeline.pipeline import Pipeline, PipelineErrors, Weigh
+from train.parallel.rank_grid import CONTEXT
 from train.step.losses import Losses, losses
 from train.step.optimizer import build_optimizer, state_tensors
 from train.step.squared_errors import SquaredErrors, whole_model_errors

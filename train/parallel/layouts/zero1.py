@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.mesh import CONTEXT, Ranks
+from train.parallel.mesh import Ranks
+from train.parallel.rank_grid import CONTEXT
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26

@@ -1,0 +1,88 @@
+"""Grids of ranks, and process groups along their dimensions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import torch.distributed as dist
+
+from train.distributed.world import World
+from train.parallel.context.context import ContextParallel
+
+CONTEXT = ("ring", "ulysses")
+"""Context dimensions: ranks along them hold different tokens of the same samples."""
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """Base of grids: a dataclass of degrees, of which the last varies fastest from rank to rank."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the grid."""
+        return math.prod(astuple(self))
+
+    def degree(self, dimensions: Sequence[str]) -> int:
+        """Return the number of ranks along some dimensions."""
+        return math.prod(getattr(self, name) for name in dimensions)
+
+    def partition(self, dimensions: Sequence[str]) -> list[list[int]]:
+        """Partition all ranks into groups along some dimensions, in grid order."""
+        names = [field.name for field in fields(self)]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.size):
+            left, place = rank, {}
+            for name in reversed(names):
+                left, place[name] = divmod(left, getattr(self, name))
+            others = tuple(place[name] for name in names if name not in dimensions)
+            groups.setdefault(others, []).append(rank)
+        return list(groups.values())
+
+
+Grid = TypeVar("Grid", bound=RankGrid)
+
+
+class GridRanks(Generic[Grid]):
+    """Processes of a run in their grid, seen from one of them.
+
+    A process group is made when it is first asked for, which is a collective of all processes. Dimensions that divide
+    the ranks alike share one.
+
+    Args:
+        mesh: the grid.
+        world: all processes, as many as the grid has places.
+
+    Attributes:
+        mesh: the grid.
+        world: all processes.
+    """
+
+    def __init__(self, mesh: Grid, world: World) -> None:
+        self.mesh = mesh
+        self.world = world
+        self._along: dict[frozenset[str], World] = {}
+
+    def along(self, *dimensions: str) -> World:
+        """Return the ranks that differ from this one in these dimensions alone."""
+        divided = frozenset(name for name in dimensions if getattr(self.mesh, name) > 1)
+        if divided not in self._along:
+            self._along[divided] = self._group(dimensions)
+        return self._along[divided]
+
+    @cached_property
+    def context(self) -> ContextParallel:
+        """Ranks that share this rank's sequences."""
+        make: Any = dist.new_subgroups_by_enumeration
+        return ContextParallel(
+            *(make(self.mesh.partition(names))[0] for names in (("ring",), ("ulysses",), CONTEXT))
+        )
+
+    def _group(self, dimensions: Sequence[str]) -> World:
+        groups = self.mesh.partition(dimensions)
+        own = next(ranks for ranks in groups if self.world.rank in ranks)
+        if len(own) == self.world.size:
+            return self.world
+        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(own) > 1 else None
+        return World(own.index(self.world.rank), len(own), self.world.device, group)

@@ -1,0 +1,70 @@
+"""Layout of sampling: which model runner, guided prediction and decoder the ranks of a video use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loader.errors import UsageError
+from train.distributed.world import World
+from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
+from train.parallel.rank_grid import CONTEXT
+from train.sampling.config import SampleLayoutConfig
+from train.sampling.decoder import Decoder, WholeDecoder
+from train.sampling.mesh import SamplingRanks
+from train.sampling.predictor import ModelRunner, Predictor, WholeModel
+
+
+@dataclass(frozen=True, eq=False)
+class VideoLayout:
+    """Parts of sampling on the ranks that make a video together.
+
+    Attributes:
+        runner: model on the ranks of one pass.
+        decoder: decoder on all ranks of the video.
+        cfg: ranks that share the passes of guidance; None: each rank runs all of them.
+        divided: layout that divides the latents, around the guided prediction; None: they stay whole.
+    """
+
+    runner: ModelRunner
+    decoder: Decoder
+    cfg: World | None = None
+    divided: Callable[[Predictor], Predictor] | None = None
+
+    @classmethod
+    def alone(cls, bundle: Bundle) -> "VideoLayout":
+        """Return the layout of one process."""
+        return cls(WholeModel(bundle.dit), WholeDecoder(bundle.tokenizer))
+
+
+def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> VideoLayout:
+    """Build the parts of sampling for a grid of ranks; a collective of all of them.
+
+    Args:
+        bundle: model, on the compute device of every rank.
+        ranks: the grid.
+        config: its degrees, and options of its parts.
+
+    Raises:
+        UsageError: the model does not fit the degrees.
+    """
+    if ranks.mesh.lp > 1:  # Latent Parallelism over ranks.along("lp") becomes `divided`
+        raise UsageError("layout lp: Latent Parallelism is not built yet")
+    return VideoLayout(
+        _runner(bundle.dit, ranks),
+        _decoder(bundle, ranks, config),
+        ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
+    )
+
+
+def _runner(dit: Denoiser, ranks: SamplingRanks) -> ModelRunner:
+    """Return the model on the ranks of `ranks.context`."""
+    if ranks.mesh.degree(CONTEXT) > 1:
+        raise UsageError("layout ring and ulysses: sampling over the ranks of a sequence is not built yet")
+    return WholeModel(dit)
+
+
+def _decoder(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> Decoder:
+    """Return the decoder over the first `config.vae_ranks` of `ranks.video`."""
+    if config.vae_ranks not in (None, 1):
+        raise UsageError("layout vae_ranks: decoding over several ranks is not built yet")
+    return WholeDecoder(bundle.tokenizer, ranks.video.rank)
