@@ -10,6 +10,7 @@ import torch
 
 from loader.errors import RunError
 from tests.train.clips import ClipStream, tiny_config
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.parallel import ParallelConfig
@@ -93,6 +94,8 @@ def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
     return config.model_copy(
         update={
             "model": case.model,
+            # Image to video with the two-stream model, text to video with the others.
+            "first_frames": FirstFramesConfig(dropout=0.3) if case.model == MMDIT else None,
             "ema": EmaConfig(),
             "optimizer": config.optimizer.model_copy(update={"grad_clip": case.grad_clip}),
             "dtype": "bfloat16" if case.dtype == "bfloat16" else "float32",

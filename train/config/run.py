@@ -10,6 +10,7 @@ from loader.buckets.tokens import Compression
 from loader.settings import Settings
 from train.config.cascade import CascadeConfig
 from train.config.checkpoint import CheckpointConfig
+from train.config.first_frames import FirstFramesConfig
 from train.config.log import LogConfig
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig, DiTConfig, ModelConfig
@@ -33,6 +34,9 @@ class TrainConfig(Settings):
     tokenizer: PatchTransformConfig | DiffusersVAEConfig = Field(PatchTransformConfig(), discriminator="kind")
     text: HashedTextConfig | TransformersTextConfig = Field(HashedTextConfig(), discriminator="kind")
     objective: FlowConfig | EDMConfig | DDPMConfig = Field(FlowConfig(), discriminator="name")
+    first_frames: FirstFramesConfig | None = Field(
+        None, description="image to video: give the model the first frames of each clip; null: text to video"
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     ema: EmaConfig | None = Field(

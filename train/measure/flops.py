@@ -41,7 +41,11 @@ class Flops(NamedTuple):
 
 
 def sample_flops(
-    config: ModelConfig, channels: int, text_width: int, latent_size: Sequence[int], text_tokens: int
+    config: ModelConfig,
+    channels: tuple[int, int],
+    text_width: int,
+    latent_size: Sequence[int],
+    text_tokens: int,
 ) -> Flops:
     """Return the FLOPs of a built-in model on one sample, alone or in a pack.
 
@@ -50,7 +54,7 @@ def sample_flops(
 
     Args:
         config: architecture.
-        channels: channels of the latents.
+        channels: channels of the latents, and of the condition behind them.
         text_width: width of the text context.
         latent_size: frames, rows and columns of the latents.
         text_tokens: number of tokens of the caption.
@@ -58,8 +62,8 @@ def sample_flops(
     hidden, sizes = config.hidden, zip(latent_size, config.patch, strict=True)
     frames, rows, columns = (size // step for size, step in sizes)
     grid, tokens = (frames, rows * columns), frames * rows * columns
-    values = channels * math.prod(config.patch)
-    stem = _linear(tokens, values, hidden) + _linear(1, TIME_WIDTH, hidden)
+    inputs, values = sum(channels) * math.prod(config.patch), channels[0] * math.prod(config.patch)
+    stem = _linear(tokens, inputs, hidden) + _linear(1, TIME_WIDTH, hidden)
     stem += _linear(text_tokens, text_width, hidden)
     layers = _linear(1, hidden, hidden) + _modulation(config, 2) + _linear(tokens, hidden, values)
     if isinstance(config, MMDiTConfig):

@@ -122,7 +122,9 @@ def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> tor
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
     with torch.no_grad():
         clean = bundle.tokenizer.encode(torch.empty(size, dtype=torch.uint8))
-    noise, inputs, targets = (torch.empty_like(clean) for _ in range(3))
+    noise, targets = torch.empty_like(clean), torch.empty_like(clean)
+    channels = clean.shape[1] + bundle.dit.condition_channels
+    inputs = clean.new_empty((shape.batch, channels, *clean.shape[2:]))
     del clean, noise
     with torch.autocast(_FAKE.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         context, mask = _text(bundle, config, shape.batch)

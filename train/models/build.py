@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
-from train.config.model import DiffusersConfig, DiTConfig, ModelConfig, STDiTConfig
+from train.config.model import DiffusersConfig, ModelConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from train.models.denoiser import Denoiser
 from train.models.dit import DiT
@@ -30,24 +30,26 @@ def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokeni
 PUBLISHED = (Wan, CogVideoX, HunyuanVideo, Cosmos)
 
 
-def build_denoiser(config: ModelConfig | DiffusersConfig, channels: int, text_width: int) -> Denoiser:
+def build_denoiser(
+    config: ModelConfig | DiffusersConfig, channels: int, text_width: int, condition_channels: int = 0
+) -> Denoiser:
     """Build a model; under ``torch.device("meta")`` without weights.
 
     Args:
         config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
+        condition_channels: channels of the inputs behind the noisy latents.
 
     Raises:
         UsageError: a published model is missing, unsupported, or does not match latents and text.
     """
     if isinstance(config, DiffusersConfig):
+        if condition_channels:
+            raise UsageError("train.first_frames is for models of ours: leave it out, or take another model")
         return _published(config, channels, text_width)
-    if isinstance(config, DiTConfig):
-        return DiT(config, channels, text_width)
-    if isinstance(config, STDiTConfig):
-        return STDiT(config, channels, text_width)
-    return MMDiT(config, channels, text_width)
+    kind = {"dit": DiT, "st_dit": STDiT, "mmdit": MMDiT}[config.kind]
+    return kind(config, channels, text_width, condition_channels)
 
 
 def _published(config: DiffusersConfig, channels: int, text_width: int) -> DiffusersDenoiser:

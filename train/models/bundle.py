@@ -20,6 +20,7 @@ from train.models.encoders.text import TextEncoder, build_text_encoder
 from train.models.encoders.tokenizer import Tokenizer
 from train.models.lora import adapt
 from train.objectives.build import build_objective
+from train.objectives.first_frames import first_frame_channels
 
 
 class Bundle(nn.Module):
@@ -49,7 +50,9 @@ class Bundle(nn.Module):
             self.tokenizer = self._tokenizer()
             self.text = self._text()
             self._drawn = torch.get_rng_state()
-            self._build = partial(build_denoiser, config.model, self.tokenizer.channels, self.text.width)
+            channels = self.tokenizer.channels
+            given = first_frame_channels(channels) if config.first_frames else 0
+            self._build = partial(build_denoiser, config.model, channels, self.text.width, given)
             with torch.device("meta") if meta else nullcontext():
                 self.dit = self._build()
             self._fits(config)

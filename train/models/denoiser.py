@@ -32,6 +32,7 @@ class Denoiser(nn.Module):
         objectives: names of the supported objectives.
         lora_targets: default layers for LoRA.
         adapted: True if only LoRA adapters are trained (`train.models.lora`).
+        condition_channels: number of channels that inputs have behind the noisy latents.
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
     """
 
@@ -39,6 +40,7 @@ class Denoiser(nn.Module):
     objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     adapted: bool = False
+    condition_channels: int = 0
     pooled_width: int = 0
 
     def forward(
@@ -47,7 +49,7 @@ class Denoiser(nn.Module):
         """Return the prediction, [B, C, T, H, W].
 
         Args:
-            x_BCTHW: noisy latents.
+            x_BCTHW: noisy latents, and condition channels behind them.
             t_B: timesteps in [0, 1].
             context_BMD: text embeddings, [B, M, text_width].
             mask_BM: True for valid text tokens, bool; at least one per sample.

@@ -176,20 +176,26 @@ class DiT(Denoiser):
         config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
+        condition_channels: channels of the inputs behind the noisy latents.
 
     Attributes:
-        patch_values: number of values in a token's patch, V.
+        patch_values: number of predicted values in a token's patch, V.
         changes_text: True if text is a second stream that blocks update, instead of a fixed context.
     """
 
     changes_text: ClassVar[bool] = False
 
-    def __init__(self, config: ModelConfig, channels: int, text_width: int) -> None:
+    def __init__(
+        self, config: ModelConfig, channels: int, text_width: int, condition_channels: int = 0
+    ) -> None:
         super().__init__()
         self.config, self.patch = config, config.patch
         self.channels, self.text_width = channels, text_width
+        self.condition_channels = condition_channels
         self.patch_values = channels * math.prod(config.patch)
-        self.embed = nn.Linear(self.patch_values, config.hidden)
+        self.embed = nn.Linear(
+            self.patch_values + condition_channels * math.prod(config.patch), config.hidden
+        )
         self.embed_time = nn.Sequential(
             nn.Linear(TIME_WIDTH, config.hidden),
             nn.SiLU(),
@@ -233,14 +239,15 @@ class DiT(Denoiser):
         return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
-        return sample_flops(self.config, self.channels, self.text_width, latent_size, text_tokens)
+        channels = (self.channels, self.condition_channels)
+        return sample_flops(self.config, channels, self.text_width, latent_size, text_tokens)
 
     def forward(
         self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
-        return join(values_BLV.reshape(len(t_B), *grid, x_BCTHW.shape[1], -1), patch)
+        return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
 
     def forward_packed(
         self,
@@ -259,8 +266,8 @@ class DiT(Denoiser):
         values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
         return [
-            join(part_1LV.reshape(1, *grid, len(x_CTHW), -1), patch)[0]
-            for part_1LV, grid, x_CTHW in zip(parts, grids, latents, strict=True)
+            join(part_1LV.reshape(1, *grid, self.channels, -1), patch)[0]
+            for part_1LV, grid in zip(parts, grids, strict=True)
         ]
 
     def denoise(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from train.config.first_frames import FirstFramesConfig
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -15,17 +17,24 @@ class Draw:
         normals: standard normal numbers that determine the times, [B].
         noise: standard normal noise, [B, C, T, H, W].
         dropped: True for samples trained without their caption, B of them.
+        given: number of latent frames that the model is given of each sample, in image-to-video training.
     """
 
     normals: torch.Tensor
     noise: torch.Tensor
     dropped: list[bool]
+    given: list[int]
 
 
 def draw(
-    caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int], latent_shape: Sequence[int]
+    caption_dropout: float,
+    seed: int,
+    keys: Sequence[str],
+    passes: Sequence[int],
+    latent_shape: Sequence[int],
+    first_frames: FirstFramesConfig | None = None,
 ) -> Draw:
-    """Draw time, noise and caption dropout of each sample as a function of (seed, key, pass).
+    """Draw time, noise, caption dropout and given frames of each sample as a function of (seed, key, pass).
 
     A sample draws the same values on any rank, in any batch and after a resume.
 
@@ -35,14 +44,16 @@ def draw(
         keys: keys of the samples, length B.
         passes: number of earlier draws of each sample, length B.
         latent_shape: (C, T, H, W) of one sample.
+        first_frames: frames to give; None: none.
     """
-    dropped, normals, noise = [], [], []
+    dropped, normals, noise, given = [], [], [], []
     for key, passed in zip(keys, passes, strict=True):
         generator = _generator(seed, key, passed)
         dropped.append(_drops(caption_dropout, generator))
         normals.append(torch.randn((), generator=generator))
         noise.append(torch.randn(tuple(latent_shape), generator=generator))
-    return Draw(torch.stack(normals), torch.stack(noise), dropped)
+        given.append(_given(first_frames, latent_shape[1], generator) if first_frames else 0)
+    return Draw(torch.stack(normals), torch.stack(noise), dropped, given)
 
 
 def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int]) -> list[bool]:
@@ -56,6 +67,13 @@ def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes:
 def _generator(seed: int, key: str, passed: int) -> torch.Generator:
     digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+def _given(config: FirstFramesConfig, frames: int, generator: torch.Generator) -> int:
+    """Draw the number of given latent frames; at least one of the sample's is left to the model."""
+    drops = torch.rand((), generator=generator).item() < config.dropout
+    number = int(torch.randint(1, config.max_latent_frames + 1, (), generator=generator))
+    return 0 if drops else min(number, frames - 1)
 
 
 def _drops(caption_dropout: float, generator: torch.Generator) -> bool:

@@ -16,9 +16,11 @@ def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: Square
     # One token per context-parallel rank.
     size = (frames * ranks.mesh.degree(CONTEXT), rows, columns)
     latents = torch.zeros(1, bundle.tokenizer.channels, *size, device=device)
+    condition = torch.zeros(1, bundle.dit.condition_channels, *size, device=device)
     # One row of text, and one for a pooled caption.
     context = torch.zeros(1, 2, bundle.text.width, device=device)
     mask = torch.ones(1, 2, dtype=torch.bool, device=device)
-    asked = DenoisingInputs([latents], [latents], torch.zeros(1, device=device), context, mask, packed=False)
+    inputs = torch.cat([latents, condition], dim=1)
+    asked = DenoisingInputs([inputs], [latents], torch.zeros(1, device=device), context, mask, packed=False)
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         return 0 * errors(bundle.dit, asked).sum()

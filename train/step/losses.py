@@ -14,6 +14,7 @@ from train.measure.timings import Timed, untimed
 from train.models.bundle import Bundle
 from train.models.denoiser import Totals
 from train.objectives.draw import draw
+from train.objectives.first_frames import first_frame_condition
 from train.objectives.level import Level, pose
 from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
@@ -187,7 +188,14 @@ def _pose(
     quantile: float | None,
 ) -> _Posed:
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
-    drawn = draw(config.objective.caption_dropout, config.seed, keys, passes, clean_BCTHW.shape[1:])
+    drawn = draw(
+        config.objective.caption_dropout,
+        config.seed,
+        keys,
+        passes,
+        clean_BCTHW.shape[1:],
+        config.first_frames,
+    )
     normals_B, dropped = drawn.normals, drawn.dropped
     if quantile is not None:
         normals_B = torch.full_like(normals_B, float(torch.special.ndtri(torch.tensor(quantile).double())))
@@ -197,4 +205,7 @@ def _pose(
     dtype = torch.promote_types(clean_BCTHW.dtype, noise_BCTHW.dtype)
     level = bundle.objective.level(times_B).to(clean_BCTHW.device, dtype)
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
+    if config.first_frames:
+        given_BCTHW = first_frame_condition(clean_BCTHW, drawn.given).to(input_BCTHW.dtype)
+        input_BCTHW = torch.cat([input_BCTHW, given_BCTHW], dim=1)
     return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

@@ -13,8 +13,9 @@ class DenoisingInputs(NamedTuple):
     """Model inputs and regression targets of B samples.
 
     Attributes:
-        inputs: noisy latents [B, C, T, H, W]; for packed samples one [1, C, T, H, W] each.
-        targets: regression targets, like ``inputs``.
+        inputs: noisy latents [B, C, T, H, W], and condition channels behind them; for packed samples one [1, C, T, H,
+            W] each.
+        targets: regression targets, like the noisy latents.
         timestep_input: timestep input of the objective, [B].
         context: text embeddings, [B, M, D].
         mask: True for valid text tokens, bool [B, M].
