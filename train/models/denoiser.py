@@ -10,6 +10,7 @@ from torch import nn
 from loader.errors import UsageError
 from train.measure.flops import Flops
 from train.models.attention.patches import Patch
+from train.models.attention.positions import Window, box_tokens
 
 
 class Totals(NamedTuple):
@@ -44,7 +45,12 @@ class Denoiser(nn.Module):
     pooled_width: int = 0
 
     def forward(
-        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+        self,
+        x_BCTHW: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        window: Window | None = None,
     ) -> torch.Tensor:
         """Return the prediction, [B, C, T, H, W].
 
@@ -53,6 +59,10 @@ class Denoiser(nn.Module):
             t_B: timesteps in [0, 1].
             context_BMD: text embeddings, [B, M, text_width].
             mask_BM: True for valid text tokens, bool; at least one per sample.
+            window: place of the latents in a larger video, of which they keep the positions; None: they are whole.
+
+        Raises:
+            UsageError: the model supports no windows.
         """
         raise NotImplementedError
 
@@ -120,6 +130,23 @@ class Denoiser(nn.Module):
         if T % t or H % h or W % w:
             raise UsageError(f"latents of {T}x{H}x{W} do not divide into model.patch={t, h, w}")
         return T // t, H // h, W // w
+
+    def placed(self, latent_size: Sequence[int], window: Window) -> tuple[tuple[int, int, int], torch.Tensor]:
+        """Return the token grid of the whole video and the index in it of each of a window's tokens, int64 [L].
+
+        Args:
+            latent_size: frames, rows and columns of the window's latents.
+            window: their place.
+
+        Raises:
+            UsageError: the window does not consist of whole patches of the video.
+        """
+        size, grid, start = self.grid(latent_size), self.grid(window.whole), self.grid(window.start)
+        if any(a < 0 or a + n > N for a, n, N in zip(start, size, grid, strict=True)):
+            raise UsageError(
+                f"a window of {tuple(latent_size)} latents at {window.start} is not within {window.whole}"
+            )
+        return grid, box_tokens(start, size, grid)
 
     def tokens(self, latent_size: Sequence[int]) -> int:
         """Return the number of video tokens of one sample."""

@@ -22,7 +22,7 @@ from train.models.attention.attend import Attend
 from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
-from train.models.attention.positions import rotary_angles, time_features
+from train.models.attention.positions import Window, rotary_angles, time_features
 from train.models.attention.segments import Segments
 from train.models.denoiser import Denoiser
 from train.models.modulation import ZeroLinear, modulation
@@ -243,10 +243,19 @@ class DiT(Denoiser):
         return sample_flops(self.config, channels, self.text_width, latent_size, text_tokens)
 
     def forward(
-        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+        self,
+        x_BCTHW: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        window: Window | None = None,
     ) -> torch.Tensor:
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
-        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [grid])
+        whole, pack = grid, WHOLE_SAMPLES
+        if window is not None:
+            whole, here = self.placed(x_BCTHW.shape[2:], window)
+            pack = TokenLayout(here=here.to(x_BCTHW.device), grids=[grid])
+        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [whole], pack)
         return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
 
     def forward_packed(

@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from loader.errors import UsageError
 from train.distributed.world import World
+from train.models.attention.positions import Window
 from train.models.precision import at_least_float32
 from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
-from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint, Window
+from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint
 
 
 def text_weights(guidance: float) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
 from train.objectives.level import Level
 
@@ -33,18 +34,6 @@ class SchedulePoint(NamedTuple):
     number: int
     total: int
     level: Level
-
-
-class Window(NamedTuple):
-    """Part of a video's latents whose tokens keep their positions in the whole.
-
-    Attributes:
-        start: first latent frame, row and column.
-        whole: latent frames, rows and columns of the whole video.
-    """
-
-    start: tuple[int, int, int]
-    whole: tuple[int, int, int]
 
 
 class ModelRunner(Protocol):
@@ -96,7 +85,6 @@ class WholeModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        if window is not None:
-            raise NotImplementedError("windows of latents")
-        prediction_BCTHW: torch.Tensor = self.dit(x_BCTHW, timestep_input_B, *conditions)
+        places = () if window is None else (window,)
+        prediction_BCTHW: torch.Tensor = self.dit(x_BCTHW, timestep_input_B, *conditions, *places)
         return prediction_BCTHW

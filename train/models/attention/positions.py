@@ -1,10 +1,36 @@
-"""Rotary positions of tokens, and timestep features."""
+"""Positions of tokens: in a whole video or in a window of it, and as rotary angles; timestep features."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from train.models.precision import at_least_float32
+
+
+class Window(NamedTuple):
+    """Place of latents in a larger video, in which their tokens keep their positions.
+
+    Attributes:
+        start: first latent frame, row and column.
+        whole: latent frames, rows and columns of the whole video.
+    """
+
+    start: tuple[int, int, int]
+    whole: tuple[int, int, int]
+
+
+def box_tokens(start: Sequence[int], size: Sequence[int], grid: Sequence[int]) -> torch.Tensor:
+    """Return the indices of a box of tokens in the sequence of a grid, int64 [L], in order.
+
+    Args:
+        start: first frame, row and column of the box, in tokens.
+        size: frames, rows and columns of the box.
+        grid: frames, rows and columns of the grid.
+    """
+    T, H, W = (torch.arange(first, first + count) for first, count in zip(start, size, strict=True))
+    return ((T[:, None, None] * grid[1] + H[:, None]) * grid[2] + W).flatten()
 
 
 def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.device) -> torch.Tensor:

@@ -40,7 +40,7 @@ def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
 
 @contextmanager
 def placed(
-    rope: nn.Module, latent_size: Sequence[int], here: slice | torch.Tensor, attend: Attend
+    rope: nn.Module, latent_size: Sequence[int], here: slice | torch.Tensor, attend: Attend | None = None
 ) -> Iterator[None]:
     """Give a model the positions of some tokens of a video, whatever video it is called with.
 
@@ -48,16 +48,18 @@ def placed(
         rope: module from a video's shape to cosines and sines [1, L, 1, head width].
         latent_size: frames, rows and columns of the whole video.
         here: local tokens.
-        attend: attention pattern of these tokens.
+        attend: attention pattern of these tokens; None: the model's own, over all tokens it is called with.
     """
 
     def whole(_rope: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
         x_BCTHW = inputs[0]
         return x_BCTHW.new_empty(()).expand(*x_BCTHW.shape[:2], *latent_size)
 
-    def part(_rope: nn.Module, _inputs: Any, rotation: tuple[torch.Tensor, torch.Tensor]) -> PlacedRotation:
-        cos, sin = rotation
-        return PlacedRotation(cos[:, here], sin[:, here], attend)
+    def part(
+        _rope: nn.Module, _inputs: Any, rotation: tuple[torch.Tensor, torch.Tensor]
+    ) -> PlacedRotation | tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = (whole[:, here] for whole in rotation)
+        return (cos, sin) if attend is None else PlacedRotation(cos, sin, attend)
 
     hooks = rope.register_forward_pre_hook(whole), rope.register_forward_hook(part)
     try:

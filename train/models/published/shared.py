@@ -18,6 +18,7 @@ from train.config.model import DiffusersConfig
 from train.kernels.patch.patcher import patch
 from train.measure.flops import Flops
 from train.models.attention.patches import Patch
+from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
 from train.models.published.folder import diffusers
 
@@ -73,9 +74,16 @@ class DiffusersDenoiser(Denoiser):
         self._stem_weights = self._counted(self.stem)
 
     def forward(
-        self, x_BCTHW: torch.Tensor, t_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
+        self,
+        x_BCTHW: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        window: Window | None = None,
     ) -> torch.Tensor:
         """Return the prediction; t_B is the objective's timestep input in its own unit."""
+        if window is not None:
+            raise UsageError(f"{self.source} takes whole videos alone: sample without Latent Parallelism")
         self.grid(x_BCTHW.shape[2:])
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from train.config.model import DiffusersConfig
+from train.models.attention.positions import Window
 from train.models.dit import TokenLayout, tokens
 from train.models.published.context_parallel import SelfAttention, in_a_row, placed
 from train.models.published.shared import DiffusersDenoiser
@@ -38,6 +39,20 @@ class Wan(DiffusersDenoiser):
     def full_heads(self) -> int:
         """Number of heads of attention over all tokens."""
         return int(self.model.config.num_attention_heads)
+
+    def forward(
+        self,
+        x_BCTHW: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        if window is None:
+            return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
+        _, here = self.placed(x_BCTHW.shape[2:], window)
+        with placed(self.model.rope, window.whole, here.to(x_BCTHW.device)):
+            return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
 
     def denoise(
         self,
