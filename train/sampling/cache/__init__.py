@@ -1,0 +1,1 @@
+"""Approximate sampling: blocks whose change is reused from an earlier evaluation."""
