@@ -11,10 +11,12 @@ from typing import Literal, Protocol
 import torch
 from torch.nn import functional as F
 
-from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
+from train.kernels.gate_norm_modulate import operator as gate_norm_modulate
 from train.kernels.kernel_set import Kernels
-from train.kernels.reference.rotary import rotate
-from train.kernels.traffic import PairSize, Size
+from train.kernels.norm_modulate import operator as norm_modulate
+from train.kernels.qk_norm import operator as qk_norm
+from train.kernels.qk_norm.rotary import rotate
+from train.kernels.shared.traffic import PairSize, Size
 
 EPS = 1e-6
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

@@ -29,7 +29,7 @@ from pipelines.benchmarks.kernel_cases import (
 )
 from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, Row, goals
 from train.kernels.kernel_set import Kernels
-from train.kernels.norm_modulate import layer_norm_modulate
+from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.kernels.providers import PROVIDERS
 
 K = 1024
@@ -107,7 +107,8 @@ def bench_kernels(
             raise UsageError("the benchmark kernels needs a GPU, and PyTorch sees none here")
         device = torch.device("cuda", torch.cuda.current_device())
     if providers is None:
-        providers = {one.name: one.load() for one in PROVIDERS[:-1] if one.missing() is None}
+        loaded = {one.name: one.load() for one in PROVIDERS if one.missing() is None}
+        providers = {name: kernels for name, kernels in loaded.items() if kernels is not None}
         if "nvrtc" in providers:
             from train.kernels.cuda.nvrtc_provider import D_TILE
 

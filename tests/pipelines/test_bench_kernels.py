@@ -11,7 +11,7 @@ from pipelines.benchmarks.kernel_cases import Case, GateNormModulate, NormModula
 from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
 from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
 from train.kernels.eager import EAGER
-from train.kernels.reference import norm_modulate
+from train.kernels.norm_modulate import reference as norm_modulate
 
 CPU = torch.device("cpu")
 F32 = torch.float32

@@ -7,8 +7,8 @@ import torch
 
 from tests.train.kernel_cases import error
 from train.distributed.world import World, join
-from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
-from train.kernels.norm_modulate import layer_norm_modulate
+from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.kernels.sequence_parallel import clip_groups, frame_groups
 
 B, F, L, D, E = 2, 3, 12, 8, 5

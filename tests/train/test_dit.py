@@ -3,7 +3,7 @@ import torch
 
 from loader.errors import UsageError
 from train.config.model import DiTConfig
-from train.kernels.reference.rotary import rotate
+from train.kernels.qk_norm.rotary import rotate
 from train.models.attention.patches import cut, join
 from train.models.attention.positions import rotary_angles
 from train.models.dit import DiT

@@ -5,12 +5,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.train.kernel_cases import FORMS, case, gradients, leaves
-from train.kernels.gate_norm_modulate import (
+from train.kernels.gate_norm_modulate.operator import (
     gate_norm_modulate,
     gate_norm_modulate_backward,
     gate_residual_norm_modulate,
 )
-from train.kernels.norm_modulate import layer_norm_modulate, norm_modulate, norm_modulate_backward
+from train.kernels.norm_modulate.operator import layer_norm_modulate, norm_modulate, norm_modulate_backward
 
 
 @pytest.mark.parametrize("form", FORMS)

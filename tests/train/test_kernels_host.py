@@ -12,7 +12,8 @@ from train.kernels.checks.accuracy import BF16, F16, F32
 from train.kernels.checks.check import Case
 from train.kernels.checks.check_qk import PairCase
 from train.kernels.cuda import host
-from train.kernels.reference import qk_norm
+from train.kernels.eager import with_references
+from train.kernels.qk_norm import reference as qk_norm
 
 CPU = torch.device("cpu")
 SMALL = [*check.cases([(9, 136), (5, 67)])]
@@ -168,7 +169,7 @@ def test_views_are_read_where_they_lie(launcher):
 )
 def test_every_layout_is_right(launcher, qkv, launches):
     recorder = Recorder(launcher)
-    found = kernels_over(recorder).qk_norm(*pair_of(qkv))
+    found = with_references(kernels_over(recorder)).qk_norm(*pair_of(qkv))
     assert len(recorder.launched) == launches
     wanted = qk_norm.forward(*pair_of(qkv))
     assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(found, wanted, strict=True))
@@ -176,12 +177,13 @@ def test_every_layout_is_right(launcher, qkv, launches):
 
 def test_the_reference_may_take_over_between_the_passes(launcher):
     """Unaligned gradients: the forward ran on the kernels, and its statistics serve the reference."""
-    kernels = kernels_over(launcher)
+    kernels = with_references(kernels_over(launcher))
     inputs = q, k, *_ = pair_of(torch.randn(2, 5, 3, 4, 32))
     _, _, rstd_q, rstd_k = kernels.qk_norm(*inputs)
     dq, dk = (torch.randn(2, 5, 4, 32) for _ in range(2))
     apart = torch.empty(2, 5, 4, 33)[..., :32].copy_(dq)
     expected = kernels.qk_norm_backward(dq, dk, q, k, rstd_q, rstd_k, *inputs[2:])
+    assert kernels_over(launcher).qk_norm_backward(apart, dk, q, k, rstd_q, rstd_k, *inputs[2:]) is None
     found = kernels.qk_norm_backward(apart, dk, q, k, rstd_q, rstd_k, *inputs[2:])
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(found, expected, strict=True))
 

@@ -6,11 +6,11 @@ import torch
 from loader.errors import UsageError
 from tests.train import kernel_cases as cases
 from tests.train.kernel_cases import FORMS, case, defined, defined_gated, error, gradients, leaves
-from train.kernels import gate_norm_modulate as gated
-from train.kernels import norm_modulate as plain
-from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
-from train.kernels.norm_modulate import layer_norm_modulate
-from train.kernels.traffic import Size
+from train.kernels.gate_norm_modulate import operator as gated
+from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from train.kernels.norm_modulate import operator as plain
+from train.kernels.norm_modulate.operator import layer_norm_modulate
+from train.kernels.shared.traffic import Size
 
 HALF = (torch.bfloat16, torch.float16)
 

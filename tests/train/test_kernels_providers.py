@@ -53,7 +53,7 @@ def test_a_choice_that_cannot_be_had_is_refused(forced, words):
 RUN = """
 import logging, torch
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-from train.kernels.norm_modulate import layer_norm_modulate
+from train.kernels.norm_modulate.operator import layer_norm_modulate
 for _ in range(3):
     layer_norm_modulate(torch.ones(1, 2, 4), torch.ones(1, 4), torch.ones(1, 4))
 """

@@ -7,9 +7,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from loader.errors import UsageError
 from tests.train.kernel_cases import EPS, error, gradients, leaves, qk_norm_before
 from tests.train.qk_cases import case, defined
-from train.kernels import qk_norm as module
-from train.kernels.qk_norm import qk_norm, qk_norm_backward, qk_norm_pair
-from train.kernels.traffic import PairSize
+from train.kernels.qk_norm import operator as module
+from train.kernels.qk_norm.operator import qk_norm, qk_norm_backward, qk_norm_pair
+from train.kernels.shared.traffic import PairSize
 
 HALF = (torch.bfloat16, torch.float16)
 ROTATIONS = ("none", "half", "interleaved")

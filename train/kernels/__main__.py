@@ -12,6 +12,7 @@ from train.kernels.checks import check, check_qk
 from train.kernels.cuda import library
 from train.kernels.cuda.build import DEFAULT, build
 from train.kernels.cuda.sources import cache_folder
+from train.kernels.eager import EAGER
 from train.kernels.providers import PROVIDERS, VARIABLE, chosen
 
 
@@ -77,7 +78,7 @@ def _check(options: argparse.Namespace) -> int:
         name, kernels = str(options.library), library.loaded(options.library)
     else:
         provider, _ = chosen()
-        name, kernels = provider.name, provider.load()
+        name, kernels = provider.name, provider.load() or EAGER
     cases: list[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
     # 13 is coprime to the numbers of choices that the cases combine.
     cases, right = cases[:: 13 if options.quick else 1], True

@@ -1,7 +1,13 @@
-"""Reference operators as a provider."""
+"""Reference operators as a provider, for checks and benchmarks."""
 
-from train.kernels.kernel_set import Kernels
-from train.kernels.reference import gate_norm_modulate, norm_modulate, qk_norm
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from train.kernels.gate_norm_modulate import reference as gate_norm_modulate
+from train.kernels.kernel_set import OPERATORS, Kernels
+from train.kernels.norm_modulate import reference as norm_modulate
+from train.kernels.qk_norm import reference as qk_norm
 
 EAGER = Kernels(
     serves=lambda _x, _numerics: True,
@@ -12,4 +18,19 @@ EAGER = Kernels(
     qk_norm=qk_norm.forward,
     qk_norm_backward=qk_norm.backward,
 )
-"""Serves all tensors; other providers replace some of its operators (`dataclasses.replace`)."""
+"""Serves all tensors."""
+
+
+def with_references(kernels: Kernels) -> Kernels:
+    """Return these operators with the reference in place of a missing kernel, as models see them."""
+
+    def whole(operator: str) -> Callable[..., Any]:
+        own, reference = getattr(kernels, operator), getattr(EAGER, operator)
+
+        def run(*arguments: Any) -> Any:
+            found = own(*arguments)
+            return reference(*arguments) if found is None else found
+
+        return run
+
+    return replace(kernels, **{operator: whole(operator) for operator in OPERATORS})

@@ -1,7 +1,7 @@
 """Operators of one provider."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -9,16 +9,16 @@ import torch
 
 @dataclass(frozen=True)
 class Kernels:
-    """Operators of one provider, and the tensors that it supports.
+    """Operators of one provider, and the tensors that it supports; each returns None where it has no kernel.
 
     Attributes:
         serves: returns True for supported tokens and numerics.
-        norm_modulate: signature of `train.kernels.reference.norm_modulate.forward`.
-        norm_modulate_backward: signature of `train.kernels.reference.norm_modulate.backward`.
-        gate_norm_modulate: signature of `train.kernels.reference.gate_norm_modulate.forward`.
-        gate_norm_modulate_backward: signature of `train.kernels.reference.gate_norm_modulate.backward`.
-        qk_norm: signature of `train.kernels.reference.qk_norm.forward`.
-        qk_norm_backward: signature of `train.kernels.reference.qk_norm.backward`.
+        norm_modulate: signature of `train.kernels.norm_modulate.reference.forward`.
+        norm_modulate_backward: signature of `train.kernels.norm_modulate.reference.backward`.
+        gate_norm_modulate: signature of `train.kernels.gate_norm_modulate.reference.forward`.
+        gate_norm_modulate_backward: signature of `train.kernels.gate_norm_modulate.reference.backward`.
+        qk_norm: signature of `train.kernels.qk_norm.reference.forward`.
+        qk_norm_backward: signature of `train.kernels.qk_norm.reference.backward`.
     """
 
     serves: Callable[[torch.Tensor, str], bool]
@@ -28,3 +28,7 @@ class Kernels:
     gate_norm_modulate_backward: Callable[..., Any]
     qk_norm: Callable[..., Any]
     qk_norm_backward: Callable[..., Any]
+
+
+OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
+"""Operators of csrc/binding.cpp and csrc/binding_qk.cpp, named as in `Kernels`."""

@@ -1,8 +1,7 @@
 """Selection of the operators' provider: once per process, logged once, forced by an environment variable.
 
-A provider replaces the references in `train.kernels.reference`, with the same signatures. The first usable one
-in `PROVIDERS` is selected. Tensors that it does not support, such as those on another device, use the
-references (`train.kernels.eager`), which support all.
+A provider has the operators of `Kernels`. The first usable one in `PROVIDERS` is selected. What it does not support,
+such as tensors on another device, is computed by the reference that an operator passes to `run`.
 """
 
 import logging
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
-from train.kernels.eager import EAGER
 from train.kernels.kernel_set import Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
@@ -31,13 +29,13 @@ class Provider:
     Attributes:
         name: value of `VARIABLE` that selects it.
         missing: returns a missing requirement in words; None if it is usable.
-        load: loads the operators; called only if nothing is missing.
+        load: loads the operators, None for the references alone; called only if nothing is missing.
         on_request: True if it is only used when forced: kernels that no GPU has run yet.
     """
 
     name: str
     missing: Callable[[], str | None]
-    load: Callable[[], Kernels]
+    load: Callable[[], Kernels | None]
     on_request: bool = False
 
 
@@ -72,10 +70,25 @@ def chosen() -> tuple[Provider, str]:
     return choose(PROVIDERS, os.environ.get(VARIABLE))
 
 
-def kernels_for(x: torch.Tensor, numerics: str) -> Kernels:
-    """Return the operators for these tokens."""
-    kernels = _chosen()
-    return kernels if kernels.serves(x, numerics) else EAGER
+def run(
+    operator: str,
+    x: torch.Tensor,
+    reference: Callable[..., tuple[torch.Tensor, ...]],
+    arguments: Sequence[Any],
+) -> tuple[torch.Tensor, ...]:
+    """Run an operator of the provider in use, or its reference where that has no kernel; without autocast.
+
+    Args:
+        operator: field of `Kernels`.
+        x: tokens, whose device and dtype decide.
+        reference: the same in plain PyTorch, for all tensors.
+        arguments: arguments of both; the last one is the rounding mode.
+    """
+    kernels, found = _chosen(), None
+    with _without_autocast(x):
+        if kernels is not None and kernels.serves(x, arguments[-1]):
+            found = getattr(kernels, operator)(*arguments)
+        return reference(*arguments) if found is None else tuple(found)
 
 
 def traced(x: torch.Tensor) -> bool:
@@ -84,14 +97,14 @@ def traced(x: torch.Tensor) -> bool:
     return torch.compiler.is_compiling() or not plain
 
 
-def without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
+def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     """Disable autocast for operators, whose dtypes follow their inputs."""
     device = x.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _AS_IT_IS
 
 
 @cache
-def _chosen() -> Kernels:
+def _chosen() -> Kernels | None:
     provider, reason = chosen()
     _log.info("kernels: %s (%s)", provider.name, reason)
     return provider.load()
@@ -124,6 +137,6 @@ def _nvrtc() -> Kernels:
 PROVIDERS = (
     Provider("library", _library_lacks, _library),
     Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
-    Provider("eager", lambda: None, lambda: EAGER),
+    Provider("eager", lambda: None, lambda: None),
 )
 """Providers in order of preference. A library exists only where a user built it."""

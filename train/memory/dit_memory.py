@@ -7,8 +7,10 @@ itself, linear layers, the MLP, the last gate of each block, weights and their o
 import torch
 
 from train.config.model import DiTConfig
-from train.kernels import gate_norm_modulate, norm_modulate, qk_norm
-from train.kernels.traffic import PairSize, Size
+from train.kernels.gate_norm_modulate import operator as gate_norm_modulate
+from train.kernels.norm_modulate import operator as norm_modulate
+from train.kernels.qk_norm import operator as qk_norm
+from train.kernels.shared.traffic import PairSize, Size
 
 
 def kept_by_operators(

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from train.kernels.gate_norm_modulate import gate_residual_norm_modulate
-from train.kernels.norm_modulate import layer_norm_modulate
+from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.models.attention.segments import Segments
 from train.models.precision import numerics_on
 

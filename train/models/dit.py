@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from train.config.model import ModelConfig
-from train.kernels.qk_norm import qk_norm
+from train.kernels.qk_norm.operator import qk_norm
 from train.measure.flops import TIME_WIDTH, Flops, sample_flops
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attention.attend import Attend

@@ -10,10 +10,10 @@ import torch
 from train.kernels.checks import check_qk
 from train.kernels.checks.accuracy import BF16, EPS, F32, TYPES, double, units
 from train.kernels.checks.check_qk import PairCase
-from train.kernels.eager import EAGER
+from train.kernels.eager import EAGER, with_references
+from train.kernels.gate_norm_modulate import reference as gated
 from train.kernels.kernel_set import Kernels
-from train.kernels.reference import gate_norm_modulate as gated
-from train.kernels.reference import norm_modulate as plain
+from train.kernels.norm_modulate import reference as plain
 
 Form = Literal["sample", "frame", "token", "packed"]
 Layout = Literal["whole", "sliced", "unaligned", "turned"]
@@ -84,8 +84,7 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
     if isinstance(case, PairCase):
         return check_qk.worst(kernels, device, case)
     given = _given(case, device)
-    if not kernels.serves(given.residual, "fp32"):
-        kernels = EAGER
+    kernels = with_references(kernels) if kernels.serves(given.residual, "fp32") else EAGER
     scale, shift, rest = (
         given.scale,
         given.shift,

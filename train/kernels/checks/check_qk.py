@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 
 from train.kernels.checks.accuracy import EPS, TYPES, double, units
-from train.kernels.eager import EAGER
+from train.kernels.eager import EAGER, with_references
 from train.kernels.kernel_set import Kernels
-from train.kernels.reference import qk_norm
+from train.kernels.qk_norm import reference as qk_norm
 
 Turn = Literal["none", "half", "interleaved"]
 PairLayout = Literal["packed", "whole", "turned", "unaligned"]
@@ -93,8 +93,7 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
     # Head by head, like gradients from attention.
     upstream = tuple(normal(2, heads, n, d).transpose(1, 2) for n, heads in ((L, H), (M, G)))
     how = (*weights, *rotation, EPS, case.across, case.turn == "interleaved", "fp32")
-    if not kernels.serves(q, "fp32"):
-        kernels = EAGER
+    kernels = with_references(kernels) if kernels.serves(q, "fp32") else EAGER
     *outs, rstd_q, rstd_k = kernels.qk_norm(q, k, *how)
     *exact, exact_rstd_q, exact_rstd_k = qk_norm.forward(*double((q, k, *how)))
     found, again = (kernels.qk_norm_backward(*upstream, q, k, rstd_q, rstd_k, *how) for _ in range(2))

@@ -1,7 +1,7 @@
 """`qk_norm` over the kernels of csrc/qk_norm.cu, launched by the rules of `train.kernels.cuda.launch_qk`.
 
-What the kernels do not take (`launch_qk.pair_launch`) goes to the reference. Both keep the same statistics, so one may
-serve the forward and the other the backward. csrc/binding_qk.cpp is the same in C++.
+For what the kernels do not take (`launch_qk.pair_launch`) both return None, and the reference computes it. It keeps the
+same statistics, so one may serve the forward and the other the backward. csrc/binding_qk.cpp is the same in C++.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from train.kernels.cuda import launch, launch_qk
 from train.kernels.cuda.launch import Direction
 from train.kernels.cuda.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
 from train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
-from train.kernels.eager import EAGER
 
 Maybes = Sequence[torch.Tensor | None]
 
@@ -30,13 +29,13 @@ def forward(
     eps: float,
     across_heads: bool,
     interleaved: bool,
-    numerics: str,
-) -> tuple[torch.Tensor, ...]:
-    """Run `train.kernels.reference.qk_norm.forward` on the kernels."""
+    _numerics: str,
+) -> tuple[torch.Tensor, ...] | None:
+    """Run `train.kernels.qk_norm.reference.forward` on the kernels."""
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "forward", (None, None), *tensors, across_heads, interleaved)
     if call is None:
-        return tuple(EAGER.qk_norm(*tensors, eps, across_heads, interleaved, numerics))
+        return None
     outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
     statistics = [
         x.new_empty((*x.shape[:2], 1 if across_heads else x.shape[2]), dtype=torch.float32) for x in outs
@@ -60,16 +59,14 @@ def backward(
     eps: float,
     across_heads: bool,
     interleaved: bool,
-    numerics: str,
-) -> tuple[torch.Tensor, ...]:
-    """Run `train.kernels.reference.qk_norm.backward` on the kernels."""
+    _numerics: str,
+) -> tuple[torch.Tensor, ...] | None:
+    """Run `train.kernels.qk_norm.reference.backward` on the kernels."""
     upstream, statistics = (dq_BLHd, dk_BMGd), (rstd_q, rstd_k)
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "backward", upstream, *tensors, across_heads, interleaved)
     if call is None:
-        flags = (eps, across_heads, interleaved, numerics)
-        given = (*upstream, q_BLHd, k_BMGd, *statistics, *tensors[2:])
-        return tuple(EAGER.qk_norm_backward(*given, *flags))
+        return None
     outs = [x.new_empty(x.shape) for x in (q_BLHd, k_BMGd)]
     partials = [
         None if side.weight is None else rstd_q.new_empty((blocks, len(side.weight)))

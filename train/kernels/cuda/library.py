@@ -7,7 +7,6 @@ every PyTorch from 2.11 on, since it uses the stable ABI alone and links its CUD
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ import torch
 from loader.errors import RunError, first_line
 from train.kernels.cuda import sources
 from train.kernels.cuda.sources import architectures, cache_folder, digest, serves
-from train.kernels.eager import EAGER
-from train.kernels.kernel_set import Kernels
+from train.kernels.kernel_set import OPERATORS, Kernels
 
 BUILD = "python -m train.kernels build"
-OPERATORS = tuple(field.name for field in fields(Kernels) if field.name != "serves")
-"""Operators of csrc/binding.cpp and csrc/binding_qk.cpp, named as in `Kernels`."""
 _NAME = re.compile(r"^reelweave-(?P<digest>[0-9a-f]+)-sm(?P<built>\d+(-\d+)*)\.so$")
 
 
@@ -86,10 +82,9 @@ def loaded(path: Path) -> Kernels:
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
     """Return the operators in the torch.ops namespace of csrc/binding.cpp and csrc/binding_qk.cpp."""
-    called = {one: _called(getattr(operators, one).default, getattr(EAGER, one)) for one in OPERATORS}
-    return Kernels(serves=serves, **called)
+    return Kernels(serves=serves, **{one: _called(getattr(operators, one).default) for one in OPERATORS})
 
 
-def _called(operator: Any, reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an operator: drop numerics, always fp32 here, and fall back to the reference on an empty result."""
-    return lambda *arguments: operator(*arguments[:-1]) or reference(*arguments)
+def _called(operator: Any) -> Callable[..., Any]:
+    """Wrap an operator: drop numerics, always fp32 here, and return None for an empty list."""
+    return lambda *arguments: operator(*arguments[:-1]) or None

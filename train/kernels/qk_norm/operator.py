@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
-from train.kernels.providers import kernels_for, traced, without_autocast
-from train.kernels.reference.norm import Numerics, empty_like
-from train.kernels.reference.rotary import check_rotation
-from train.kernels.rows import accumulator
-from train.kernels.traffic import PairSize
+from train.kernels.providers import run, traced
+from train.kernels.qk_norm import reference
+from train.kernels.qk_norm.rotary import check_rotation
+from train.kernels.shared.norm import Numerics, empty_like
+from train.kernels.shared.rows import accumulator
+from train.kernels.shared.traffic import PairSize
 
 
 def qk_norm(
@@ -172,14 +173,12 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _forward(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    with without_autocast(q):
-        q_out, k_out, rstd_q, rstd_k = kernels_for(q, rest[-1]).qk_norm(q, *rest)
+    q_out, k_out, rstd_q, rstd_k = run("qk_norm", q, reference.forward, (q, *rest))
     return q_out, k_out, rstd_q, rstd_k
 
 
 def _backward(dq: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    with without_autocast(dq):
-        dq_in, dk_in, dweight_q, dweight_k = kernels_for(dq, rest[-1]).qk_norm_backward(dq, *rest)
+    dq_in, dk_in, dweight_q, dweight_k = run("qk_norm_backward", dq, reference.backward, (dq, *rest))
     return dq_in, dk_in, dweight_q, dweight_k
 
 

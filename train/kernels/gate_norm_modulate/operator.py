@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
-from train.kernels.providers import kernels_for, traced, without_autocast
-from train.kernels.reference.norm import Numerics, empty_like, empty_statistics
-from train.kernels.rows import check
-from train.kernels.traffic import Size
+from train.kernels.gate_norm_modulate import reference
+from train.kernels.providers import run, traced
+from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
+from train.kernels.shared.rows import check
+from train.kernels.shared.traffic import Size
 
 
 def gate_residual_norm_modulate(
@@ -36,7 +37,7 @@ def gate_residual_norm_modulate(
         residual_BLD: tokens.
         y_BLD: output of a branch, of the same shape and dtype.
         gate: gate, in the layout of ``scale``.
-        scale: scale and the remaining arguments, as in `train.kernels.norm_modulate.layer_norm_modulate`.
+        scale: scale and the remaining arguments, as in `train.kernels.norm_modulate.operator.layer_norm_modulate`.
         shift: shift, in the layout of ``scale``.
         eps: added to the variance.
         rms: use an RMS norm.
@@ -129,16 +130,12 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _forward(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    y, numerics = arguments[1], arguments[-1]
-    with without_autocast(y):
-        h, out, mean, rstd = kernels_for(y, numerics).gate_norm_modulate(*arguments)
+    h, out, mean, rstd = run("gate_norm_modulate", arguments[1], reference.forward, arguments)
     return h, out, mean, rstd
 
 
 def _backward(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    y, numerics = arguments[3], arguments[-1]
-    with without_autocast(y):
-        return tuple(kernels_for(y, numerics).gate_norm_modulate_backward(*arguments))
+    return run("gate_norm_modulate_backward", arguments[3], reference.backward, arguments)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from train.kernels.rows import accumulator
+from train.kernels.shared.rows import accumulator
 
 
 class Size(NamedTuple):

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import torch
 
-from train.kernels.providers import kernels_for, traced, without_autocast
-from train.kernels.reference.norm import Numerics, empty_like, empty_statistics
-from train.kernels.rows import check
-from train.kernels.traffic import Size
+from train.kernels.norm_modulate import reference
+from train.kernels.providers import run, traced
+from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
+from train.kernels.shared.rows import check
+from train.kernels.shared.traffic import Size
 
 
 def layer_norm_modulate(
@@ -113,14 +114,12 @@ def _(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    with without_autocast(x):
-        y, mean, rstd = kernels_for(x, rest[-1]).norm_modulate(x, *rest)
+    y, mean, rstd = run("norm_modulate", x, reference.forward, (x, *rest))
     return y, mean, rstd
 
 
 def _backward(dy: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-    with without_autocast(dy):
-        return tuple(kernels_for(dy, rest[-1]).norm_modulate_backward(dy, *rest))
+    return run("norm_modulate_backward", dy, reference.backward, (dy, *rest))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

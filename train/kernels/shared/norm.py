@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from train.kernels.rows import accumulator
+from train.kernels.shared.rows import accumulator
 
 Numerics = Literal["eager", "fp32"]
 

@@ -1,1 +1,0 @@
-"""Reference operators in plain PyTorch, which define correctness and support any tensor."""
