@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loader.settings import Settings
 
-Solver = Literal["euler", "heun"]
+Solver = Literal["euler", "heun", "res", "unipc", "unipc3", "few_step"]
+SEEDS = 1 << 32
+"""Number of seeds: torch's generator on the CPU takes 32 bits and ignores others without an error."""
 Degree = Annotated[int, Field(ge=1)]
 
 
@@ -17,15 +19,41 @@ class SampleConfig(Settings):
     height: int = Field(ge=1, description="height in pixels")
     width: int = Field(ge=1, description="width in pixels")
     steps: int = Field(50, ge=1, description="solver steps from noise to video")
+    timesteps: tuple[float, ...] | None = Field(
+        None,
+        min_length=1,
+        description="times of the steps in the objective's unit (flow: t, edm: sigma, ddpm: level), falling; null: as"
+        " many as steps, spaced as in training",
+    )
     solver: Solver = Field(
-        "euler", description="ODE solver; heun evaluates the model twice per step, with a smaller error"
+        "euler",
+        description="solver; euler: order 1; heun: order 2, two evaluations per step; res and unipc: order 2, one"
+        " evaluation per step; unipc3: order 3; few_step: for distilled weights, new noise in each step",
     )
     guidance: float = Field(
         5.0,
         ge=0,
         description="classifier-free guidance scale; 1 is the caption alone, at half the cost",
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of the noise")
+    negative_prompt: str = Field("", description="caption that guidance leads away from")
+    rescale: float = Field(
+        0.0, ge=0, le=1, description="share of the guided prediction with the spread of the caption's own"
+    )
+    batched: bool = Field(
+        False, description="run the passes of guidance as one batch: faster for small videos, more memory"
+    )
+    seed: int = Field(0, ge=0, lt=SEEDS, description="seed of the noise")
+
+    @model_validator(mode="after")
+    def _steps_are_told_once(self) -> "SampleConfig":
+        if self.timesteps and "steps" in self.model_fields_set and self.steps != len(self.timesteps):
+            raise ValueError(f"steps is {self.steps}, but timesteps are {len(self.timesteps)}: leave one out")
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps."""
+        return len(self.timesteps) if self.timesteps else self.steps
 
 
 class SampleLayoutConfig(Settings):

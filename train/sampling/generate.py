@@ -1,5 +1,6 @@
 """Generation of videos from captions with a trained model."""
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from loader.errors import RunError, UsageError
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.objectives.level import solve
-from train.sampling.config import SampleConfig
+from train.sampling.config import SEEDS, SampleConfig
 from train.sampling.guidance import Guided, text_weights
 from train.sampling.layout import VideoLayout
-from train.sampling.noise import starting_noise
+from train.sampling.noise import starting_noise, step_noise
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
+from train.sampling.schedule import sampling_times
 from train.sampling.solvers.ode import sample
 
 
@@ -43,7 +45,7 @@ def generate(
         RunError: a prediction is not finite.
     """
     sampler = VideoSampler(bundle, train, config, VideoLayout.alone(bundle))
-    seeds = [(config.seed + number) % 2**63 for number in range(len(captions))]
+    seeds = [(config.seed + number) % SEEDS for number in range(len(captions))]
     video = sampler.decode(sampler.denoise(sampler.encode(captions), seeds, progress))
     assert video is not None  # a single process is the first rank
     return video
@@ -70,10 +72,11 @@ class VideoSampler:
     layout: VideoLayout
 
     def __post_init__(self) -> None:
-        if self.config.guidance != 1 and self.train.objective.caption_dropout == 0:
+        empty = not self.config.negative_prompt
+        if self.config.guidance != 1 and empty and self.train.objective.caption_dropout == 0:
             raise UsageError(
                 f"guidance={self.config.guidance:g} needs a model that knows videos without captions, but this one"
-                " was trained with objective.caption_dropout=0; sample with guidance=1"
+                " was trained with objective.caption_dropout=0; sample with guidance=1, or with a negative prompt"
             )
         self.bundle.dit.grid(self.latent_size)
 
@@ -84,11 +87,18 @@ class VideoSampler:
         return self.bundle.tokenizer.latent_size((config.frames, config.height, config.width))
 
     @torch.no_grad()
-    def encode(self, captions: Sequence[str]) -> Sequence[Conditions]:
-        """Return the conditions of each pass for B captions."""
-        count = len(text_weights(self.config.guidance))
+    def encode(self, captions: Sequence[str], negatives: Sequence[str] | None = None) -> Sequence[Conditions]:
+        """Return the conditions of each pass.
+
+        Args:
+            captions: B captions.
+            negatives: caption that guidance leads each video away from; None: that of the configuration.
+        """
+        texts = list(captions)
+        if len(text_weights(self.config.guidance)) > 1:
+            texts += negatives or [self.config.negative_prompt] * len(captions)
         with self._autocast():
-            context_BMD, mask_BM = self.bundle.text([*captions, *[""] * (len(captions) * (count - 1))])
+            context_BMD, mask_BM = self.bundle.text(texts)
         parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
         return [Conditions(*pair) for pair in zip(*parts, strict=True)]
 
@@ -108,12 +118,12 @@ class VideoSampler:
 
         Raises:
             UsageError: the objective has fewer levels than steps.
-            RunError: a prediction is not finite.
+            RunError: a prediction is not finite, or ranks of the video have different noise or latents.
         """
         bundle, size = self.bundle, self.latent_size
         parameter = next(bundle.dit.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        times = bundle.objective.schedule(self.config.steps, math.prod(bundle.dit.grid(size)))
+        times = sampling_times(bundle.objective, self.config, math.prod(bundle.dit.grid(size)))
         levels = bundle.objective.level(times)
         points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
         levels = levels.to(parameter.device, dtype)
@@ -125,12 +135,21 @@ class VideoSampler:
                 prediction_BCTHW = predict(x_BCTHW, point)
             return solve(point.level, x_BCTHW, prediction_BCTHW)
 
-        noise_BCTHW = starting_noise(seeds, (bundle.tokenizer.channels, *size)).to(parameter.device, dtype)
-        latents_BCTHW = sample(estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress)
+        shape = (bundle.tokenizer.channels, *size)
+
+        def noise(number: int) -> torch.Tensor:
+            return step_noise(seeds, number, shape).to(parameter.device, dtype)
+
+        noise_BCTHW = starting_noise(seeds, shape).to(parameter.device, dtype)
+        self._agree(noise_BCTHW, "noise at the start")
+        latents_BCTHW = sample(
+            estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress, noise
+        )
         if not latents_BCTHW.isfinite().all():
             raise RunError(
                 "the model's predictions are not finite; take an earlier checkpoint, or less guidance"
             )
+        self._agree(latents_BCTHW, "latents at the end")
         return latents_BCTHW
 
     @torch.no_grad()
@@ -143,9 +162,27 @@ class VideoSampler:
 
     def _predictor(self, passes: Sequence[Conditions]) -> Predictor:
         weights = text_weights(self.config.guidance)
-        guided = Guided(self.layout.runner, passes, weights, self.layout.cfg)
+        config, layout = self.config, self.layout
+        guided = Guided(layout.runner, passes, weights, layout.cfg, config.batched, config.rescale)
         return guided if self.layout.divided is None else self.layout.divided(guided)
+
+    def _agree(self, tensor: torch.Tensor, what: str) -> None:
+        """Check that all ranks of the video hold the same bits."""
+        if self.layout.video is None:
+            return
+        digests = self.layout.video.gather_text(digest(tensor))
+        if len(set(digests)) > 1:
+            others = [rank for rank, found in enumerate(digests) if found != digests[0]]
+            raise RunError(
+                f"ranks {', '.join(map(str, others))} of the {len(digests)} that make this video have other {what}"
+                " than the first: all ranks need the same GPUs and versions of torch"
+            )
 
     def _autocast(self) -> torch.autocast:
         device = next(self.bundle.dit.parameters()).device.type
         return torch.autocast(device, torch.bfloat16, enabled=self.train.dtype == "bfloat16")
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a tensor's values."""
+    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -22,12 +22,14 @@ class VideoLayout:
         runner: model on the ranks of one pass.
         decoder: decoder on all ranks of the video.
         cfg: ranks that share the passes of guidance; None: each rank runs all of them.
+        video: ranks that make the video together; None: this one alone.
         divided: layout that divides the latents, around the guided prediction; None: they stay whole.
     """
 
     runner: ModelRunner
     decoder: Decoder
     cfg: World | None = None
+    video: World | None = None
     divided: Callable[[Predictor], Predictor] | None = None
 
     @classmethod
@@ -53,6 +55,7 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
         _runner(bundle.dit, ranks),
         _decoder(bundle, ranks, config),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
+        ranks.video,
     )
 
 

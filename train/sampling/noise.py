@@ -1,8 +1,14 @@
-"""Starting noise of a video: a function of its seed and size alone."""
+"""Noise of a video: a function of its seed, size and step alone."""
 
 from collections.abc import Sequence
 
 import torch
+
+from loader.base.philox import words
+from train.sampling.config import SEEDS
+
+_STEP_NOISE = 1
+"""Stream of random words for seeds of steps."""
 
 
 def starting_noise(seeds: Sequence[int], shape_CTHW: Sequence[int]) -> torch.Tensor:
@@ -11,8 +17,22 @@ def starting_noise(seeds: Sequence[int], shape_CTHW: Sequence[int]) -> torch.Ten
     A video's noise does not depend on device, dtype, batch or layout: every rank draws the same bits.
 
     Args:
-        seeds: seed of each of B videos.
+        seeds: seed of each of B videos, below `train.sampling.config.SEEDS`.
         shape_CTHW: channels, frames, rows and columns of the latents.
     """
+    if any(not 0 <= seed < SEEDS for seed in seeds):
+        raise ValueError(f"seeds {seeds} must be 0 to {SEEDS - 1}: torch ignores higher bits")
     each = [torch.randn(*shape_CTHW, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(each)
+
+
+def step_noise(seeds: Sequence[int], number: int, shape_CTHW: Sequence[int]) -> torch.Tensor:
+    """Draw the new noise of a step, as `starting_noise`; it depends on no earlier draw.
+
+    Args:
+        seeds: seed of each of B videos.
+        number: index of the step, from 1.
+        shape_CTHW: channels, frames, rows and columns of the latents.
+    """
+    derived = [int(words(seed, number, _STEP_NOISE, 1)[0]) % SEEDS for seed in seeds]
+    return starting_noise(derived, shape_CTHW)

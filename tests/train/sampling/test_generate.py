@@ -66,7 +66,7 @@ def knowing(settings, time_of=None):
     return bundle, config, clips
 
 
-@pytest.mark.parametrize("solver", ["euler", "heun"])
+@pytest.mark.parametrize("solver", ["euler", "heun", "res", "unipc", "few_step"])
 @pytest.mark.parametrize(("settings", "time_of"), OBJECTIVES.values(), ids=OBJECTIVES)
 def test_each_objective_arrives_at_the_clip_of_the_caption(settings, time_of, solver):
     bundle, config, clips = knowing(settings, time_of)
@@ -119,6 +119,15 @@ def test_guiding_a_model_that_knows_no_empty_caption_is_refused():
     with pytest.raises(UsageError, match="caption_dropout=0"):
         generate(bundle, config, SampleConfig(**SIZE), ["up"])
     generate(bundle, config, SampleConfig(**SIZE, guidance=1.0, steps=1), ["up"])
+
+
+def test_guidance_leads_away_from_a_negative_prompt():
+    bundle, config, clips = knowing({"name": "flow", "caption_dropout": 0.0})
+    asked = SampleConfig(**SIZE, steps=2, guidance=0.5, negative_prompt="down")
+    video = generate(bundle, config, asked, ["up"])
+    up, down = (bundle.tokenizer.encode(clips[name][None]) for name in ("up", "down"))
+    middle = bundle.tokenizer.decode((up + down) / 2)
+    torch.testing.assert_close(video.float() / 127.5 - 1, middle, rtol=0, atol=0.02)
 
 
 def test_a_model_that_predicts_nonsense_is_told():

@@ -1,18 +1,14 @@
-"""ODE solvers of the probability flow, from noise to a clean latent, for every objective.
-
-With the estimates of clean latent and noise in x (`train.objectives.level.solve`), the flow is dx = x_0
-d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma), and an
-Euler step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
-"""
+"""Sampling along a schedule, from noise to a clean latent, with a named solver."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
 from train.sampling.config import Solver
-
-Estimate = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
-"""Estimator of clean latent and noise from x at a point of the schedule."""
+from train.sampling.solvers.exponential import RES, UniPC
+from train.sampling.solvers.few_step import FewStep
+from train.sampling.solvers.flow import Euler, Heun
+from train.sampling.solvers.point import CLEAN, Estimate, Point, Stepper
 
 
 def sample(
@@ -21,6 +17,7 @@ def sample(
     points: Sequence[tuple[float, float]],
     solver: Solver,
     progress: Callable[[], None] = lambda: None,
+    noise: Callable[[int], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return the clean latent at the end of the flow through ``x``.
 
@@ -28,19 +25,29 @@ def sample(
         estimate: estimator, called with x and the index of a point, from 0.
         x: state at the first point.
         points: (signal, noise), from most noise to least; the final point (1, 0) follows without an evaluation.
-        solver: euler: order 1, one evaluation per step; heun: order 2, two per step, one in the last (Karras et
-            al. 2022, algorithm 1, without churn; for DDPM, the trapezoidal rule over both signal and noise).
+        solver: name of the solver.
         progress: called after each step.
+        noise: new noise for a point, by its index; needed by few_step.
     """
-    for number, (signal, noise) in enumerate(points):
-        last = number + 1 == len(points)
-        next_signal, next_noise = (1.0, 0.0) if last else points[number + 1]
-        d_signal, d_noise = next_signal - signal, next_noise - noise
-        clean, eps = estimate(x, number)
-        ahead = x + d_signal * clean + d_noise * eps
-        if solver == "heun" and not last:
-            next_clean, next_eps = estimate(ahead, number + 1)
-            ahead = x + d_signal * (clean + next_clean) / 2 + d_noise * (eps + next_eps) / 2
-        x = ahead
+    stepper = _stepper(solver, estimate, [*(Point(*point) for point in points), CLEAN], noise)
+    for number in range(len(points)):
+        x = stepper.step(x, number)
         progress()
     return x
+
+
+def _stepper(
+    solver: Solver,
+    estimate: Estimate,
+    points: Sequence[Point],
+    noise: Callable[[int], torch.Tensor] | None,
+) -> Stepper:
+    if solver == "few_step":
+        if noise is None:
+            raise ValueError("few_step needs new noise for its points")
+        return FewStep(estimate, points, noise)
+    if solver in ("unipc", "unipc3"):
+        return UniPC(estimate, points, 3 if solver == "unipc3" else 2)
+    if solver == "res":
+        return RES(estimate, points)
+    return (Heun if solver == "heun" else Euler)(estimate, points)

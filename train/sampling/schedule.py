@@ -1,0 +1,39 @@
+"""Times at which sampling evaluates the model."""
+
+import math
+
+import torch
+
+from loader.errors import UsageError
+from train.objectives.ddpm import DDPM
+from train.objectives.level import Objective
+from train.sampling.config import SampleConfig
+
+
+def sampling_times(objective: Objective, config: SampleConfig, tokens: int) -> torch.Tensor:
+    """Return the times of a configuration in the objective's unit, from most noise to least, float64.
+
+    Args:
+        objective: objective of the model.
+        config: number of steps, or explicit times.
+        tokens: number of video tokens.
+
+    Raises:
+        UsageError: the objective has fewer levels than steps, or other times.
+    """
+    if config.timesteps is None:
+        return objective.schedule(config.steps, tokens)
+    times = torch.tensor(config.timesteps, dtype=torch.float64)
+    told = ", ".join(f"{time:g}" for time in config.timesteps)
+    whole = isinstance(objective, DDPM)
+    most = float(objective.schedule(1, tokens)[0])
+    if not (times.isfinite().all() and (times.diff() < 0).all()):
+        raise UsageError(f"timesteps {told} must fall from most noise to least")
+    if times[0] > most or times[-1] < 0 or (times[-1] == 0 and not whole):
+        low = "0 to" if whole else "above 0, up to"
+        raise UsageError(
+            f"timesteps {told} must be {low} {most:g}, the most noise that the model was trained on"
+        )
+    if whole and any(not math.isclose(time, round(time)) for time in config.timesteps):
+        raise UsageError(f"timesteps {told} must be whole numbers: the model was trained on numbered levels")
+    return times

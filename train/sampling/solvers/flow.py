@@ -1,0 +1,50 @@
+"""Solvers that step along the probability flow itself.
+
+With the estimates of clean latent and noise in x (`train.objectives.level.solve`), the flow is dx = x_0
+d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma), and an
+Euler step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from train.sampling.solvers.point import Estimate, Point
+
+
+@dataclass(frozen=True)
+class Euler:
+    """Euler's method: order 1, one evaluation per step.
+
+    Attributes:
+        estimate: estimator.
+        points: points of the schedule, and its end.
+    """
+
+    estimate: Estimate
+    points: Sequence[Point]
+
+    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        clean, eps = self.estimate(x, number)
+        return self._moved(x, number, clean, eps)
+
+    def _moved(self, x: torch.Tensor, number: int, clean: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+        here, there = self.points[number : number + 2]
+        return x + (there.signal - here.signal) * clean + (there.noise - here.noise) * eps
+
+
+@dataclass(frozen=True)
+class Heun(Euler):
+    """Heun's method: order 2, two evaluations per step, one in the last.
+
+    Karras et al. 2022, algorithm 1, without churn; for DDPM, the trapezoidal rule over both signal and noise.
+    """
+
+    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        clean, eps = self.estimate(x, number)
+        ahead = self._moved(x, number, clean, eps)
+        if number + 2 == len(self.points):
+            return ahead
+        next_clean, next_eps = self.estimate(ahead, number + 1)
+        return self._moved(x, number, (clean + next_clean) / 2, (eps + next_eps) / 2)
