@@ -7,7 +7,7 @@ import pytest
 
 from loader.errors import UsageError
 from tests.train.sampling.printed_scalefusion import printed
-from train.sampling.scalefusion.schedule import DSP, Compute, Launch, Slicing, Wait, schedule
+from train.sampling.scalefusion.schedule import DEFAULT, DSP, Compute, Launch, Slicing, Wait, schedule
 from train.sampling.scalefusion.verify import violations
 
 ALL = [
@@ -15,7 +15,6 @@ ALL = [
     for N_T, N_S in itertools.product(range(1, 7), repeat=2)
     for L_T, L_S in itertools.product(range(N_T + 1), range(N_S + 1))
 ]
-DEFAULT = Slicing()
 
 
 def test_every_schedule_is_accepted():

@@ -57,6 +57,8 @@ class Slicing(NamedTuple):
         return self
 
 
+DEFAULT = Slicing()
+"""The paper's numbers, N_T = N_S = 4, L_T = 1, L_S = 3."""
 DSP = Slicing(1, 1, 0, 0)
 """Dynamic sequence parallelism (Zhao et al. 2024): whole layers, with blocking exchanges between them."""
 

@@ -1,0 +1,257 @@
+"""An ST-DiT over ranks by ScaleFusion's schedule."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from loader.errors import UsageError
+from train.measure.flops import TIME_WIDTH
+from train.models.attention.patches import join
+from train.models.attention.positions import time_features
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
+from train.models.denoiser import Denoiser
+from train.models.dit import Attention, Branches, Rotation, through, tokens
+from train.models.st_dit import STBlock, STDiT
+from train.parallel.context.exchange import gather
+from train.sampling.predictor import Conditions, Window
+from train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
+from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.schedule import (
+    DEFAULT,
+    KINDS,
+    Compute,
+    Launch,
+    LayerKind,
+    Slicing,
+    Wait,
+    schedule,
+)
+
+VECTORS = {"spatial": slice(0, 3), "temporal": slice(3, 12)}
+"""Modulation vectors of each layer of a block: shift, scale and gate of each of its branches."""
+
+
+class ScaleFusion:
+    """`ModelRunner` of an ST-DiT whose ranks exchange some slices while they compute others.
+
+    A block is two layers: spatial attention; then temporal attention, cross-attention and MLP. All but attention
+    is per token, so that a slice passes through a whole layer alone. Tokens travel with their residual stream.
+
+    Args:
+        dit: model, replicated on all ranks.
+        group: the ranks.
+        slicing: numbers of slices; `DSP` for whole layers and blocking exchanges.
+        exchanges: all-to-alls of the group; None: `AsyncExchanges`.
+
+    Raises:
+        UsageError: the model is no ST-DiT, attends over all tokens, or has sharded weights; or the numbers make
+            no schedule.
+    """
+
+    def __init__(
+        self,
+        dit: Denoiser,
+        group: dist.ProcessGroup,
+        slicing: Slicing = DEFAULT,
+        exchanges: Exchanges | None = None,
+    ) -> None:
+        self.dit, self.slicing = sliceable(dit), slicing.check()
+        device = next(self.dit.parameters()).device
+        self.exchanges = exchanges or AsyncExchanges(group, device)
+        self.group = group
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        x_BCTHW: torch.Tensor,
+        timestep_input_B: torch.Tensor,
+        conditions: Conditions,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        if window is not None:
+            raise UsageError("ScaleFusion runs whole videos, no windows of them")
+        dit = self.dit
+        grid = dit.grid(x_BCTHW.shape[2:])
+        division = Division.of(grid[0], grid[1] * grid[2], self.slicing, dist.get_world_size(self.group))
+        inputs = _Inputs(
+            dit.embed_time(time_features(timestep_input_B, TIME_WIDTH)),
+            dit.embed_text(conditions.context_BMD),
+            conditions.mask_BM,
+        )
+        values_BTSV = tokens(x_BCTHW, dit.patch).unflatten(1, (division.frames.cells.tokens, -1))
+        layers = _Layers(dit, division, inputs, grid, dist.get_rank(self.group), x_BCTHW.device)
+        outputs = self._run(layers, layers.embed(values_BTSV))
+        values_BTSV = torch.cat([layers.leave(x_BWCD) for x_BWCD in outputs], dim=2)
+        places, ranks = division.places, range(division.ranks)
+        values_BTSV = gather(values_BTSV, [places.total(rank) for rank in ranks], self.group, dim=2)
+        cells = [places.part(number, rank) for rank in ranks for number in range(self.slicing.spatial)]
+        order = torch.cat([torch.arange(cell.start, cell.stop) for cell in cells])
+        values_BTSV = values_BTSV.index_select(2, order.argsort().to(values_BTSV.device))
+        return join(values_BTSV.reshape(len(x_BCTHW), *grid, x_BCTHW.shape[1], -1), dit.patch)
+
+    def _run(self, layers: "_Layers", parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Follow the schedule from the parts of the input to those of the last layer."""
+        sources = dict(enumerate(parts))
+        arriving: dict[tuple[int, int], tuple[torch.Tensor, list[Finish]]] = {}
+        outputs: dict[int, torch.Tensor] = {}
+        pairs = len(layers.blocks)
+        for operation in schedule(self.slicing, pairs):
+            at = (operation.layer, operation.slice)
+            if isinstance(operation, Launch):
+                source_BWCD = sources[operation.part]
+                if at not in arriving:
+                    arriving[at] = (layers.receiver(*at, source_BWCD), [])
+                received_WCBD, finishes = arriving[at]
+                finishes.append(self._start(layers, operation, source_BWCD, received_WCBD))
+            elif isinstance(operation, Wait):
+                for finish in arriving[at][1]:
+                    finish()
+            else:
+                if operation.slice == 0:
+                    # All launches from the layer before precede this one's first computation.
+                    outputs = {}
+                outputs[operation.slice] = layers.compute(operation, arriving.pop(at)[0])
+                sources = outputs
+        return [sources[number] for number in range(len(sources))]
+
+    def _start(
+        self, layers: "_Layers", launch: Launch, source_BWCD: torch.Tensor, received_WCBD: torch.Tensor
+    ) -> Finish:
+        kind, division, rank = _kind(launch.layer), layers.division, layers.rank
+        receiving, sending = division.cut(kind), division.whole(kind)
+        goals = [receiving.part(launch.slice, goal) for goal in range(division.ranks)]
+
+        def pack() -> torch.Tensor:
+            # Rows arrive where they stay: the receiver's whole axis outermost, sender after sender.
+            return torch.cat([source_BWCD[:, goal].permute(2, 1, 0, 3).flatten(0, 1) for goal in goals])
+
+        here, own = sending.counts(launch.part)[rank], receiving.counts(launch.slice)[rank]
+        return self.exchanges.start(
+            pack,
+            received_WCBD[sending.slices.part(launch.part)].flatten(0, 1),
+            [(goal.stop - goal.start) * here for goal in goals],
+            [count * own for count in sending.counts(launch.part)],
+        )
+
+
+class _Inputs(NamedTuple):
+    """Embedded conditions of one pass."""
+
+    condition_BD: torch.Tensor
+    context_BMD: torch.Tensor
+    mask_BM: torch.Tensor
+
+
+class _Layers:
+    """Layers of an ST-DiT on the slices of one rank; a slice is [B, W, C, D].
+
+    W is the axis that attention needs whole, C the local part of the other one: places and frames in a spatial
+    layer, frames and places in a temporal one.
+    """
+
+    def __init__(
+        self,
+        dit: STDiT,
+        division: Division,
+        inputs: _Inputs,
+        grid: tuple[int, int, int],
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
+        self.blocks: Sequence[STBlock] = [block for block in dit.repeated() if isinstance(block, STBlock)]
+        frames, places = division.frames, division.places
+        cos_TSR, sin_TSR = (
+            table_LR.unflatten(0, (frames.cells.tokens, -1))
+            for table_LR in dit.rotation([grid], slice(None), device)
+        )
+        cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
+        own = [places.part(number, rank) for number in range(len(places.slices.lengths))]
+        self.rotations: dict[LayerKind, list[Rotation]] = {
+            "spatial": [(_by_place(cos_TSR[cell]), _by_place(sin_TSR[cell])) for cell in cells],
+            "temporal": [(cos_TSR[:, cell].flatten(0, 1), sin_TSR[:, cell].flatten(0, 1)) for cell in own],
+        }
+        self.vectors_BVD = torch.empty(0)
+
+    def embed(self, values_BTSV: torch.Tensor) -> list[torch.Tensor]:
+        """Embed the local places, by slices of a temporal layer."""
+        places = self.division.places
+        cells = [places.part(number, self.rank) for number in range(len(places.slices.lengths))]
+        return [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
+
+    def receiver(self, layer: int, number: int, source_BWCD: torch.Tensor) -> torch.Tensor:
+        """Return an empty tensor for the rows of a slice, [W, C, B, D]."""
+        kind, (B, D) = _kind(layer), (len(source_BWCD), source_BWCD.shape[-1])
+        cut, whole = self.division.cut(kind), self.division.whole(kind)
+        return source_BWCD.new_empty(whole.cells.tokens, cut.counts(number)[self.rank], B, D)
+
+    def compute(self, operation: Compute, x_WCBD: torch.Tensor) -> torch.Tensor:
+        """Compute a slice of a layer, [B, W, C, D]."""
+        kind, block = _kind(operation.layer), self.blocks[operation.layer // 2]
+        W, C, B, D = x_WCBD.shape
+        if kind == "spatial" and operation.slice == 0:
+            self.vectors_BVD = block.modulation(self.inputs.condition_BD).unflatten(1, (-1, D))
+        vectors_BVD = self.vectors_BVD[:, VECTORS[kind]]
+        branches = self._branches(kind, block, self.rotations[kind][operation.slice], (W, 1, C))
+        y_BLD = through(x_WCBD.flatten(0, 1).transpose(0, 1), branches, vectors_BVD.flatten(1), None)
+        return y_BLD.view(B, W, C, D)
+
+    def leave(self, x_BWCD: torch.Tensor) -> torch.Tensor:
+        """Return the predicted values of a slice of the last layer, [B, T, C, V]."""
+        streams = (x_BWCD.flatten(1, 2), self.inputs.context_BMD)
+        values_BLV = self.dit.leave(streams, self.inputs.condition_BD, None)
+        return values_BLV.view(*x_BWCD.shape[:3], self.dit.patch_values)
+
+    def _branches(
+        self, kind: LayerKind, block: STBlock, rotation: Rotation, grid: tuple[int, int, int]
+    ) -> Branches:
+        # Tokens lie with the attended axis outermost, as time does in temporal attention.
+        seen = SpatialTemporalAttention([grid], "place")
+
+        def own(attention: Attention, h_BLD: torch.Tensor) -> torch.Tensor:
+            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
+            return y_BLD
+
+        if kind == "spatial":
+            return (lambda h_BLD: own(block.spatial, h_BLD),)
+        inputs = self.inputs
+        return (
+            lambda h_BLD: own(block.temporal, h_BLD),
+            lambda h_BLD: block.cross_attend(h_BLD, inputs.context_BMD, mask_BM=inputs.mask_BM),
+            block.mlp,
+        )
+
+
+def sliceable(dit: Denoiser) -> STDiT:
+    """Return a model if its layers may be computed in slices.
+
+    Raises:
+        UsageError: they may not.
+    """
+    if not isinstance(dit, STDiT):
+        raise UsageError(
+            f"ScaleFusion runs ST-DiTs only, whose layers attend within frames or through time; a {type(dit).__name__}"
+            " attends to all tokens at once: use ring or ulysses ranks"
+        )
+    if dit.config.full_attention:
+        raise UsageError(
+            "ScaleFusion needs layers that fall into independent slices, and model.full_attention=true sees all tokens:"
+            " use ring or ulysses ranks"
+        )
+    if isinstance(dit, FSDPModule):
+        raise UsageError(
+            "ScaleFusion needs the whole weights on each rank, and FSDP shards them: use ring or ulysses ranks"
+        )
+    return dit
+
+
+def _by_place(x_TSR: torch.Tensor) -> torch.Tensor:
+    """Return a table of tokens in the order of places, then time."""
+    return x_TSR.transpose(0, 1).flatten(0, 1)
+
+
+def _kind(layer: int) -> LayerKind:
+    return KINDS[layer % 2]

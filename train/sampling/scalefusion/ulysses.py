@@ -1,0 +1,97 @@
+"""Ulysses for an ST-DiT, a baseline: ranks keep their places and exchange heads for spatial attention."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+from train.models.attention.attend import Attend
+from train.models.attention.patches import join
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
+from train.models.denoiser import Denoiser
+from train.models.dit import Attention, Rotation, TokenLayout, tokens
+from train.parallel.context.exchange import gather
+from train.parallel.context.partition import Partition
+from train.parallel.context.slices import SliceSharding
+from train.parallel.context.ulysses import Ulysses
+from train.sampling.predictor import Conditions, Window
+from train.sampling.scalefusion.runner import sliceable
+
+
+class UlyssesSTDiT:
+    """`ModelRunner` of an ST-DiT with heads exchanged for spatial attention (Jacobs et al. 2023).
+
+    Each block sends queries, keys, values and outputs: four activations where DSP sends two.
+
+    Args:
+        dit: model, replicated on all ranks; their number divides its heads.
+        group: the ranks.
+
+    Raises:
+        UsageError: the model is no ST-DiT, attends over all tokens, or has sharded weights.
+    """
+
+    def __init__(self, dit: Denoiser, group: dist.ProcessGroup) -> None:
+        self.dit, self.group = sliceable(dit), group
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        x_BCTHW: torch.Tensor,
+        timestep_input_B: torch.Tensor,
+        conditions: Conditions,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        if window is not None:
+            raise UsageError("Ulysses of an ST-DiT runs whole videos, no windows of them")
+        dit, device, ranks = self.dit, x_BCTHW.device, dist.get_world_size(self.group)
+        grid, rank = dit.grid(x_BCTHW.shape[2:]), dist.get_rank(self.group)
+        places = SliceSharding.of([grid], "place", ranks)
+        of_ranks = [places.tokens(number) for number in range(ranks)]
+        cut, here, order = (
+            Partition(tuple(map(len, of_ranks))),
+            of_ranks[rank].to(device),
+            torch.cat(of_ranks),
+        )
+        inner = _Reordered(
+            order.argsort().to(device), order.to(device), SpatialTemporalAttention([grid], "frame")
+        )
+        within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([grid], here, device))
+        pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
+        values_BLV = dit.denoise(
+            tokens(x_BCTHW, dit.patch)[:, here], timestep_input_B, *conditions, [grid], pack
+        )
+        values_BLV = gather(values_BLV, cut.lengths, self.group).index_select(1, inner.inward)
+        return join(values_BLV.reshape(len(x_BCTHW), *grid, x_BCTHW.shape[1], -1), dit.patch)
+
+
+@dataclass(frozen=True, eq=False)
+class _OverHeads:
+    """Spatial attention of tokens that are sharded by place."""
+
+    attend: Attend
+    rotation: Rotation
+
+    def __call__(self, attention: Attention, h_BLD: torch.Tensor) -> torch.Tensor:
+        y_BLD: torch.Tensor = attention(h_BLD, h_BLD, self.rotation, blocks=self.attend)
+        return y_BLD
+
+
+@dataclass(frozen=True, eq=False)
+class _Reordered:
+    """Attention of tokens in another order.
+
+    Attributes:
+        inward: place of each token of the inner order in the outer one, int64 [L].
+        outward: the inverse.
+        inner: attention in the inner order.
+    """
+
+    inward: torch.Tensor
+    outward: torch.Tensor
+    inner: Attend
+
+    def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x_BHLD.index_select(2, self.inward) for x_BHLD in (q_BHLD, k_BHMD, v_BHMD))
+        return self.inner.attend(q, k, v).index_select(2, self.outward)
