@@ -46,7 +46,9 @@ class AsyncExchanges:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(
         self,
@@ -82,7 +84,8 @@ class AsyncExchanges:
     def _launch(
         self, rows: torch.Tensor, received: torch.Tensor, send: Sequence[int], receive: Sequence[int]
     ) -> dist.Work:
-        work: dist.Work = dist.all_to_all_single(
+        work = dist.all_to_all_single(
             received, rows, list(receive), list(send), group=self.group, async_op=True
         )
+        assert work is not None  # this process is one of the group
         return work

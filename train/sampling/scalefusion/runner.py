@@ -81,7 +81,7 @@ class ScaleFusion:
             dit.embed_text(conditions.context_BMD),
             conditions.mask_BM,
         )
-        values_BTSV = tokens(x_BCTHW, dit.patch).unflatten(1, (division.frames.cells.tokens, -1))
+        values_BTSV = torch.unflatten(tokens(x_BCTHW, dit.patch), 1, (division.frames.cells.tokens, -1))
         layers = _Layers(dit, division, inputs, grid, dist.get_rank(self.group), x_BCTHW.device)
         outputs = self._run(layers, layers.embed(values_BTSV))
         values_BTSV = torch.cat([layers.leave(x_BWCD) for x_BWCD in outputs], dim=2)
@@ -90,7 +90,7 @@ class ScaleFusion:
         cells = [places.part(number, rank) for rank in ranks for number in range(self.slicing.spatial)]
         order = torch.cat([torch.arange(cell.start, cell.stop) for cell in cells])
         values_BTSV = values_BTSV.index_select(2, order.argsort().to(values_BTSV.device))
-        return join(values_BTSV.reshape(len(x_BCTHW), *grid, x_BCTHW.shape[1], -1), dit.patch)
+        return join(values_BTSV.reshape(len(x_BCTHW), *grid, dit.channels, -1), dit.patch)
 
     def _run(self, layers: "_Layers", parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""
@@ -165,7 +165,7 @@ class _Layers:
         self.blocks: Sequence[STBlock] = [block for block in dit.repeated() if isinstance(block, STBlock)]
         frames, places = division.frames, division.places
         cos_TSR, sin_TSR = (
-            table_LR.unflatten(0, (frames.cells.tokens, -1))
+            torch.unflatten(table_LR, 0, (frames.cells.tokens, -1))
             for table_LR in dit.rotation([grid], slice(None), device)
         )
         cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
@@ -193,7 +193,7 @@ class _Layers:
         kind, block = _kind(operation.layer), self.blocks[operation.layer // 2]
         W, C, B, D = x_WCBD.shape
         if kind == "spatial" and operation.slice == 0:
-            self.vectors_BVD = block.modulation(self.inputs.condition_BD).unflatten(1, (-1, D))
+            self.vectors_BVD = torch.unflatten(block.modulation(self.inputs.condition_BD), 1, (-1, D))
         vectors_BVD = self.vectors_BVD[:, VECTORS[kind]]
         branches = self._branches(kind, block, self.rotations[kind][operation.slice], (W, 1, C))
         y_BLD = through(x_WCBD.flatten(0, 1).transpose(0, 1), branches, vectors_BVD.flatten(1), None)
@@ -203,7 +203,7 @@ class _Layers:
         """Return the predicted values of a slice of the last layer, [B, T, C, V]."""
         streams = (x_BWCD.flatten(1, 2), self.inputs.context_BMD)
         values_BLV = self.dit.leave(streams, self.inputs.condition_BD, None)
-        return values_BLV.view(*x_BWCD.shape[:3], self.dit.patch_values)
+        return values_BLV.view(*x_BWCD.shape[:3], values_BLV.shape[-1])
 
     def _branches(
         self, kind: LayerKind, block: STBlock, rotation: Rotation, grid: tuple[int, int, int]

@@ -63,7 +63,7 @@ class UlyssesSTDiT:
             tokens(x_BCTHW, dit.patch)[:, here], timestep_input_B, *conditions, [grid], pack
         )
         values_BLV = gather(values_BLV, cut.lengths, self.group).index_select(1, inner.inward)
-        return join(values_BLV.reshape(len(x_BCTHW), *grid, x_BCTHW.shape[1], -1), dit.patch)
+        return join(values_BLV.reshape(len(x_BCTHW), *grid, dit.channels, -1), dit.patch)
 
 
 @dataclass(frozen=True, eq=False)
