@@ -1,6 +1,7 @@
 """Asynchronous all-to-alls: in the background of a CPU, on a communication stream of a GPU."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -16,16 +17,12 @@ class Exchanges(Protocol):
     group: dist.ProcessGroup
 
     def start(
-        self,
-        pack: Callable[[], torch.Tensor],
-        received: torch.Tensor,
-        send: Sequence[int],
-        receive: Sequence[int],
+        self, rows: torch.Tensor, received: torch.Tensor, send: Sequence[int], receive: Sequence[int]
     ) -> Finish:
-        """Start an exchange of rows.
+        """Start an exchange of rows, which no one changes before it is waited for.
 
         Args:
-            pack: returns the rows for each rank in turn, [N, ...]; called once.
+            rows: contiguous rows for each rank in turn.
             received: contiguous tensor for the rows from each rank in turn.
             send: number of rows for each rank.
             receive: number of rows from each rank.
@@ -35,9 +32,8 @@ class Exchanges(Protocol):
 class AsyncExchanges:
     """Exchanges that overlap computation.
 
-    On a GPU packing and sending run on a stream of their own, which first waits for what was computed so far; so
-    two send buffers are never alive at a time. What is sent and received stays referenced until its exchange is
-    waited for, since the allocator knows only the stream of computation.
+    On a GPU they run on a stream of their own, which first waits for what was computed so far. Both tensors stay
+    referenced until the exchange is waited for, since the allocator knows only the stream of computation.
 
     Args:
         group: the ranks.
@@ -51,35 +47,16 @@ class AsyncExchanges:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(
-        self,
-        pack: Callable[[], torch.Tensor],
-        received: torch.Tensor,
-        send: Sequence[int],
-        receive: Sequence[int],
+        self, rows: torch.Tensor, received: torch.Tensor, send: Sequence[int], receive: Sequence[int]
     ) -> Finish:
         if self.stream is None:
-            rows = pack()
-            work = self._launch(rows, received, send, receive)
-
-            def finish() -> None:
-                nonlocal rows
-                work.wait()
-                del rows
-
-            return finish
-        computed = torch.cuda.current_stream(received.device)
-        self.stream.wait_stream(computed)
+            return _Pending([rows, received], self._launch(rows, received, send, receive).wait)
+        device = received.device
+        self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
-            # This wait is the stream's: it frees the rows for what the stream packs next.
-            self._launch(pack(), received, send, receive).wait()
+            self._launch(rows, received, send, receive).wait()  # the stream waits, not this process
             arrived = self.stream.record_event()
-        kept: list[object] = [pack, received]
-
-        def finish_on_stream() -> None:
-            torch.cuda.current_stream(received.device).wait_event(arrived)
-            kept.clear()
-
-        return finish_on_stream
+        return _Pending([rows, received], lambda: torch.cuda.current_stream(device).wait_event(arrived))
 
     def _launch(
         self, rows: torch.Tensor, received: torch.Tensor, send: Sequence[int], receive: Sequence[int]
@@ -89,3 +66,15 @@ class AsyncExchanges:
         )
         assert work is not None  # this process is one of the group
         return work
+
+
+@dataclass(eq=False)
+class _Pending:
+    """Exchange under way, with what must stay in memory until it is waited for."""
+
+    kept: list[torch.Tensor]
+    wait: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.wait()
+        self.kept.clear()

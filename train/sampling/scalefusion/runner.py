@@ -94,46 +94,44 @@ class ScaleFusion:
 
     def _run(self, layers: "_Layers", parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""
-        sources = dict(enumerate(parts))
+        packed = {
+            (0, number, part): rows
+            for part, x_BWCD in enumerate(parts)
+            for number, rows in enumerate(layers.pack(0, x_BWCD))
+        }
         arriving: dict[tuple[int, int], tuple[torch.Tensor, list[Finish]]] = {}
-        outputs: dict[int, torch.Tensor] = {}
-        pairs = len(layers.blocks)
-        for operation in schedule(self.slicing, pairs):
-            at = (operation.layer, operation.slice)
+        outputs: list[torch.Tensor] = []
+        for operation in schedule(self.slicing, len(layers.blocks)):
+            layer, number = operation.layer, operation.slice
             if isinstance(operation, Launch):
-                source_BWCD = sources[operation.part]
-                if at not in arriving:
-                    arriving[at] = (layers.receiver(*at, source_BWCD), [])
-                received_WCBD, finishes = arriving[at]
-                finishes.append(self._start(layers, operation, source_BWCD, received_WCBD))
+                rows = packed.pop((layer, number, operation.part))
+                if (layer, number) not in arriving:
+                    arriving[layer, number] = (layers.receiver(layer, number, rows), [])
+                received_WCBD, finishes = arriving[layer, number]
+                finishes.append(self._start(layers, operation, rows, received_WCBD))
             elif isinstance(operation, Wait):
-                for finish in arriving[at][1]:
+                for finish in arriving[layer, number][1]:
                     finish()
             else:
-                if operation.slice == 0:
-                    # All launches from the layer before precede this one's first computation.
-                    outputs = {}
-                outputs[operation.slice] = layers.compute(operation, arriving.pop(at)[0])
-                sources = outputs
-        return [sources[number] for number in range(len(sources))]
+                y_BWCD = layers.compute(operation, arriving.pop((layer, number))[0])
+                if layer + 1 == 2 * len(layers.blocks):
+                    outputs.append(y_BWCD)
+                else:
+                    for other, rows in enumerate(layers.pack(layer + 1, y_BWCD)):
+                        packed[layer + 1, other, number] = rows
+        return outputs
 
     def _start(
-        self, layers: "_Layers", launch: Launch, source_BWCD: torch.Tensor, received_WCBD: torch.Tensor
+        self, layers: "_Layers", launch: Launch, rows: torch.Tensor, received_WCBD: torch.Tensor
     ) -> Finish:
-        kind, division, rank = _kind(launch.layer), layers.division, layers.rank
-        receiving, sending = division.cut(kind), division.whole(kind)
-        goals = [receiving.part(launch.slice, goal) for goal in range(division.ranks)]
-
-        def pack() -> torch.Tensor:
-            # Rows arrive where they stay: the receiver's whole axis outermost, sender after sender.
-            return torch.cat([source_BWCD[:, goal].permute(2, 1, 0, 3).flatten(0, 1) for goal in goals])
-
-        here, own = sending.counts(launch.part)[rank], receiving.counts(launch.slice)[rank]
+        kind, rank = _kind(launch.layer), layers.rank
+        goals = layers.division.cut(kind).counts(launch.slice)
+        sources = layers.division.whole(kind)
         return self.exchanges.start(
-            pack,
-            received_WCBD[sending.slices.part(launch.part)].flatten(0, 1),
-            [(goal.stop - goal.start) * here for goal in goals],
-            [count * own for count in sending.counts(launch.part)],
+            rows,
+            received_WCBD[sources.slices.part(launch.part)].flatten(0, 1),
+            [count * sources.counts(launch.part)[rank] for count in goals],
+            [count * goals[rank] for count in sources.counts(launch.part)],
         )
 
 
@@ -182,11 +180,22 @@ class _Layers:
         cells = [places.part(number, self.rank) for number in range(len(places.slices.lengths))]
         return [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
 
-    def receiver(self, layer: int, number: int, source_BWCD: torch.Tensor) -> torch.Tensor:
+    def pack(self, layer: int, x_BWCD: torch.Tensor) -> list[torch.Tensor]:
+        """Return a slice's rows for each slice of the next layer, [C * W, B, D], for one rank after the other.
+
+        They arrive where they stay: the receiver's whole axis outermost, sender after sender.
+        """
+        cut, ranks = self.division.cut(_kind(layer)), range(self.division.ranks)
+        x_CWBD = x_BWCD.permute(2, 1, 0, 3)
+        return [
+            torch.cat([x_CWBD[:, cut.part(number, goal)].flatten(0, 1) for goal in ranks])
+            for number in range(len(cut.slices.lengths))
+        ]
+
+    def receiver(self, layer: int, number: int, rows: torch.Tensor) -> torch.Tensor:
         """Return an empty tensor for the rows of a slice, [W, C, B, D]."""
-        kind, (B, D) = _kind(layer), (len(source_BWCD), source_BWCD.shape[-1])
-        cut, whole = self.division.cut(kind), self.division.whole(kind)
-        return source_BWCD.new_empty(whole.cells.tokens, cut.counts(number)[self.rank], B, D)
+        cut, whole = self.division.cut(_kind(layer)), self.division.whole(_kind(layer))
+        return rows.new_empty(whole.cells.tokens, cut.counts(number)[self.rank], *rows.shape[1:])
 
     def compute(self, operation: Compute, x_WCBD: torch.Tensor) -> torch.Tensor:
         """Compute a slice of a layer, [B, W, C, D]."""
