@@ -10,13 +10,13 @@ from torch.distributed.fsdp import FSDPModule
 from loader.errors import UsageError
 from train.measure.flops import TIME_WIDTH
 from train.models.attention.patches import join
-from train.models.attention.positions import time_features
+from train.models.attention.positions import Window, time_features
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.denoiser import Denoiser
 from train.models.dit import Attention, Branches, Rotation, through, tokens
 from train.models.st_dit import STBlock, STDiT
 from train.parallel.context.exchange import gather
-from train.sampling.predictor import Conditions, Window
+from train.sampling.predictor import Conditions
 from train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
 from train.sampling.scalefusion.jagged import Division
 from train.sampling.scalefusion.schedule import (

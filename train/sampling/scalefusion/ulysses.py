@@ -8,6 +8,7 @@ import torch.distributed as dist
 from loader.errors import UsageError
 from train.models.attention.attend import Attend
 from train.models.attention.patches import join
+from train.models.attention.positions import Window
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.denoiser import Denoiser
 from train.models.dit import Attention, Rotation, TokenLayout, tokens
@@ -15,7 +16,7 @@ from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
 from train.parallel.context.slices import SliceSharding
 from train.parallel.context.ulysses import Ulysses
-from train.sampling.predictor import Conditions, Window
+from train.sampling.predictor import Conditions
 from train.sampling.scalefusion.runner import sliceable
 
 

@@ -1,0 +1,194 @@
+"""Simulation of a schedule on two streams per rank, computation and communication, from measured costs.
+
+A stream runs its operations in program order. An exchange starts once every rank has computed what precedes its
+launch and the exchange before has ended; it ends on all ranks together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.schedule import DSP, KINDS, Launch, LayerKind, Slicing, Wait, schedule
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Seconds of a model's layers and exchanges for videos of one size.
+
+    Attributes:
+        token_s: seconds per token of a layer of each kind, attention included.
+        slice_s: further seconds per slice: launches of kernels, and work too small for the device.
+        byte_s: seconds per byte that a rank sends to others.
+        exchange_s: further seconds per exchange.
+        token_bytes: size of a token between layers, of all samples.
+    """
+
+    token_s: Mapping[LayerKind, float]
+    slice_s: float
+    byte_s: float
+    exchange_s: float
+    token_bytes: int
+
+
+class PassTime(NamedTuple):
+    """Simulated model pass.
+
+    Attributes:
+        seconds: time until the last rank ends.
+        computing: seconds of computation, the most of a rank.
+        exposed: seconds beyond these, in which that rank waits.
+        exchanging: seconds in which an exchange is under way.
+    """
+
+    seconds: float
+    computing: float
+    exposed: float
+    exchanging: float
+
+
+def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts) -> PassTime:
+    """Simulate a model pass.
+
+    Args:
+        slicing: the four numbers.
+        division: slices and ranks.
+        pairs: number of pairs of a spatial and a temporal layer.
+        costs: seconds and bytes.
+    """
+    sizes = {kind: _Sizes.of(division, kind) for kind in KINDS}
+    computed, busy = np.zeros(division.ranks), np.zeros(division.ranks)
+    sent = exchanging = 0.0
+    arrived: dict[tuple[int, int], float] = {}
+    for operation in schedule(slicing, pairs):
+        kind, at = KINDS[operation.layer % 2], (operation.layer, operation.slice)
+        if isinstance(operation, Launch):
+            if division.ranks > 1:
+                tokens = int(sizes[kind].sent[operation.slice, operation.part].max())
+                took = costs.exchange_s + costs.byte_s * costs.token_bytes * tokens
+                sent = max(sent, float(computed.max())) + took
+                exchanging += took
+            arrived[at] = sent
+        elif isinstance(operation, Wait):
+            computed = np.maximum(computed, arrived[at])
+        else:
+            own_P = sizes[kind].own[operation.slice]
+            took_P = np.where(own_P > 0, costs.slice_s + costs.token_s[kind] * own_P, 0.0)
+            computed, busy = computed + took_P, busy + took_P
+    seconds, computing = float(computed.max()), float(busy.max())
+    return PassTime(seconds, computing, seconds - computing, exchanging)
+
+
+def choose(
+    frames: int, places: int, ranks: int, pairs: int, costs: LayerCosts, most_slices: int = 6
+) -> tuple[Slicing, PassTime]:
+    """Return the four numbers with the shortest simulated pass, and the pass; the same on ranks with equal costs.
+
+    A candidate's time is extrapolated from two and three pairs of layers, since pairs repeat; the fewest slices win
+    among equals.
+
+    Args:
+        frames: tokens along time.
+        places: tokens of a frame.
+        ranks: number of ranks.
+        pairs: number of pairs of a spatial and a temporal layer.
+        costs: seconds and bytes.
+        most_slices: most slices along either axis.
+    """
+    best, shortest = DSP, float("inf")
+    for N_T, N_S in product(range(1, min(most_slices, frames) + 1), range(1, min(most_slices, places) + 1)):
+        division = Division.of(frames, places, Slicing(N_T, N_S, 0, 0), ranks)
+        for lifted in product(range(N_T + 1), range(N_S + 1)):
+            slicing = Slicing(N_T, N_S, *lifted)
+            two, three = (simulate(slicing, division, count, costs).seconds for count in (2, 3))
+            seconds = three + (pairs - 3) * (three - two)
+            if seconds < shortest * (1 - 1e-9):
+                best, shortest = slicing, seconds
+    return best, simulate(best, Division.of(frames, places, best, ranks), pairs, costs)
+
+
+def buffer_bytes(slicing: Slicing, division: Division, token_bytes: int) -> int:
+    """Return the most bytes of tokens that a rank holds at a time, less its own tokens once.
+
+    Counted in program order, as a GPU's allocator reuses memory on a stream, and as the executor keeps tensors: a
+    packed piece from its computation until it is waited for, a slice's input from its first launch until it is
+    computed, its output while it is packed. What a layer allocates inside does not count.
+
+    Args:
+        slicing: the four numbers.
+        division: slices and ranks.
+        token_bytes: size of a token between layers, of all samples.
+    """
+    most = max(_most_tokens(slicing, division, rank) for rank in range(division.ranks))
+    return most * token_bytes
+
+
+def blocking_buffer_bytes(division: Division, token_bytes: int) -> int:
+    """Return the same for DSP as `train.parallel.context.slices` runs it, and VideoSys.
+
+    An exchange holds three copies beside the tokens: packed for all ranks, received, and put in order.
+    """
+    totals = [
+        max(division.cut(kind).cells.tokens * division.whole(kind).total(rank) for kind in KINDS)
+        for rank in range(division.ranks)
+    ]
+    return 3 * max(totals) * token_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class _Sizes:
+    """Tokens of one kind of layer.
+
+    Attributes:
+        own: tokens of a slice on each rank, [slices, P].
+        sent: tokens that a piece sends to other ranks, [slices, parts, P].
+    """
+
+    own: np.ndarray
+    sent: np.ndarray
+
+    @classmethod
+    def of(cls, division: Division, kind: LayerKind) -> "_Sizes":
+        cut, whole = division.cut(kind), division.whole(kind)
+        cut_NP = np.array(cut.cells.lengths).reshape(-1, division.ranks)
+        whole_NP = np.array(whole.cells.lengths).reshape(-1, division.ranks)
+        others_NP = cut_NP.sum(axis=1, keepdims=True) - cut_NP
+        return cls(cut_NP * whole.cells.tokens, others_NP[:, None] * whole_NP[None])
+
+
+def _most_tokens(slicing: Slicing, division: Division, rank: int) -> int:
+    """Return the most tokens beyond its own that a rank holds; two pairs of layers show all states."""
+    pairs = 2
+
+    def tokens(kind: LayerKind, number: int) -> int:
+        return division.whole(kind).cells.tokens * division.cut(kind).counts(number)[rank]
+
+    def packed(layer: int, number: int, part: int) -> int:
+        kind = KINDS[layer % 2]
+        return division.cut(kind).slices.lengths[number] * division.whole(kind).counts(part)[rank]
+
+    parts = range(slicing.count(-1))
+    live: dict[object, int] = {
+        (0, number, part): packed(0, number, part) for number in range(slicing.count(0)) for part in parts
+    }
+    own = most = sum(live.values())
+    for operation in schedule(slicing, pairs):
+        layer, number = operation.layer, operation.slice
+        kind = KINDS[layer % 2]
+        if isinstance(operation, Launch):
+            live[layer, number] = tokens(kind, number)
+        elif isinstance(operation, Wait):
+            for part in range(slicing.count(layer - 1)):
+                del live[layer, number, part]
+        else:
+            # Input and output, then output and pieces.
+            most = max(most, sum(live.values()) + tokens(kind, number))
+            del live[layer, number]
+            for other in range(slicing.count(layer + 1)):
+                live[layer + 1, other, number] = packed(layer + 1, other, number)
+            most = max(most, sum(live.values()) + tokens(kind, number))
+        most = max(most, sum(live.values()))
+    return most - own
