@@ -37,14 +37,13 @@ GROUPS = {
         "export": "Write a checkpoint's weights as safetensors or a diffusers folder",
         "state": "Inspect a saved position of a stream, or compare two",
     },
-    "Plan": {
+    "Plan and measure": {
         "plan": "Plan a cluster's steps, or their cascades, without a GPU",
         "fit": "Fit costs and memory budgets to measured steps",
-    },
-    "Measure": {
         "bench": "Measure shots, curation, loading, kernels, shapes or cascades",
     },
 }
+_FOLDERS = dict(zip(GROUPS, ("begin", "data", "look", "train", "plan"), strict=True))
 _COMPLETION = "--completion"
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
@@ -111,7 +110,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> Program:
     parser.set_defaults(parser=parser)
     added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name in commands:
-        module: ModuleType = importlib.import_module(f"pipelines.commands.{name.replace('-', '_')}")
+        module: ModuleType = importlib.import_module(_module(name))
         command = added.add_parser(name, description=module.__doc__, help=_summary(name))
         command.set_defaults(module=module, parser=command)
         module.add_arguments(command)
@@ -135,6 +134,12 @@ class _Completion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
         print(completion(build_parser(), shell))
         parser.exit()
+
+
+def _module(name: str) -> str:
+    """Return the module of a command, in the folder of its group."""
+    group = next(title for title, commands in GROUPS.items() if name in commands)
+    return f"pipelines.commands.{_FOLDERS[group]}.{name.replace('-', '_')}"
 
 
 def _summary(name: str) -> str:

@@ -17,7 +17,7 @@ import loader
 import reelweave
 import train
 from loader.dataset import DatasetWriter, Sample, open_dataset
-from loader.dataset.preview import thumbnail
+from loader.dataset.samples.preview import thumbnail
 from loader.storage import open_storage
 from tests.loader.stream_clips import make_sample
 from tests.media import write_video

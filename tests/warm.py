@@ -115,7 +115,7 @@ _RUNS = 1000  # no status of a process
 def serve() -> None:
     """Answer a `Warm` until it closes its pipe."""
     import pipelines.cli
-    import pipelines.commands.report
+    import pipelines.commands.look.report
     import pipelines.report.page  # noqa: F401
 
     for line in sys.stdin:

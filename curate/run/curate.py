@@ -13,10 +13,10 @@ from curate.run.driver import Driver
 from curate.run.model_files import model_digests
 from curate.run.model_stages import availability, check
 from curate.run.reference_sets import fingerprints
+from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE as SHARD
 from curate.run.state import CurationState, places_of
 from curate.run.write_shards import write_shards
-from curate.runners.progress import Progress
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
 from curate.takedown.takedown import STAGE as REMOVAL

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from curate.records import Record
 from curate.run.clip_stages import ClipStage
 from curate.run.model_stages import pipeline_stages
+from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
+from curate.run.runners.pipeline import SILENCE_S, Pool, Stage, cluster_size
+from curate.run.runners.progress import ClipMeter, Meter, Progress
 from curate.run.state import CurationState
-from curate.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.runners.pipeline import SILENCE_S, Pool, Stage, cluster_size
-from curate.runners.progress import ClipMeter, Meter, Progress
 from curate.source_pass.at_work import watching
 from curate.source_pass.stage import STAGE as CUT
 from curate.source_pass.stage import SourceStage

@@ -17,8 +17,8 @@ from curate.models.embed import ClipEmbedder, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.run.clip_stages import ClipStage, ReadClip, StageFn, caption_identity, clip_identity
+from curate.run.runners.pipeline import Pool, Stage
 from curate.run.verdict import caption_of, judged
-from curate.runners.pipeline import Pool, Stage
 from curate.search.search import WEIGHTS_VERSION
 from curate.shots import check_detector
 from curate.source_pass.tasks import ClipTask, CurationTask

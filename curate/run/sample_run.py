@@ -11,8 +11,8 @@ from curate.run.driver import Driver
 from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
 from curate.run.model_files import model_digests
 from curate.run.model_stages import check
+from curate.run.runners.progress import Progress
 from curate.run.state import CurationState
-from curate.runners.progress import Progress
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.errors import UsageError

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from curate.config import fingerprint
 from curate.records import Record
+from curate.run.runners.pipeline import Stage, run_sequentially, runner
+from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE, ShardPlan, WriteShard, plan_shards, untouched, written_shards
 from curate.run.state import CurationState
-from curate.runners.pipeline import Stage, run_sequentially, runner
-from curate.runners.progress import Progress
 from curate.takedown.takedown import STAGE as REMOVAL
 from loader.dataset import Dataset, ShardRecord, next_shard_number
 

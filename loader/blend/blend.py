@@ -19,10 +19,10 @@ from loader.blend.resolve import resolve, split_rows
 from loader.blend.source import SampleSource
 from loader.blend.tree import Group, Leaf, LeafSize, epoch_draws, reweighted
 from loader.dataset import Dataset, open_dataset
-from loader.dataset.clip import TrainingSample
 from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex, joined
+from loader.dataset.samples.clip import TrainingSample
 from loader.errors import UsageError
 from loader.storage import StorageConfig
 

@@ -5,10 +5,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.clip import TrainingSample
 from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex
+from loader.dataset.samples.clip import TrainingSample
 
 
 class SampleSource(Protocol):

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstraints, ValidationError
 
+from loader.base.strict_json import digest, parse
 from loader.dataset.latents import Latents
 from loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
-from loader.dataset.strict_json import digest, parse
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 from loader.storage.names import check_path

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from loader.base.arrays import Places, numbers
 from loader.base.node_files import NodeFiles
-from loader.dataset.clip import TrainingSample, training_sample
 from loader.dataset.draws import Draws
 from loader.dataset.history import RevisionHistory
 from loader.dataset.latents import Latents
@@ -27,6 +26,7 @@ from loader.dataset.plan_index import (
     open_plan_index,
     refuse_impossible,
 )
+from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables.checks import problems, row_count
@@ -327,7 +327,7 @@ def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | 
     """Return the storage of a dataset's tars.
 
     Raises:
-        RunError: a remote dataset names a place that permissions refuse (`loader.storage.permissions`).
+        RunError: a remote dataset names a place that permissions refuse (`loader.storage.reach.permissions`).
     """
     if manifest.foreign is None or manifest.foreign.uri is None:
         return storage

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.preview import summary, table
+from loader.dataset.samples.preview import summary, table
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
 from loader.dataset.tars.energon import EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK

@@ -12,8 +12,8 @@ from torch.utils.data import get_worker_info
 from loader.base.arrays import Places
 from loader.base.shared_memory import has_memfd, map_shared, open_shared
 from loader.buckets.assignment import Bucket
-from loader.dataset.clip import TrainingSample
 from loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
+from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
 from loader.read.decode import DecoderName, decode
 

@@ -16,7 +16,7 @@ from loader.base.arrays import Places
 from loader.base.prefetch import prefetched
 from loader.batch import BadSample, EncodedClips, Microbatch, Pack
 from loader.buckets.assignment import Bucket
-from loader.dataset.clip import TrainingSample
+from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
 from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
 from loader.plan.position import Position

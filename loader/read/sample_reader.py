@@ -1,8 +1,8 @@
 """Reader of a stream's samples: byte ranges, and contents with checks."""
 
 from loader.blend.source import SampleSource
-from loader.dataset.clip import TrainingSample
 from loader.dataset.latents import Latents
+from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
 from loader.read.cache import DiskCache
 from loader.read.fetch import ByteRange, Fetched

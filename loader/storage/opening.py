@@ -10,7 +10,7 @@ from loader.storage.base import Storage
 from loader.storage.config import StorageConfig
 from loader.storage.local import LocalStorage
 from loader.storage.names import check_path, redacted
-from loader.storage.permissions import refusal
+from loader.storage.reach.permissions import refusal
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -34,7 +34,7 @@ def open_storage(
         listed_in: URI of the list, manifest or blend that contains ``uri``; "" if the user gave it.
 
     Raises:
-        UsageError: the scheme is unknown, or `loader.storage.permissions` refuses the URI.
+        UsageError: the scheme is unknown, or `loader.storage.reach.permissions` refuses the URI.
     """
     storage = _storage(os.fspath(uri), config, listed_in)
     _check_reach(storage.root, listed_in, config)
@@ -78,7 +78,7 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
     if not text:
         raise UsageError("an empty path names no storage; give a folder or s3://bucket/prefix")
     if match := _S3.fullmatch(text):
-        from loader.storage.s3 import S3Storage
+        from loader.storage.s3.storage import S3Storage
 
         prefix = (match[2] or "").removesuffix("/")
         return S3Storage(match[1], check_path(prefix) if prefix else "", config)

@@ -10,9 +10,9 @@ import numpy as np
 from curate.ledger import LEDGER, Ledger, digest
 from curate.records import from_json
 from curate.run.curate import write_beside
+from curate.run.runners.pipeline import runner
+from curate.run.runners.progress import Progress, write_status
 from curate.run.shard import written_shards
-from curate.runners.pipeline import runner
-from curate.runners.progress import Progress, write_status
 from loader.blend.reading import is_blend_file
 from loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
 from loader.dataset import Dataset, ShardRecord, open_dataset, settle

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curate.ledger import Ledger
-from curate.runners.pipeline import Pool, Stage, cluster_size
+from curate.run.runners.pipeline import Pool, Stage, cluster_size
 from loader.dataset import ShardRecord
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig

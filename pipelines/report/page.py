@@ -26,7 +26,7 @@ def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig")
 
     Args:
         dataset: its clips are range-read for thumbnails only.
-        statistics: result of ``pipelines.commands.report.statistics``.
+        statistics: result of ``pipelines.commands.look.report.statistics``.
         config: limits of what is shown.
     """
     environment = Environment(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from curate.config import CurateConfig
 from curate.run.curate import curate
-from curate.runners.progress import Progress
+from curate.run.runners.progress import Progress
 from loader.dataset import verify
 from loader.storage import open_storage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.ledger import Ledger
-from curate.runners.progress import Meter, Progress
+from curate.run.runners.progress import Meter, Progress
 from curate.source_pass.at_work import at_work, noted, watching
 from curate.sources.inputs import SourceRef
 from loader.storage import open_storage

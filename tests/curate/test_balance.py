@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from curate.runners.workers import Load, Machine, balance
+from curate.run.runners.workers import Load, Machine, balance
 from loader.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
+from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
 from loader.errors import RunError
 
 
@@ -185,7 +185,7 @@ def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
 
 
 PROGRAM = """
-from curate.runners.pipeline import Pool, Stage, run_on_ray
+from curate.run.runners.pipeline import Pool, Stage, run_on_ray
 
 class Same:
     def __call__(self, rows):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from curate.runners.room import Share, fitted
+from curate.run.runners.room import Share, fitted
 from loader.errors import UsageError
 
 CUT, EMBED, CAPTIONS, TEXT = Share(1, 0, 1536), Share(1), Share(1), Share(1)

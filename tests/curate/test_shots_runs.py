@@ -9,7 +9,7 @@ import pytest
 from curate.config import CurateConfig, fingerprint
 from curate.ledger import Ledger
 from curate.records import Record
-from curate.runners.pipeline import Stage, runner
+from curate.run.runners.pipeline import Stage, runner
 from curate.source_pass.stage import CutSource, SourceStage
 from curate.source_pass.tasks import SourceTask
 from curate.sources.inputs import list_sources

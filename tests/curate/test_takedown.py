@@ -18,7 +18,7 @@ from curate.ledger import Ledger
 from curate.run.curate import curate
 from loader.dataset import Dataset, open_dataset, verify
 from loader.storage import StorageConfig, open_storage
-from pipelines.commands.report import write_report
+from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import default_config
 from tests.commands import reelweave
 from tests.curate.test_run import config

@@ -184,7 +184,7 @@ def _states(folder: Path) -> list[bytes]:
 def _state(folder: Path, data: bytes) -> object:
     from loader.stream.loader_state import read_iterator_state, read_loader_state
     from loader.stream.state_diff import diff_states
-    from pipelines.commands.state import _read, describe
+    from pipelines.commands.train.state import _read, describe
 
     with suppress(ValueError, RecursionError):
         held = json.loads(data)
@@ -343,7 +343,7 @@ def _s3_listing(folder: Path, data: bytes) -> object:
     from botocore.awsrequest import AWSResponse
 
     from loader.storage import StorageConfig, open_storage
-    from loader.storage.client import client_of
+    from loader.storage.s3.client import client_of
 
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "x",

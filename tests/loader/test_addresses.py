@@ -2,7 +2,7 @@
 
 import pytest
 
-from loader.storage.addresses import is_public, written_address
+from loader.storage.reach.addresses import is_public, written_address
 
 
 @pytest.mark.parametrize(

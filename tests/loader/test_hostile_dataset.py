@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from loader.dataset import open_dataset, verify
-from loader.dataset.clip import training_sample
 from loader.dataset.plan_index import from_arrow, to_arrow
+from loader.dataset.samples.clip import training_sample
 from loader.dataset.schema import TABLES
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
 from loader.errors import RunError

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_object, open_storage
-from loader.storage.permissions import only_public, refusal
+from loader.storage.reach.permissions import only_public, refusal
 
 WEB, S3, LOCAL, PERSON = (
     "https://films.example/lists/l.csv",

@@ -16,7 +16,7 @@ import pytest
 
 from curate.config import CurateConfig
 from pipelines.cli import COMMANDS, parsed
-from pipelines.commands.demo import try_next
+from pipelines.commands.begin.demo import try_next
 from pipelines.configuration.config import resolve
 from pipelines.terminal.program import program
 from tests.commands import reelweave

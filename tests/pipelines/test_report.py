@@ -13,7 +13,7 @@ from curate.run.curate import curate
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
 from pipelines.cli import main
-from pipelines.commands.report import write_report
+from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import PACKAGED, default_config
 from tests.media import write_video
 

@@ -9,7 +9,7 @@ from typing import Any
 from loader.buckets.assignment import BucketConfig
 from loader.dataset import Sample
 from loader.read.stream_config import StreamConfig
-from pipelines.commands.train import train
+from pipelines.commands.train.train import train
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.latents.run import Outcome, make_latents
 from tests.loader.stream_clips import make_sample, write

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from loader.dataset.strict_json import digest
+from loader.base.strict_json import digest
 from loader.storage import open_storage
 from train.checkpoint import latest
 

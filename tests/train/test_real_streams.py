@@ -14,7 +14,7 @@ from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset, open_dataset
 from loader.read.stream_config import StreamConfig
 from loader.stream.video_stream import VideoStream
-from pipelines.commands.train import train
+from pipelines.commands.train.train import train
 from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
-from loader.dataset.strict_json import SEAL, digest, parse, unseal
+from loader.base.strict_json import SEAL, digest, parse, unseal
 from loader.errors import RunError
 from loader.settings import Settings
 from loader.storage import Storage

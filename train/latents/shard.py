@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from loader.base.prefetch import prefetched
 from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
-from loader.dataset.clip import TrainingSample, training_sample
 from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
+from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import PLACEMENT
 from loader.errors import RunError
 from loader.read.decode import decode

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from loader.base.strict_json import parse
 from loader.dataset.manifest import Manifest, ShardEntry
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import idx_bytes
-from loader.dataset.strict_json import parse
 from loader.dataset.tars.media import caption_of, media_suffix
 from loader.dataset.tars.tar_format import padded
 from loader.dataset.tars.tar_samples import read_sample

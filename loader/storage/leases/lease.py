@@ -56,7 +56,7 @@ def leased(storage: Storage, command: str) -> Iterator[Storage]:
 def _lease(storage: Storage, holder: LeaseHolder) -> Lease:
     if isinstance(storage, LocalStorage):
         return FileLease(storage, holder)
-    from loader.storage.s3 import S3Storage
+    from loader.storage.s3.storage import S3Storage
 
     config = storage.config if isinstance(storage, S3Storage) else StorageConfig()
     return TimedLease(storage, holder, config.lease_s)

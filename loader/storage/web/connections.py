@@ -16,9 +16,9 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
-from loader.storage.addresses import is_public
 from loader.storage.config import StorageConfig
-from loader.storage.timeouts import RequestLimits, TimedConnection
+from loader.storage.reach.addresses import is_public
+from loader.storage.remote.timeouts import RequestLimits, TimedConnection
 
 _MOST_ADDRESSES = 16
 """Maximum number of a host's addresses to try."""

@@ -15,8 +15,8 @@ from urllib3.util import make_headers
 from loader.errors import ObjectError, UsageError
 from loader.storage.config import StorageConfig
 from loader.storage.names import redacted
-from loader.storage.permissions import inner_address, only_public, refusal
-from loader.storage.retry import StatusError
+from loader.storage.reach.permissions import inner_address, only_public, refusal
+from loader.storage.remote.retry import StatusError
 from loader.storage.web.connections import NotPublicError, pools
 
 _CHUNK = 256 << 10
@@ -39,7 +39,7 @@ class WebName:
     Attributes:
         name: name for messages, without secrets.
         address: address, which may contain user, password and a query.
-        listed_in: see `loader.storage.permissions.refusal`.
+        listed_in: see `loader.storage.reach.permissions.refusal`.
     """
 
     name: str

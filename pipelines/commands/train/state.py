@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.base.named_file import read_named
-from loader.dataset.strict_json import parse, unseal
+from loader.base.strict_json import parse, unseal
 from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
 from loader.stream.state_diff import StateDiff, diff_states, part_values

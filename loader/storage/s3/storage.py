@@ -19,12 +19,12 @@ from botocore.parsers import ResponseParserError
 
 from loader.errors import ObjectError, RunError, first_line
 from loader.storage.base import ObjectInfo
-from loader.storage.blocks import BlockReader
-from loader.storage.client import client_of
 from loader.storage.config import StorageConfig
-from loader.storage.faults import code_of, explained
 from loader.storage.names import LEASE, check_path, check_prefix
-from loader.storage.retry import FAULTS, retry
+from loader.storage.remote.blocks import BlockReader
+from loader.storage.remote.retry import FAULTS, retry
+from loader.storage.s3.client import client_of
+from loader.storage.s3.faults import code_of, explained
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -11,7 +11,7 @@ from botocore import awsrequest
 from botocore.config import Config
 
 from loader.storage.config import StorageConfig
-from loader.storage.timeouts import RequestLimits, TimedConnection
+from loader.storage.remote.timeouts import RequestLimits, TimedConnection
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

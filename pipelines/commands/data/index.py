@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from loader.dataset import open_dataset
 from loader.errors import UsageError
-from pipelines.commands.curate import print_accounting, summary
-from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.commands.data.curate import print_accounting, summary
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, progress_bars, stderr
 
 if TYPE_CHECKING:

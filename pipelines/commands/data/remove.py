@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loader.errors import UsageError
 from loader.storage import open_storage
-from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, stdout
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Remove it and print what was rewritten."""
     from curate.takedown.removal import remove
     from loader.dataset import Dataset, Removal
-    from pipelines.commands.report import REPORT, write_report
+    from pipelines.commands.look.report import REPORT, write_report
     from pipelines.report.buckets import kept_config
 
     if not options.reason.strip():

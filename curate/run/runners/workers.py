@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.runners.pipeline import Pool
+from curate.run.runners.pipeline import Pool
 from loader.errors import UsageError
 
 _START_SHARE = 0.5  # of the planned workers; a pool grows while the first tasks arrive

@@ -7,8 +7,8 @@ OUT/train-vae.yaml keeps the resolved configuration.
 import argparse
 from typing import TYPE_CHECKING
 
-from pipelines.commands.train import add_arguments as add_arguments
-from pipelines.commands.train import finish, held_out_batches, keep_config
+from pipelines.commands.train.train import add_arguments as add_arguments
+from pipelines.commands.train.train import finish, held_out_batches, keep_config
 from pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:

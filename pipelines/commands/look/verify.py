@@ -1,7 +1,6 @@
 """Check every byte of a dataset: checksums, index against tars, totals; or the checkpoints of a run."""
 
 import argparse
-import json
 from pathlib import Path
 
 from loader.dataset import Verification, verify
@@ -9,6 +8,7 @@ from loader.dataset.checks import signature
 from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import plain, print_json, stderr, stdout
 
 
@@ -29,28 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sign the dataset, if it is whole, with this private key (Ed25519, PEM)",
     )
     add_storage_arguments(parser)
-
-
-def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that open a dataset without a configuration file."""
-    parser.add_argument("--endpoint-url", metavar="URL", help="S3 endpoint (default: AWS)")
-    parser.add_argument(
-        "--allow",
-        metavar="PREFIX",
-        action="append",
-        default=[],
-        help="let a dataset on S3 or the web name tars below PREFIX (storage.allowed_prefixes), repeatable",
-    )
-
-
-def storage_config(options: argparse.Namespace) -> StorageConfig:
-    """Return the storage settings of those options."""
-    from pipelines.configuration.config import resolve
-
-    overrides = [f"endpoint_url={options.endpoint_url}"] if options.endpoint_url else []
-    if options.allow:
-        overrides.append(f"allowed_prefixes={json.dumps(options.allow)}")
-    return resolve(StorageConfig, None, overrides)
 
 
 def run(options: argparse.Namespace) -> int:

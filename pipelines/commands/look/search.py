@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.dataset import Dataset, open_dataset
 from loader.errors import UsageError
-from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, stdout, table
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.report.buckets import ReportConfig
     from train.loop.loop import TrainResult
 
-CONFIG = Path(__file__).parent.parent / "configs" / "demo.yaml"
+CONFIG = Path(__file__).parents[2] / "configs" / "demo.yaml"
 
 
 class Next(NamedTuple):
@@ -50,9 +50,9 @@ def run(options: argparse.Namespace) -> int:
     from curate.config import CurateConfig
     from curate.run.curate import curate
     from loader.read.stream_config import StreamConfig
-    from pipelines.commands.curate import curation_progress, kept_files, print_accounting, summary
-    from pipelines.commands.report import print_buckets, write_report
-    from pipelines.commands.train import train
+    from pipelines.commands.data.curate import curation_progress, kept_files, print_accounting, summary
+    from pipelines.commands.look.report import print_buckets, write_report
+    from pipelines.commands.train.train import train
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.report.buckets import ReportConfig
     from train.config.run import TrainConfig
@@ -153,7 +153,7 @@ def _training(result: "TrainResult") -> dict[str, object]:
 def _finish(
     options: argparse.Namespace, videos: Path, dataset: Dataset, report: str, result: "TrainResult"
 ) -> None:
-    from pipelines.commands.train import loss_change
+    from pipelines.commands.train.train import loss_change
 
     totals = dataset.manifest.totals
     place, out = options.out / "dataset", options.out

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from loader.errors import UsageError
-from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, progress_bars, stdout
 from pipelines.terminal.files import write_whole
 from train.sampling.config import SampleConfig

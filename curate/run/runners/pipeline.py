@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from curate.runners.room import Share, fitted
+from curate.run.runners.room import Share, fitted
 from loader.errors import RunError, UsageError, first_line
 from loader.storage.names import redacted
 
@@ -117,7 +117,7 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
     encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
     source delays no other. Neighbouring stages without a pool run as one, since Ray reserves processors for each
     operator. Workers share processors and GPUs where one of each stage would not find room
-    (`curate.runners.room`).
+    (`curate.run.runners.room`).
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
@@ -215,7 +215,7 @@ def cluster_size() -> Share:
 
 
 def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
-    """Return the stages with the resources that their workers reserve on the cluster; see `curate.runners.room`.
+    """Return the stages with the resources that their workers reserve on the cluster; see `curate.run.runners.room`.
 
     Stages of one operator reserve the same.
 

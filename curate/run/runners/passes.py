@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from curate.runners.pipeline import Pool, Stage, cluster_size, operators, placed, runner
-from curate.runners.workers import Load, Machine, WorkerPlan, balance
+from curate.run.runners.pipeline import Pool, Stage, cluster_size, operators, placed, runner
+from curate.run.runners.workers import Load, Machine, WorkerPlan, balance
 
 Task = TypeVar("Task")
 

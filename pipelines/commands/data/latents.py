@@ -8,7 +8,7 @@ import argparse
 import json
 
 from loader.dataset.latents import Latents
-from pipelines.commands.curate import curation_progress, print_accounting, summary
+from pipelines.commands.data.curate import curation_progress, print_accounting, summary
 from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml, repeated_with
 from pipelines.terminal.arguments import add_config

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from curate.config import CurateConfig
-    from curate.runners.progress import Progress
+    from curate.run.runners.progress import Progress
 
 MAX_FAILED = 50
 KEPT = "curate.yaml"
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Curate, write the report and print the accounting."""
     from curate.config import CurateConfig
     from curate.run.curate import curate
-    from pipelines.commands.report import REPORT, write_report
+    from pipelines.commands.look.report import REPORT, write_report
     from pipelines.report.buckets import kept_config
 
     config = resolve(CurateConfig, options.config, options.set)

@@ -4,7 +4,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, PartialCredenti
 
 from loader.errors import ObjectError, RunError
 from loader.storage.config import StorageConfig
-from loader.storage.retry import is_transient, patience
+from loader.storage.remote.retry import is_transient, patience
 
 _RUN_OUT = ("ExpiredToken", "InvalidToken")
 

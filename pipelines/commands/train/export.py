@@ -10,7 +10,7 @@ from typing import Any
 
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_object
-from pipelines.commands.verify import add_storage_arguments, storage_config
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, stdout
 
 

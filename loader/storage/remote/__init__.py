@@ -1,0 +1,1 @@
+"""Requests over a network: timeouts, retries, cached blocks."""

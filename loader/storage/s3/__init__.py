@@ -1,0 +1,1 @@
+"""S3: client, faults in words, the storage."""

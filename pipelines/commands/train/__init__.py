@@ -1,0 +1,1 @@
+"""Commands that train, and that use what a run leaves."""
