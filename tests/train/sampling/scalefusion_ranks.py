@@ -27,6 +27,7 @@ from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions, ModelRunner, WholeModel
 from train.sampling.scalefusion.exchanges import AsyncExchanges
 from train.sampling.scalefusion.jagged import Division, pass_bytes
+from train.sampling.scalefusion.measure import measure_costs, measured_slicing
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
 from train.sampling.scalefusion.ulysses import UlyssesSTDiT
@@ -157,6 +158,18 @@ def videos(group: dist.ProcessGroup) -> dict[str, str]:
     return hashes
 
 
+def measured(group: dist.ProcessGroup) -> list[object]:
+    """Costs of a video, which this rank's clock alone would not give, and the numbers chosen by them."""
+    dit = model(torch.float32)
+    x_BCTHW = torch.ones(1, CHANNELS, 7, 6, 10)
+    text = Conditions(torch.ones(1, 5, TEXT), torch.ones(1, 5, dtype=torch.bool))
+    runner = ScaleFusion(dit, group)
+    costs = measure_costs(runner, x_BCTHW, torch.ones(1), text, repeats=1)
+    chosen = measured_slicing(runner, x_BCTHW, torch.ones(1), text)
+    ScaleFusion(dit, group, chosen)(x_BCTHW, torch.ones(1), text)
+    return [costs.token_s, costs.slice_s, costs.byte_s, costs.exchange_s, costs.token_bytes, chosen]
+
+
 def compute(out: str) -> None:
     """All cases."""
     torch.set_num_threads(1)
@@ -170,4 +183,6 @@ def compute(out: str) -> None:
         for size in (3, 4):
             if world.rank in GROUPS[size]:
                 found[f"videos on {size}"] = videos(groups[size])
+        if world.rank in GROUPS[3]:
+            found["measured"] = measured(groups[3])
     (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from tests.train.sampling.scalefusion_ranks import CHANNELS, GROUPS, MODEL, TEXT, cases, compute
+from tests.train.sampling.scalefusion_ranks import CHANNELS, GROUPS, HIDDEN, MODEL, TEXT, cases, compute
 from train.config.model import DiTConfig, STDiTConfig
 from train.models.build import build_denoiser
 from train.parallel.context.slices import SliceSharding
@@ -44,6 +44,16 @@ def test_a_seed_has_one_video_in_every_layout(findings, size):
     hashes = [findings[rank][f"videos on {size}"] for rank in GROUPS[size]]
     assert {"alone", "scalefusion", "dsp"} <= hashes[0].keys()
     assert len({found for of_rank in hashes for found in of_rank.values()}) == 1
+
+
+def test_ranks_measure_and_choose_alike(findings):
+    first, *others = (findings[rank]["measured"] for rank in GROUPS[3])
+    assert others == [first, first]
+    token_s, slice_s, byte_s, exchange_s, token_bytes, chosen = first
+    assert token_s["spatial"] > 0 < token_s["temporal"]
+    assert min(slice_s, byte_s) >= 0 < exchange_s
+    assert token_bytes == HIDDEN * 4
+    assert Slicing(*chosen).check()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])

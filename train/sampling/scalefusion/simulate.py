@@ -22,9 +22,10 @@ class LayerCosts:
     Attributes:
         token_s: seconds per token of a layer of each kind, attention included.
         slice_s: further seconds per slice: launches of kernels, and work too small for the device.
-        byte_s: seconds per byte that a rank sends to others.
+        byte_s: seconds per byte that each rank sends to others, where all send alike.
         exchange_s: further seconds per exchange.
         token_bytes: size of a token between layers, of all samples.
+        sharing: number of adjacent ranks that share a link, such as those of a node.
     """
 
     token_s: Mapping[LayerKind, float]
@@ -32,6 +33,7 @@ class LayerCosts:
     byte_s: float
     exchange_s: float
     token_bytes: int
+    sharing: int = 1
 
 
 class PassTime(NamedTuple):
@@ -59,7 +61,7 @@ def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts
         pairs: number of pairs of a spatial and a temporal layer.
         costs: seconds and bytes.
     """
-    sizes = {kind: _Sizes.of(division, kind) for kind in KINDS}
+    sizes = {kind: _Sizes.of(division, kind, costs.sharing) for kind in KINDS}
     computed, busy = np.zeros(division.ranks), np.zeros(division.ranks)
     sent = exchanging = 0.0
     arrived: dict[tuple[int, int], float] = {}
@@ -67,7 +69,7 @@ def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts
         kind, at = KINDS[operation.layer % 2], (operation.layer, operation.slice)
         if isinstance(operation, Launch):
             if division.ranks > 1:
-                tokens = int(sizes[kind].sent[operation.slice, operation.part].max())
+                tokens = float(sizes[kind].sent[operation.slice, operation.part])
                 took = costs.exchange_s + costs.byte_s * costs.token_bytes * tokens
                 sent = max(sent, float(computed.max())) + took
                 exchanging += took
@@ -144,19 +146,24 @@ class _Sizes:
 
     Attributes:
         own: tokens of a slice on each rank, [slices, P].
-        sent: tokens that a piece sends to other ranks, [slices, parts, P].
+        sent: tokens of a piece that a rank sends or receives, the mean over the ranks of the busiest link,
+            [slices, parts].
     """
 
     own: np.ndarray
     sent: np.ndarray
 
     @classmethod
-    def of(cls, division: Division, kind: LayerKind) -> "_Sizes":
+    def of(cls, division: Division, kind: LayerKind, sharing: int) -> "_Sizes":
         cut, whole = division.cut(kind), division.whole(kind)
         cut_NP = np.array(cut.cells.lengths).reshape(-1, division.ranks)
         whole_NP = np.array(whole.cells.lengths).reshape(-1, division.ranks)
-        others_NP = cut_NP.sum(axis=1, keepdims=True) - cut_NP
-        return cls(cut_NP * whole.cells.tokens, others_NP[:, None] * whole_NP[None])
+        sent_NMP = (cut_NP.sum(axis=1, keepdims=True) - cut_NP)[:, None] * whole_NP[None]
+        received_NMP = cut_NP[:, None] * (whole_NP.sum(axis=1, keepdims=True) - whole_NP)[None]
+        links = np.arange(0, division.ranks, sharing)
+        ranks = np.diff([*links, division.ranks])
+        busiest = [np.add.reduceat(x, links, axis=2) / ranks for x in (sent_NMP, received_NMP)]
+        return cls(cut_NP * whole.cells.tokens, np.maximum(*busiest).max(axis=2))
 
 
 def _most_tokens(slicing: Slicing, division: Division, rank: int) -> int:

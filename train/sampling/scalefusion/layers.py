@@ -1,0 +1,124 @@
+"""Layers of an ST-DiT on slices of a video, for one rank."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+
+from train.models.attention.spatial_temporal import SpatialTemporalAttention
+from train.models.dit import Attention, Branches, Rotation, through
+from train.models.st_dit import STBlock, STDiT
+from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.schedule import KINDS, LayerKind
+
+VECTORS = {"spatial": slice(0, 3), "temporal": slice(3, 12)}
+"""Modulation vectors of each layer of a block: shift, scale and gate of each of its branches."""
+
+
+class EmbeddedInputs(NamedTuple):
+    """Embedded conditions of one pass."""
+
+    condition_BD: torch.Tensor
+    context_BMD: torch.Tensor
+    mask_BM: torch.Tensor
+
+
+class SlicedLayers:
+    """Layers of an ST-DiT on the slices of one rank; a slice is [B, W, C, D].
+
+    W is the axis that attention needs whole, C the local part of the other one: places and frames in a spatial
+    layer, frames and places in a temporal one.
+    """
+
+    def __init__(
+        self,
+        dit: STDiT,
+        division: Division,
+        inputs: EmbeddedInputs,
+        grid: tuple[int, int, int],
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
+        self.blocks = cast("Sequence[STBlock]", dit.repeated())
+        frames, places = division.frames, division.places
+        cos_TSR, sin_TSR = (
+            torch.unflatten(table_LR, 0, (frames.cells.tokens, -1))
+            for table_LR in dit.rotation([grid], slice(None), device)
+        )
+        cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
+        own = [places.part(number, rank) for number in range(len(places.slices.lengths))]
+        self.rotations: dict[LayerKind, list[Rotation]] = {
+            "spatial": [(_by_place(cos_TSR[cell]), _by_place(sin_TSR[cell])) for cell in cells],
+            "temporal": [(cos_TSR[:, cell].flatten(0, 1), sin_TSR[:, cell].flatten(0, 1)) for cell in own],
+        }
+        self.vectors_BVD = torch.empty(0)
+
+    def embed(self, values_BTSV: torch.Tensor) -> list[torch.Tensor]:
+        """Embed the local places, by slices of a temporal layer."""
+        places = self.division.places
+        cells = [places.part(number, self.rank) for number in range(len(places.slices.lengths))]
+        return [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
+
+    def pack(self, layer: int, x_BWCD: torch.Tensor) -> list[torch.Tensor]:
+        """Return a slice's rows for each slice of the next layer, [C * W, B, D], for one rank after the other.
+
+        They arrive where they stay: the receiver's whole axis outermost, sender after sender.
+        """
+        cut, ranks = self.division.cut(layer_kind(layer)), range(self.division.ranks)
+        x_CWBD = x_BWCD.permute(2, 1, 0, 3)
+        return [
+            torch.cat([x_CWBD[:, cut.part(number, goal)].flatten(0, 1) for goal in ranks])
+            for number in range(len(cut.slices.lengths))
+        ]
+
+    def receiver(self, layer: int, number: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return an empty tensor for the rows of a slice, [W, C, B, D]."""
+        cut, whole = self.division.cut(layer_kind(layer)), self.division.whole(layer_kind(layer))
+        return rows.new_empty(whole.cells.tokens, cut.counts(number)[self.rank], *rows.shape[1:])
+
+    def compute(self, layer: int, number: int, x_WCBD: torch.Tensor) -> torch.Tensor:
+        """Compute a slice of a layer, [B, W, C, D]; the first slice of a block comes before all others."""
+        kind, block = layer_kind(layer), self.blocks[layer // 2]
+        W, C, B, D = x_WCBD.shape
+        if kind == "spatial" and number == 0:
+            self.vectors_BVD = torch.unflatten(block.modulation(self.inputs.condition_BD), 1, (-1, D))
+        vectors_BVD = self.vectors_BVD[:, VECTORS[kind]]
+        branches = self._branches(kind, block, self.rotations[kind][number], (W, 1, C))
+        y_BLD = through(x_WCBD.flatten(0, 1).transpose(0, 1), branches, vectors_BVD.flatten(1), None)
+        return y_BLD.view(B, W, C, D)
+
+    def leave(self, x_BWCD: torch.Tensor) -> torch.Tensor:
+        """Return the predicted values of a slice of the last layer, [B, T, C, V]."""
+        streams = (x_BWCD.flatten(1, 2), self.inputs.context_BMD)
+        values_BLV = self.dit.leave(streams, self.inputs.condition_BD, None)
+        return values_BLV.view(*x_BWCD.shape[:3], values_BLV.shape[-1])
+
+    def _branches(
+        self, kind: LayerKind, block: STBlock, rotation: Rotation, grid: tuple[int, int, int]
+    ) -> Branches:
+        # Tokens lie with the attended axis outermost, as time does in temporal attention.
+        seen = SpatialTemporalAttention([grid], "place")
+
+        def own(attention: Attention, h_BLD: torch.Tensor) -> torch.Tensor:
+            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
+            return y_BLD
+
+        if kind == "spatial":
+            return (lambda h_BLD: own(block.spatial, h_BLD),)
+        inputs = self.inputs
+        return (
+            lambda h_BLD: own(block.temporal, h_BLD),
+            lambda h_BLD: block.cross_attend(h_BLD, inputs.context_BMD, mask_BM=inputs.mask_BM),
+            block.mlp,
+        )
+
+
+def _by_place(x_TSR: torch.Tensor) -> torch.Tensor:
+    """Return a table of tokens in the order of places, then time."""
+    return x_TSR.transpose(0, 1).flatten(0, 1)
+
+
+def layer_kind(layer: int) -> LayerKind:
+    """Return the kind of a layer, counted from 0."""
+    return KINDS[layer % 2]
