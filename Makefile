@@ -22,11 +22,11 @@ demo: .venv/.demo
 
 test: .venv/.installed
 	# In the order of the files: by default the long files of few tests come last, and one process waits for the other.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
-# Where nvcc is: the kernels of csrc/ for every GPU architecture (`make test`: for one), and their library.
+# Where nvcc is: the kernels of csrc/ for every GPU architecture, their library, and what the emulator must find broken.
 kernels: .venv/.installed
-	$(BIN)/python -m pytest tests/train/test_csrc.py tests/train/test_kernels_library.py --toolchain
+	$(BIN)/python -m pytest -m toolchain tests/train/test_csrc*.py tests/train/test_kernels_library.py
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
 """Small real videos whose every frame says its own number, and reading the numbers back."""
 
 import struct
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 
 import av
@@ -25,20 +27,27 @@ def numbered_frame(number: int, width: int, height: int, scene: int = 0) -> np.n
     """
     code = number ^ number >> 1
     picture = np.empty((height, width, 3), np.uint8)
-    rng = np.random.default_rng(scene)
-    hue = rng.integers(40, 216, 3)
-    patches = rng.integers(-70, 71, (4, 5))  # coarse enough to tell scenes apart at any size
     x = np.arange(width)[None, :, None]
     y = np.arange(height)[:, None, None]
     texture = 60 * np.sin(x * (0.05 + 0.04 * scene) + number * 0.15) * np.cos(y * 0.07 * (scene + 1))
-    coarse = patches[np.arange(height)[:, None] * 4 // height, np.arange(width)[None, :] * 5 // width]
-    picture[:] = np.clip(hue + texture + coarse[..., None], 0, 255)
+    hue, coarse = _colours(width, height, scene)
+    picture[:] = np.clip(hue + texture + coarse, 0, 255)
     block_h, block_w = height // 4 // _ROWS, width // _COLUMNS
     for bit in range(BITS):
         row, column = divmod(bit, _COLUMNS)
         top, left = height - (_ROWS - row) * block_h, column * block_w
         picture[top : top + block_h, left : left + block_w] = 170 if code >> bit & 1 else 80
     return picture
+
+
+@lru_cache(maxsize=64)
+def _colours(width: int, height: int, scene: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a scene's own colour [3], and what places add to it [height, width, 1]."""
+    rng = np.random.default_rng(scene)
+    hue = rng.integers(40, 216, 3)
+    patches = rng.integers(-70, 71, (4, 5))  # coarse enough to tell scenes apart at any size
+    coarse = patches[np.arange(height)[:, None] * 4 // height, np.arange(width)[None, :] * 5 // width]
+    return hue, coarse[..., None]
 
 
 def read_number(picture: np.ndarray) -> int:
@@ -75,7 +84,7 @@ def write_video(
     audio: bool = False,
     first_scene: int = 0,
 ) -> Path:
-    """A video of numbered frames.
+    """A video of numbered frames; of equal arguments it is encoded once in a process.
 
     Args:
         path: its suffix decides the container.
@@ -86,18 +95,56 @@ def write_video(
         first_scene: videos with other scenes show other pictures.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scene_of = [scene for scene, frames in enumerate(scenes, first_scene) for _ in range(frames)]
-    shown_s = (
-        list(times_s) if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
+    encoded = _encoded(
+        path.suffix,
+        tuple(scenes),
+        size,
+        Fraction(rate),
+        codec,
+        pix_fmt,
+        None if times_s is None else tuple(map(float, times_s)),
+        start_s,
+        _items(options),
+        _items(metadata),
+        audio,
+        first_scene,
     )
-    tick = Fraction(1, 90000) if times_s is not None or start_s else 1 / Fraction(rate)
-    with av.open(str(path), "w", options={"fflags": "+bitexact"}) as container:
-        container.metadata.update(metadata or {})
-        stream = container.add_stream(codec, rate=Fraction(rate))
+    path.write_bytes(encoded)
+    return path
+
+
+def _items(of: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((of or {}).items())
+
+
+@lru_cache(maxsize=200)
+def _encoded(
+    suffix: str,
+    scenes: tuple[int, ...],
+    size: tuple[int, int],
+    rate: Fraction,
+    codec: str,
+    pix_fmt: str,
+    times_s: tuple[float, ...] | None,
+    start_s: float,
+    options: tuple[tuple[str, str], ...],
+    metadata: tuple[tuple[str, str], ...],
+    audio: bool,
+    first_scene: int,
+) -> bytes:
+    scene_of = [scene for scene, frames in enumerate(scenes, first_scene) for _ in range(frames)]
+    shown_s = times_s if times_s is not None else [number / float(rate) for number in range(len(scene_of))]
+    tick = Fraction(1, 90000) if times_s is not None or start_s else 1 / rate
+    with (
+        tempfile.NamedTemporaryFile(suffix=suffix) as file,
+        av.open(file.name, "w", options={"fflags": "+bitexact"}) as container,
+    ):
+        container.metadata.update(metadata)
+        stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         stream.time_base = stream.codec_context.time_base = tick
         stream.codec_context.thread_count = 1
-        stream.options = {**_QUALITY.get(codec, {"crf": "12"}), **(options or {})}
+        stream.options = {**_QUALITY.get(codec, {"crf": "12"}), **dict(options)}
         if audio:
             sound = container.add_stream("aac", rate=44100)
         for number, scene in enumerate(scene_of):
@@ -115,7 +162,8 @@ def write_video(
                 chunk.sample_rate, chunk.pts, chunk.time_base = 44100, at * 1024, Fraction(1, 44100)
                 container.mux(sound.encode(chunk))
             container.mux(sound.encode(None))
-    return path
+        container.close()
+        return Path(file.name).read_bytes()
 
 
 def with_display_matrix(data: bytes, a: int, b: int, c: int, d: int) -> bytes:

@@ -16,6 +16,8 @@ import pytest
 from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
 from loader.errors import RunError
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 def split(rows: list[dict]) -> Iterator[dict]:
     for row in rows:
@@ -107,9 +109,8 @@ def test_a_stage_that_fails_says_why(runner: Runner) -> None:
         list(runner(ROWS, [Stage("fail", fail)]))
 
 
-@pytest.mark.parametrize("cpus", [1.0, 2.0])
-def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: None, cpus: float) -> None:
-    # Two processors: the two pools would hold them all, and one pool would where a worker wants both.
+def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: str) -> None:
+    cpus = 2.0  # of two: a worker of either pool would hold them all
     pool = Pool(1, 1, 1)
     stages = [
         Stage("split", split, cpus=cpus, memory_mb=50),
@@ -121,18 +122,18 @@ def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: Non
     assert sorted((one.task["name"], one.task["part"]) for one in results) == PARTS
 
 
-def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: None) -> None:
+def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: str) -> None:
     stage = Stage("sleep", sleep, max_silence_s=1.0)
     with pytest.raises(RunError, match=r"no worker gave a result for 1 s; .* run the same command again"):
         list(run_on_ray(ROWS, [stage]))
 
 
-def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: None) -> None:
+def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: str) -> None:
     stages = [Stage("sleep", sleep, max_silence_s=60.0), Stage("quick", same, max_silence_s=1.0)]
     assert len(list(run_on_ray(ROWS[:1], stages))) == 1
 
 
-def test_an_error_inside_ray_ends_in_words(ray_local: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_inside_ray_ends_in_words(ray_local: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     def wait(*_: object, **__: object) -> None:
@@ -162,12 +163,12 @@ def unreadable(rows: list[dict]) -> list[Unreadable]:
     return [Unreadable() for _ in rows]
 
 
-def test_a_bug_of_ours_is_not_said_to_be_one_of_ray(ray_local: None) -> None:
+def test_a_bug_of_ours_is_not_said_to_be_one_of_ray(ray_local: str) -> None:
     with pytest.raises(LookupError, match="a bug of ours"):
         list(run_on_ray(ROWS[:1], [Stage("unreadable", unreadable)]))
 
 
-def test_a_killed_worker_costs_nothing(ray_local: None, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_nothing(ray_local: str, tmp_path: Path) -> None:
     marker = tmp_path / "died"
 
     def die_once(rows: list[dict]) -> list[dict]:

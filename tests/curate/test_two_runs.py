@@ -70,12 +70,6 @@ class Runs:
             time.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    with Warm() as started:
-        yield started
-
-
 @pytest.fixture
 def runs(raw: Path, place: Storage, warm: Warm) -> Runs:
     return Runs(raw, place, warm)

@@ -9,7 +9,7 @@ from tests.loader.stream_clips import SAMPLES, SHAPELESS, SHAPES, make_sample, w
 from tests.media import write_video
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     folder = tmp_path_factory.mktemp("clips")
     clips = {
@@ -21,11 +21,11 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     return [*made, make_sample(SHAPELESS, clips[SHAPES[0]], 4, (80, 64))]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> Path:
     return write(tmp_path_factory.mktemp("dataset"), samples)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def dataset(folder: Path) -> Dataset:
     return open_dataset(folder)

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from loader.batch import Microbatch
 from tests.loader.stream_clips import BUCKETS
 
+IMPORTED_FIRST = ("accelerate", "lightning")
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
 

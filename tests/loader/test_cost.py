@@ -11,6 +11,12 @@ WIDE_DIT = LinearQuadraticCost(fixed_s=0.02, token_s=2e-5, square_s=2e-5 / 30_00
 """A transformer 5,120 wide: attention and the rest weigh the same at about 30,000 tokens."""
 
 
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval of 200 resamples takes seconds."""
+    monkeypatch.setattr("loader.buckets.cost_fit._RESAMPLES", 20)
+
+
 def shapes() -> tuple[np.ndarray, np.ndarray]:
     lengths = np.geomspace(1000, 60_000, 16).astype(np.int64)
     batch, length = np.meshgrid([1, 2, 4, 8], lengths)

@@ -244,7 +244,8 @@ def test_webdataset_reads_it(folder: Path) -> None:
     )
 
 
-def test_ray_reads_it(folder: Path, ray_local: None) -> None:
+@pytest.mark.xdist_group("ray")
+def test_ray_reads_it(folder: Path, ray_local: str) -> None:
     import ray
 
     rows = ray.data.read_webdataset(str(folder / "shards"), file_extensions=["tar"], decoder=None).take_all()

@@ -1,6 +1,7 @@
 """What the processes of one machine make once: with real processes, kills and an S3 server."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.loader.stream_clips import config
 from tests.loader.test_dataset import make_sample, tree, write
 from tests.loader.test_stream_resume import run_steps
 from tests.s3server import FaultyProxy, make_bucket, s3_server
+from tests.train.ranks import Ranks
 
 OPEN = """
 import sys
@@ -155,21 +157,21 @@ def test_ranks_that_share_plans_train_the_same_steps(
     ]
 
 
-PLAN = """
-import json, sys
-from pathlib import Path
-from loader.dataset import open_dataset
-from loader.stream.video_stream import VideoStream
-from tests.loader.stream_clips import config
-settings = config(decode=False, node_folder=Path(sys.argv[2]), microbatches=3)
-stream = VideoStream(open_dataset(sys.argv[1]), settings, int(sys.argv[3]), 2)
-print(json.dumps([[micro.keys for micro in stream], stream.state_dict()]))
-"""
+def read_all(dataset: str, folder: str, out: str) -> None:
+    """Reads a rank's part of a dataset; notes the keys and the state behind them."""
+    rank = int(os.environ["RANK"])
+    settings = config(decode=False, node_folder=Path(folder), microbatches=3)
+    stream = VideoStream(open_dataset(dataset), settings, rank, 2)
+    Path(out, str(rank)).write_text(json.dumps([[micro.keys for micro in stream], stream.state_dict()]))
 
 
-def test_real_ranks_that_start_together_train_what_they_would_alone(folder: Path, tmp_path: Path) -> None:
-    ranks = [started(PLAN, folder, tmp_path, rank) for rank in (0, 1)]
-    first, second = (json.loads(rank.communicate(timeout=60)[0]) for rank in ranks)
+def test_real_ranks_that_start_together_train_what_they_would_alone(
+    folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, ranks: Ranks
+) -> None:
+    out = tmp_path_factory.mktemp("read")
+    ended = ranks.run(read_all, 2, str(folder), str(tmp_path), str(out))
+    assert ended.codes == [0, 0], ended.errors
+    first, second = (json.loads((out / name).read_text()) for name in "01")
     alone = VideoStream(open_dataset(folder), config(decode=False, microbatches=3), 1, 2)
     assert second[0] == [list(micro.keys) for micro in alone]
     assert first[1] == second[1] == json.loads(json.dumps(alone.state_dict()))

@@ -304,10 +304,10 @@ def test_after_a_change_of_buckets_the_rest_of_the_epoch_is_cut_anew() -> None:
     assert max(len(micro.rows) for step in rest for micro in step.microbatches) == 3
 
 
-def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once() -> None:
+def test_interrupted_forty_times_at_changing_sizes_every_sample_counts_once() -> None:
     generator = np.random.default_rng(0)
     interruptions = 0
-    for seed in range(12):
+    for seed in range(5):
         parts = random_assignment(seed, samples=600, buckets=5, most=4)
         done: list[DoneSegment] = []
         counted: list[int] = []
@@ -324,4 +324,4 @@ def test_interrupted_a_hundred_times_at_changing_sizes_every_sample_counts_once(
             done.append(DoneSegment(parts, layout, steps))
             interruptions += 1
         assert sorted(counted) == np.flatnonzero(parts.bucket_of >= 0).tolist()
-    assert interruptions > 100
+    assert interruptions > 40

@@ -3,6 +3,9 @@
 import logging
 import os
 import socket
+from contextlib import closing
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -287,10 +290,12 @@ def test_a_conflict_of_two_creates_is_settled_by_asking_again(proxy, storage):
 
 
 def test_more_objects_than_a_page_are_listed_and_deleted(proxy, storage, endpoint, tmp_path):
-    client = s3_client(endpoint)
-    for number in range(1005):
-        client.put_object(Bucket="bucket", Key=f"{tmp_path.name}/{number:04}")
-    client.put_object(Bucket="bucket", Key=f"{tmp_path.name}-other")
+    with closing(
+        HTTPConnection(urlsplit(endpoint).netloc)
+    ) as server:  # bare requests: a client takes 5 ms for each
+        for name in (*(f"/{number:04}" for number in range(1005)), "-other"):
+            server.request("PUT", f"/bucket/{tmp_path.name}{name}", body=b"")
+            assert server.getresponse().read() == b""
     assert [found.path for found in storage.list()] == [f"{number:04}" for number in range(1005)]
     storage.delete_tree("")
     assert list(storage.list()) == []

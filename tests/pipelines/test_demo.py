@@ -7,8 +7,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +21,17 @@ from tests.commands import reelweave
 from tests.train import worlds
 from tests.train.ranks import Ranks
 
-REELWEAVE = [sys.executable, "-m", "pipelines.cli"]
+pytestmark = pytest.mark.xdist_group("ray")
+
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 STEPS = 40
+SMALLER = {
+    "train.schedule.total_steps": STEPS,
+    "train.model.hidden": 192,
+    "stream.buckets.memory_tokens": 1300,
+    "stream.buckets.compute_budget": 1.3e6,
+}
+"""Half of the model's width, half of its batch, and two thirds of its steps."""
 SHORT = [
     replace(
         reel,
@@ -39,12 +45,12 @@ SHORT = [
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+def demo(tmp_path_factory: pytest.TempPathFactory, ray_local: str) -> tuple[Path, dict]:
+    """On the Ray of the tests; `tests/curate/test_pipeline.py` starts one as the command would."""
     out = tmp_path_factory.mktemp("demo")
     make_footage(out / "footage", reels=SHORT)
-    command = [*REELWEAVE, "demo", "--videos", str(out / "footage"), "--out", str(out), "--json"]
-    command += ["--set", f"train.schedule.total_steps={STEPS}", "--set", "train.model.hidden=192"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    sets = [word for key, value in SMALLER.items() for word in ("--set", f"{key}={value}")]
+    done = reelweave("demo", "--videos", out / "footage", "--out", out, "--json", *sets)
     assert done.returncode == 0, done.stderr
     return out, json.loads(done.stdout)
 

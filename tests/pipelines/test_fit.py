@@ -10,6 +10,12 @@ from loader.buckets.assignment import BucketConfig
 from pipelines.cli import main
 
 
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval of 200 resamples takes seconds."""
+    monkeypatch.setattr("loader.buckets.cost_fit._RESAMPLES", 20)
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Path:
     path = tmp_path / "bench.csv"

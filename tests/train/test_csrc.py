@@ -1,6 +1,6 @@
 """What the compiler says of the kernels: no spill, known registers, 16-byte traffic. Needs nvcc, not a GPU.
 
-One architecture by default; `make kernels` compiles for all.
+`make kernels` compiles them, for all architectures.
 """
 
 import json
@@ -27,35 +27,29 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* data) {
 }
 """
 RELEASE = "13.0"
-USUAL = 90
 
 
 @pytest.fixture(scope="session")
-def architectures(request: pytest.FixtureRequest) -> tuple[int, ...]:
-    return gates.ARCHITECTURES if request.config.getoption("--toolchain") else (USUAL,)
-
-
-@pytest.fixture(scope="session")
-def cubins(architectures: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory) -> Sequence[Cubin]:
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Cubin]:
     if gates.nvcc() is None:
         pytest.skip("nvcc is not on PATH: the kernels are checked where the CUDA toolkit is")
     sources = [CSRC / name for name in gates.SOURCES]
-    return gates.compile_all(sources, tmp_path_factory.mktemp("cubins"), architectures)
+    return gates.compile_all(sources, tmp_path_factory.mktemp("cubins"), gates.ARCHITECTURES)
 
 
 def test_every_source_is_gated() -> None:
     assert sorted(path.name for path in CSRC.glob("*.cu")) == sorted(gates.SOURCES)
 
 
-def test_every_kernel_compiles_without_a_spill(
-    cubins: Sequence[Cubin], architectures: tuple[int, ...]
-) -> None:
-    assert len(cubins) == len(gates.SOURCES) * len(architectures)
+@pytest.mark.toolchain
+def test_every_kernel_compiles_without_a_spill(cubins: Sequence[Cubin]) -> None:
+    assert len(cubins) == len(gates.SOURCES) * len(gates.ARCHITECTURES)
     assert all(cubin.kernels for cubin in cubins)
     stacks = [used.stack for cubin in cubins for used in cubin.kernels.values()]
     assert set(stacks) == {0}
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("architecture", gates.ARCHITECTURES)
 def test_the_gate_refuses_a_kernel_that_spills(architecture: int, tmp_path: Path) -> None:
     if gates.nvcc() is None:
@@ -68,26 +62,18 @@ def test_the_gate_refuses_a_kernel_that_spills(architecture: int, tmp_path: Path
     assert gates.compile_cubin(source, architecture, tmp_path).kernels["spills"].stack == 0
 
 
-def test_the_registers_are_those_of_the_committed_table(
-    cubins: Sequence[Cubin], architectures: tuple[int, ...]
-) -> None:
+@pytest.mark.toolchain
+def test_the_registers_are_those_of_the_committed_table(cubins: Sequence[Cubin]) -> None:
     if gates.nvcc_release() != RELEASE:
         pytest.skip(f"the table is of nvcc {RELEASE}, this is {gates.nvcc_release()}")
-    compiled = {f"sm_{architecture}" for architecture in architectures}
     committed = json.loads(TABLE.read_text())
-    assert set().union(*committed.values()) == {f"sm_{every}" for every in gates.ARCHITECTURES}
-    of_compiled = {
-        name: {architecture: used for architecture, used in row.items() if architecture in compiled}
-        for name, row in committed.items()
-    }
-    assert gates.register_table(cubins) == of_compiled, (
+    assert gates.register_table(cubins) == committed, (
         "python -m train.kernels.cuda.gates writes the table anew"
     )
 
 
-def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(
-    cubins: Sequence[Cubin], architectures: tuple[int, ...]
-) -> None:
+@pytest.mark.toolchain
+def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Sequence[Cubin]) -> None:
     if gates.cuobjdump() is None:
         pytest.skip("cuobjdump is neither on PATH nor in Triton's wheel")
     wrong, seen, tiled = [], 0, 0
@@ -102,5 +88,5 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(
                 if gates.narrow(opcodes) or gates.local(opcodes) or not gates.wide(opcodes):
                     wrong.append((cubin.path.name, name, opcodes))
     assert wrong == []
-    assert seen == (2 * 5 * 9 + 3 * 4) * len(architectures)
+    assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES)
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"

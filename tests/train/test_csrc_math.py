@@ -206,6 +206,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
     old, new = MUTANTS[mutant]

@@ -161,6 +161,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_emulator_sees_what_is_broken(mutant: str, tmp_path: Path) -> None:
     cuda_headers()

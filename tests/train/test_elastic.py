@@ -1,9 +1,6 @@
 """What may happen to a run on the way, and that its end is that of an undisturbed one."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,23 +9,24 @@ import torch
 from loader.storage import open_storage
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
-from tests.train import worlds
+from tests.train import torchrun, worlds
 from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics, newest, tensors
 from train.checkpoint import latest
 from train.loop.interrupt import EXIT_STOPPED
 
 STEPS = 12
+SAMPLES = 31
 
 
-def same_end(out: Path, other: Path, tolerance: float = 0.0) -> None:
+def same_end(out: Path, other: Path, tolerance: float = 0.0, steps: int = STEPS) -> None:
     """The weights and the optimizer's state are equal, and every step was recorded once."""
     for group in ("model", "optimizer"):
         found, expected = tensors(out, group), tensors(other, group)
         assert found.keys() == expected.keys()
         for name, tensor in expected.items():
             torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance, msg=name)
-    assert [line["step"] for line in metrics(out)] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in metrics(out)] == list(range(1, steps + 1))
     assert losses(out) == pytest.approx(losses(other), rel=tolerance)
 
 
@@ -48,7 +46,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
         (write_video(folder / f"{frames}.mp4", (frames,), size=size).read_bytes(), frames, size)
         for frames, size in ((6, (80, 64)), (10, (80, 64)), (7, (64, 80)))
     ]
-    return str(write(folder / "set", [make_sample(f"key{n:02}", *clips[n % 3]) for n in range(47)]))
+    return str(write(folder / "set", [make_sample(f"key{n:02}", *clips[n % 3]) for n in range(SAMPLES)]))
 
 
 def seen(out: Path) -> list[list]:
@@ -57,22 +55,22 @@ def seen(out: Path) -> list[list]:
 
 
 def test_four_ranks_then_two_then_eight_train_as_four_do(tmp_path: Path, ranks: Ranks, dataset: str) -> None:
-    whole, changing = tmp_path / "whole", tmp_path / "changing"
-    ended = ranks.run(worlds.train_dataset, 4, dataset, str(whole), STEPS, 2, None)
+    whole, changing, steps = tmp_path / "whole", tmp_path / "changing", 8
+    ended = ranks.run(worlds.train_dataset, 4, dataset, str(whole), steps, 2, None)
     assert ended.codes == [0] * 4, ended.errors
     for size, microbatches, stop_at, code in (
-        (4, 2, 4, EXIT_STOPPED),
-        (2, 4, 9, EXIT_STOPPED),
+        (4, 2, 3, EXIT_STOPPED),
+        (2, 4, 6, EXIT_STOPPED),
         (8, 1, None, 0),
     ):
-        ended = ranks.run(worlds.train_dataset, size, dataset, str(changing), STEPS, microbatches, stop_at)
+        ended = ranks.run(worlds.train_dataset, size, dataset, str(changing), steps, microbatches, stop_at)
         assert ended.codes == [code] * size, ended.errors
-        assert latest(open_storage(changing / "checkpoints")) == (stop_at or STEPS)
+        assert latest(open_storage(changing / "checkpoints")) == (stop_at or steps)
         assert f"-of-0000{size}" in sorted((newest(changing) / "model").iterdir())[0].name
     assert seen(changing) == seen(whole)
     drawn = [tuple(one[1:]) for one in seen(whole)]
-    assert len(set(drawn)) == len(drawn) > 2 * 47  # each once an epoch, over more than two epochs
-    same_end(changing, whole, tolerance=1e-5)
+    assert len(set(drawn)) == len(drawn) > 2 * SAMPLES  # each once an epoch, over more than two epochs
+    same_end(changing, whole, tolerance=1e-5, steps=steps)
 
 
 def test_a_rank_that_is_killed_is_named_and_the_next_run_ends_as_if_nothing_was(
@@ -108,17 +106,12 @@ def test_a_signal_to_any_rank_saves_and_ends_all_behind_the_same_step(
     same_end(tmp_path, undisturbed)
 
 
-def test_torchrun_starts_again_by_itself_from_the_last_checkpoint(tmp_path: Path, undisturbed: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, "--max-restarts=1", "-m", "tests.train.worker", str(tmp_path), str(STEPS)],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 was lost" in done.stderr
+def test_torchruns_agent_starts_again_by_itself_from_the_last_checkpoint(
+    tmp_path: Path, ranks: Ranks, undisturbed: Path
+) -> None:
+    ended = ranks.run(torchrun.launch, 1, str(tmp_path), STEPS)
+    assert ended.codes == [0], ended.errors
+    assert "steps 4 to 12" in ended.errors[0]
     same_end(tmp_path, undisturbed)
 
 

@@ -301,11 +301,10 @@ except NotImplementedError as error:
 """
 
 
+@pytest.mark.toolchain
 @pytest.mark.skipif(nvcc() is None, reason="nvcc is not on PATH")
 @pytest.mark.skipif(not HAS_CUDA, reason="PyTorch is built without CUDA")
-def test_the_library_links_and_loads_without_a_gpu(tmp_path, request):
-    if not request.config.getoption("--toolchain"):
-        pytest.skip("make kernels builds the library")
+def test_the_library_links_and_loads_without_a_gpu(tmp_path):
     part, built = tmp_path / "part.cu", tmp_path / "library.so"
     part.write_text(PART)
     # All of the host side and a part of the kernels: all of these take half a minute.
