@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.train.comparison import relative
+from train.distributed.sent_bytes import count_sent_bytes
 from train.models.attention.attend import Dense
 from train.models.attention.segments import Segments
 from train.parallel.context.context import ContextParallel
@@ -145,12 +146,12 @@ def traffic(ranks: ContextParallel) -> dict[str, float]:
     attend = ranks.attend_dense(cut)
     x = [random(2, HEADS, cut.lengths[ranks.rank], WIDTH, seed=0).float().requires_grad_() for _ in range(3)]
     errors = {}
-    with Sent(ulysses_rank) as forward:
+    with Sent() as forward:
         y = attend.attend(*x)
-    with Sent(ulysses_rank) as backward:
+    with Sent() as backward:
         y.backward(torch.ones_like(y))
     for name, sent, bytes_ in zip(("forward", "backward"), (forward, backward), foretold, strict=True):
-        errors[f"{name} bytes"] = abs(sent.bytes - bytes_)
+        errors[f"{name} bytes"] = abs(sent.bytes.total - bytes_)
         errors[f"{name} all-to-alls"] = abs(sent.events.count("exchange") - 2 * (near > 1))
         hops = (far - 1) * (1 if name == "forward" else 2)
         errors[f"{name} hops"] = abs(sent.events.count("hop") - hops)
@@ -161,9 +162,9 @@ def overlap(ranks: ContextParallel) -> dict[str, float]:
     """A block is sent on before attention is computed on it."""
     cut = ranks.cut(12)
     x = [random(1, HEADS, 4, WIDTH, seed=0).requires_grad_() for _ in range(3)]
-    with Sent(0) as forward:
+    with Sent() as forward:
         y = ranks.attend_dense(cut).attend(*x)
-    with Sent(0) as backward:
+    with Sent() as backward:
         y.backward(torch.ones_like(y))
     steps = ["hop", "attend", "hop", "attend", "attend"]
     # Gradients of a block that is not one's own leave once they are computed.
@@ -174,19 +175,24 @@ def overlap(ranks: ContextParallel) -> dict[str, float]:
 class Sent(TorchDispatchMode):
     """What goes to other ranks, in bytes, and the order of hops, exchanges and attention."""
 
-    def __init__(self, ulysses_rank: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.ulysses_rank, self.bytes, self.events = ulysses_rank, 0, []
+        self.events, self._count = [], count_sent_bytes()
+
+    def __enter__(self):
+        self.bytes = self._count.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        self._count.__exit__(*raised)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.name()
         if name == "c10d::alltoall_base_":
-            rows, splits = args[1], args[4]
             self.events.append("exchange")
-            self.bytes += rows[: sum(splits) - splits[self.ulysses_rank]].nbytes
         elif name == "c10d::send":
             self.events.append("hop")
-            self.bytes += args[0][0].nbytes
         elif name.startswith(("c10d::", "_c10d")) and name != "c10d::recv_":
             self.events.append(name)
         elif "flash_attention" in name:
