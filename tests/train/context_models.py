@@ -18,7 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tests.train.comparison import relative, relative_errors
 from tests.train.context_ranks import Sent, random
-from tests.train.published import publish
+from tests.train.published import CALLED, publish
+from tests.train.wide import Wide, run_wide
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
 from train.distributed.world import join
@@ -33,7 +34,7 @@ from train.parallel.context.token_shard import part_of
 from train.parallel.context.traffic import AttentionSize, slices_bytes
 from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
-IMPORTED_FIRST = ("diffusers.models.transformers.transformer_wan", "peft")
+IMPORTED_FIRST = ("diffusers", "tests.train.diffusers_models", "peft")
 TINY = {"hidden": 24, "heads": 4, "layers": 2}
 MODELS = {
     "dit": DiTConfig(**TINY),
@@ -43,7 +44,13 @@ MODELS = {
     "wan": {},
     "wan, theirs": {"fused": False},
     "wan, adapters": {},
+    "cogvideox": {},
+    "cogvideox 1.5": {},
+    "hunyuan": {},
+    "hunyuan, theirs": {"fused": False},
+    "cosmos": {},
 }
+PUBLISHED = ("wan", "cogvideox", "hunyuan", "cosmos")
 # Ranks of a group are not the world's. Rows are rings' blocks.
 MESHES = {
     "ulysses 2": [[3, 1]],
@@ -52,6 +59,8 @@ MESHES = {
 }
 # Latents of a batch, in patches of 1 x 2 x 2: neither frames nor places divide; fewer frames than ranks.
 BATCHES = {"video": (3, 6, 10), "image": (1, 6, 4)}
+# Patches of 2 x 2 x 2, and positions for 2 x 2 of them.
+LATENTS = {"cogvideox 1.5": (10, 4, 4)}
 PACK = [(1, 4, 4), (3, 4, 6), (1, 2, 2), (2, 6, 6)]
 CHANNELS, TEXT = 4, 8
 UNWATCHED = (nullcontext(), nullcontext())
@@ -61,6 +70,10 @@ SEEN = {
     "mmdit": "blocks.0.text.attend.query.weight",
     "wan": "model.blocks.0.attn1.to_q.weight",
     "wan, adapters": "model.blocks.0.attn1.to_q.lora_B.default.weight",
+    "cogvideox": "model.transformer_blocks.0.attn1.to_q.weight",
+    "cogvideox 1.5": "model.transformer_blocks.0.attn1.to_k.weight",
+    "hunyuan": "model.transformer_blocks.0.attn.add_q_proj.weight",
+    "cosmos": "model.transformer_blocks.0.attn1.to_q.weight",
 }
 
 
@@ -78,14 +91,16 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     for mesh in MESHES:
-        for model in MODELS if mesh != "ring 3" else ("dit", "st_dit", "st_dit, full", "mmdit", "wan"):
+        for model in MODELS:
+            if mesh == "ring 3" and model in ("wan, theirs", "wan, adapters"):
+                continue
             yield Case(mesh, model, "video")
-            if not model.startswith("wan"):
+            if not model.startswith(PUBLISHED):
                 yield Case(mesh, model, "pack")
     for mesh in ("ring 3", "ring 2 x ulysses 2"):
         for model in ("st_dit", "mmdit"):
             yield Case(mesh, model, "image")
-        for model in ("st_dit", "wan"):
+        for model in ("st_dit", "wan", "cogvideox", "hunyuan"):
             yield Case(mesh, model, "video", again=True)
 
 
@@ -99,16 +114,16 @@ def model(name: str, config) -> Denoiser:
     return denoiser.double()
 
 
-def question(what: str) -> DenoisingInputs:
-    sizes = PACK if what == "pack" else [BATCHES[what]]
+def question(what: str, name: str = "") -> DenoisingInputs:
+    sizes = PACK if what == "pack" else [LATENTS.get(name, BATCHES[what])]
     B = len(PACK) if what == "pack" else 2
     batch = 1 if what == "pack" else B
     inputs, targets = (
         [random(batch, CHANNELS, *size, seed=first + n) for n, size in enumerate(sizes)] for first in (0, 9)
     )
-    mask = torch.arange(6) < torch.tensor([6, 2, 1, 4][:B])[:, None]
+    mask = torch.arange(5) < torch.tensor([5, 2, 1, 4][:B])[:, None]
     told = torch.linspace(0.1, 0.9, B, dtype=torch.float64)
-    return DenoisingInputs(inputs, targets, told, random(B, 6, TEXT, seed=99), mask, what == "pack")
+    return DenoisingInputs(inputs, targets, told, random(B, 5, TEXT, seed=99), mask, what == "pack")
 
 
 def differentiated(
@@ -127,17 +142,17 @@ def differentiated(
 @cache
 def alone(name: str, what: str, config) -> dict[str, torch.Tensor]:
     """What one process finds."""
-    return differentiated(model(name, config), question(what), whole_model_errors)
+    return differentiated(model(name, config), question(what, name), whole_model_errors)
 
 
 def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
-    own = dist.get_rank(ranks.group if case.model == "st_dit" else ranks.ulysses)
-    ways = Sent(own), Sent(own)
+    ways = Sent(), Sent()
     shared, expected = model(case.model, config), alone(case.model, case.what, config)
     if case.again:
         for block in shared.repeated():
+            run_wide(block)
             checkpoint_block(block, "full")
-    found = differentiated(shared, question(case.what), ContextParallelErrors(ranks), ways)
+    found = differentiated(shared, question(case.what, case.model), ContextParallelErrors(ranks), ways)
     unused = {name for name, wanted in expected.items() if wanted is None}
     assert unused == {name for name, tensor in found.items() if tensor is None}
     expected = {name: wanted for name, wanted in expected.items() if name not in unused}
@@ -153,7 +168,10 @@ def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
     seen = next(SEEN[key] for key in (case.model, case.model.split(",")[0]) if key in SEEN)
     missed = relative(found[seen] / ranks.size, expected[seen])
     errors["a mean goes unseen"] = abs(missed - (1 - 1 / ranks.size))
-    sent = {"events": [Counter(way.events) for way in ways], "bytes": [way.bytes for way in ways]}
+    sent = {
+        "events": [Counter(way.events) for way in ways],
+        "bytes": [way.bytes.by_kind().get("all_to_all", 0) for way in ways],
+    }
     return {"errors": errors} | sent
 
 
@@ -198,18 +216,25 @@ def refused(mesh: DeviceMesh) -> bool:
 def publish_models(folder: Path) -> None:
     """Models of other people, for all ranks."""
     for name in MODELS:
-        if name.startswith("wan"):
-            publish(folder / name, "wan", CHANNELS)
+        if name.startswith(PUBLISHED):
+            publish(folder / name, variant(name), CHANNELS)
+
+
+def variant(name: str) -> str:
+    """The model in `tests.train.published`."""
+    return name.split(",")[0]
 
 
 def compute(out: str) -> None:
     """All cases."""
     torch.set_num_threads(1)
     configs = {
-        name: DiffusersConfig(name=f"{out}/{name}", **config) if isinstance(config, dict) else config
+        name: DiffusersConfig(name=f"{out}/{name}", **CALLED.get(variant(name), {}), **config)
+        if isinstance(config, dict)
+        else config
         for name, config in MODELS.items()
     }
-    with join("cpu") as world:
+    with join("cpu") as world, Wide():
         groups = {}
         for name, grid in MESHES.items():
             mesh = DeviceMesh("cpu", grid, mesh_dim_names=("ring", "ulysses"))

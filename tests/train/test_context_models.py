@@ -26,15 +26,9 @@ def findings(tmp_path_factory, ranks):
     [(case.mesh, str(case)) for case in cases()] + [(mesh, f"{mesh}, gathered") for mesh in MESHES],
 )
 def test_each_rank_has_its_part_of_what_one_process_computes(findings, mesh, case):
-    # Wan's vectors are float32 whatever its type, and so are the gradients of what makes them.
-    float32 = ("time_", "scale_shift_table", "norm2") if "wan" in case else ()
     for rank in chain(*MESHES[mesh]):
         errors = findings[rank][case]["errors"]
-        wrong = {
-            name: error
-            for name, error in errors.items()
-            if not error <= (1e-6 if any(part in name for part in float32) else 1e-10)
-        }
+        wrong = {name: error for name, error in errors.items() if not error <= 1e-10}
         assert errors
         assert wrong == {}, rank
 

@@ -42,6 +42,7 @@ class TokenLayout(NamedTuple):
         own: self-attention pattern; None: all tokens of a sample.
         text: cross-attention pattern for packed captions; None: all tokens of a sample's caption.
         here: local part of the sequence under context parallelism.
+        here_text: local part of text that a published model has in its sequence.
         captions: segments of packed captions.
         grids: local tokens of each sample along time, rows and columns; a single entry for equal samples.
         within_frames: spatial attention across ranks, where no whole frames are local.
@@ -52,6 +53,7 @@ class TokenLayout(NamedTuple):
     own: Attend | None = None
     text: Attend | None = None
     here: slice | torch.Tensor = slice(None)
+    here_text: slice = slice(None)
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
     within_frames: "Callable[[Attention, torch.Tensor], torch.Tensor] | None" = None

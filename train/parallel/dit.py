@@ -11,10 +11,10 @@ from train.models.denoiser import Denoiser
 from train.models.dit import Attention, DiT
 from train.models.mmdit import TextSource
 from train.parallel.activations import checkpoint_block, compile_block
-from train.parallel.context.token_shard import cuttable
+from train.parallel.context.token_shard import check_heads, cuttable
 from train.parallel.fp8 import convert
 from train.parallel.fsdp import shard
-from train.parallel.mesh import Mesh, Ranks
+from train.parallel.mesh import Ranks
 from train.parallel.pipeline.stage import check_stages, make_stage
 from train.parallel.rank_grid import CONTEXT
 from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
@@ -28,7 +28,7 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
     """
     parallel, mesh = config.parallel, ranks.mesh
     if mesh.degree(CONTEXT) > 1:
-        _check_cut(model, mesh)
+        check_heads(cuttable(model), mesh.ulysses, mesh.tp)
     if mesh.pp > 1:
         make_stage(check_stages(model, mesh.pp), ranks.neighbours)
     sharded = parallel.shard == "weights" and mesh.degree(("dp_shard", *CONTEXT)) > 1
@@ -61,15 +61,6 @@ def _check(model: Denoiser, ranks: int) -> None:
     if heads % ranks or inner % ranks:
         raise UsageError(
             f"parallel.tp={ranks} must divide model.heads={heads} and the {inner} values inside the MLP"
-        )
-
-
-def _check_cut(model: Denoiser, mesh: Mesh) -> None:
-    heads = cuttable(model).full_heads
-    if heads % (mesh.ulysses * mesh.tp):
-        raise UsageError(
-            f"parallel.ulysses={mesh.ulysses} and parallel.tp={mesh.tp} must divide the model's {heads} heads;"
-            " parallel.ring takes any number of ranks"
         )
 
 

@@ -9,6 +9,7 @@ from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
+from train.sampling.context.runner import ContextParallelModel
 from train.sampling.decoder import Decoder, WholeDecoder
 from train.sampling.mesh import SamplingRanks
 from train.sampling.predictor import ModelRunner, Predictor, WholeModel
@@ -62,7 +63,7 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
 def _runner(dit: Denoiser, ranks: SamplingRanks) -> ModelRunner:
     """Return the model on the ranks of `ranks.context`."""
     if ranks.mesh.degree(CONTEXT) > 1:
-        raise UsageError("layout ring and ulysses: sampling over the ranks of a sequence is not built yet")
+        return ContextParallelModel(dit, ranks.context)
     return WholeModel(dit)
 
 

@@ -22,7 +22,7 @@ from train.memory.shapes import StepShape
 from train.models.bundle import Bundle
 from train.models.encoders.tile_grid import TileGrid
 from train.models.encoders.tokenizer import Tokenizer
-from train.models.published.wan import Wan
+from train.models.published.shared import DiffusersDenoiser
 from train.parallel.context.token_shard import Cuttable, cuttable
 
 _LATENTS = 3  # copies of latents: clean, noisy, and the target
@@ -135,7 +135,7 @@ def _exchanged_bytes(config: TrainConfig, bundle: Bundle) -> float:
 
 def _width(dit: Cuttable) -> int:
     """Return the width of a token's queries."""
-    if isinstance(dit, Wan):
+    if isinstance(dit, DiffusersDenoiser):
         return dit.full_heads * int(dit.model.config.attention_head_dim)
     return dit.config.hidden
 

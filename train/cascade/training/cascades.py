@@ -29,9 +29,7 @@ from train.config.text import HashedTextConfig
 from train.distributed.world import World
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
-from train.models.dit import DiT
-from train.models.published.wan import Wan
-from train.parallel.context.token_shard import cuttable
+from train.parallel.context.token_shard import Cuttable, cuttable
 from train.parallel.pipeline.pipeline import Weigh
 from train.step.batches import LookaheadStream
 from train.step.losses import Losses
@@ -189,7 +187,7 @@ def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ..
     """
     asked = config.cascade.degrees
     if asked is None:
-        if not isinstance(bundle.dit, DiT | Wan):
+        if not isinstance(bundle.dit, Cuttable):
             return (1,)
         return tuple(2**power for power in range(ranks.bit_length()))
     found = tuple(sorted({degree for degree in asked if degree <= ranks}))

@@ -1,15 +1,19 @@
 """CogVideoX 2B, 5B and 1.5 of diffusers, text to video."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
+from train.models.dit import TokenLayout
+from train.models.published.context_parallel import JointAttention, Placed, Rotation
 from train.models.published.shared import DiffusersDenoiser
-
-Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class CogVideoX(DiffusersDenoiser):
@@ -34,6 +38,8 @@ class CogVideoX(DiffusersDenoiser):
         self._base = (theirs.sample_height // theirs.patch_size, theirs.sample_width // theirs.patch_size)
         if theirs.patch_size_t is not None:
             self.largest = (math.inf, *self._base)
+        for block in self.model.transformer_blocks:
+            block.attn1.set_processor(JointAttention(block.attn1.processor))
 
     @property
     def text_length(self) -> int:
@@ -42,16 +48,70 @@ class CogVideoX(DiffusersDenoiser):
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
+        rotation = self._rotation(self.grid(x_BCTHW.shape[2:]), x_BCTHW.device)
+        return self._run(x_BCTHW, time_B, self.filled(context_BMD, mask_BM), rotation)
+
+    def text_in_sequence(self, mask_BM: torch.Tensor, parts: int) -> torch.Tensor:  # noqa: ARG002
+        return mask_BM.new_ones(len(mask_BM), self.text_length)
+
+    def _predict_part(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        grid: tuple[int, int, int],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        assert pack.own is not None, "checked by denoise"
+        text_BMD = self.filled(context_BMD, mask_BM)[:, pack.here_text]
+        rotation = self._rotation(grid, x_BCTHW.device)
+        if rotation is not None:
+            rotation = rotation[0][pack.here], rotation[1][pack.here]
+        with self._added_positions(grid, pack):
+            return self._run(x_BCTHW, time_B, text_BMD, Placed(rotation, pack.own, pack.joint))
+
+    def _run(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        text_BMD: torch.Tensor,
+        rotation: Rotation | Placed | None,
+    ) -> torch.Tensor:
         y_BTCHW: torch.Tensor = self.model(
             hidden_states=x_BCTHW.transpose(1, 2),
             timestep=time_B.round(),
-            encoder_hidden_states=self.filled(context_BMD, mask_BM),
-            image_rotary_emb=self._rotation(x_BCTHW),
+            encoder_hidden_states=text_BMD,
+            image_rotary_emb=rotation,
             return_dict=False,
         )[0]
         return y_BTCHW.transpose(1, 2)
 
-    def _rotation(self, x_BCTHW: torch.Tensor) -> Rotation | None:
+    @contextmanager
+    def _added_positions(self, grid: tuple[int, int, int], pack: TokenLayout) -> Iterator[None]:
+        """Let the patch embedding add the whole video's positions to the local tokens (2B)."""
+        embed = self.model.patch_embed
+        if not embed.use_positional_embeddings:
+            yield
+            return
+        frames, rows, columns = self._latent_size(grid)
+        clip = (frames - 1) * embed.temporal_compression_ratio + 1
+        M = self.text_length
+
+        def add(_module: nn.Module, _inputs: Any, x_BND: torch.Tensor) -> torch.Tensor:
+            joint_1ND = embed._get_positional_embeddings(rows, columns, clip, device=x_BND.device)
+            local = joint_1ND[:, :M][:, pack.here_text], joint_1ND[:, M:][:, pack.here]
+            return x_BND + torch.cat(local, dim=1).to(x_BND.dtype)
+
+        hook = embed.register_forward_hook(add)
+        embed.use_positional_embeddings = False
+        try:
+            yield
+        finally:
+            embed.use_positional_embeddings = True
+            hook.remove()
+
+    def _rotation(self, grid: tuple[int, int, int], device: torch.device) -> Rotation | None:
         """Return cosines and sines of rotary positions as in CogVideoXPipeline; None for the 2B model."""
         theirs = self.model.config
         if not theirs.use_rotary_positional_embeddings:
@@ -59,7 +119,7 @@ class CogVideoX(DiffusersDenoiser):
         from diffusers.models.embeddings import get_3d_rotary_pos_embed
         from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
 
-        frames, rows, columns = self.grid(x_BCTHW.shape[2:])
+        frames, rows, columns = grid
         if theirs.patch_size_t is None:
             crop = get_resize_crop_region_for_grid((rows, columns), self._base[1], self._base[0])
             kind = {"crops_coords": crop}
@@ -69,7 +129,7 @@ class CogVideoX(DiffusersDenoiser):
             embed_dim=theirs.attention_head_dim,
             grid_size=(rows, columns),
             temporal_size=frames,
-            device=x_BCTHW.device,
+            device=device,
             **kind,
         )
         return rotation

@@ -1,10 +1,13 @@
 """Cosmos of diffusers, text to world."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from train.config.model import DiffusersConfig
+from train.models.dit import TokenLayout
+from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
 from train.models.published.shared import DiffusersDenoiser
 
 
@@ -27,6 +30,8 @@ class Cosmos(DiffusersDenoiser):
         theirs = self.model.config
         (T, H, W), (t, h, w) = theirs.max_size, self.patch
         self.largest = (T // t, H // h, W // w)
+        for block in self.model.transformer_blocks:
+            block.attn1.set_processor(JointAttention(block.attn1.processor, pairs=-2))
 
     @property
     def text_length(self) -> int:
@@ -47,6 +52,28 @@ class Cosmos(DiffusersDenoiser):
             return_dict=False,
         )[0]
         return y_BCTHW
+
+    def _predict_part(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        grid: tuple[int, int, int],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        assert pack.own is not None, "checked by denoise"
+        attend, size = pack.own, self._latent_size(grid)
+
+        def select(rotation: Rotation) -> Placed:
+            cos_LD, sin_LD = rotation
+            return Placed((cos_LD[pack.here], sin_LD[pack.here]), attend)
+
+        with ExitStack() as stack:
+            stack.enter_context(placed(self.model.rope, size, select))
+            if (learned := self.model.learnable_pos_embed) is not None:
+                stack.enter_context(placed(learned, size, lambda x_BLD: x_BLD[:, pack.here]))
+            return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _attention(self, video: int, text: int) -> int:
         return int(self.model.config.num_layers * 4 * video * (video + text) * self._width)

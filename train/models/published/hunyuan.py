@@ -7,6 +7,8 @@ import torch
 from loader.errors import UsageError
 from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
+from train.models.dit import TokenLayout
+from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
 from train.models.published.shared import DiffusersDenoiser
 
 
@@ -53,6 +55,8 @@ class HunyuanVideo(DiffusersDenoiser):
             raise UsageError(f"model.guidance: {config.name} {needed}")
         if theirs.image_condition_type is not None:
             raise UsageError(f"model.name={config.name!r} makes videos of images, which is not supported")
+        for block in (*self.model.transformer_blocks, *self.model.single_transformer_blocks):
+            block.attn.set_processor(JointAttention(block.attn.processor))
 
     @property
     def text_length(self) -> None:
@@ -72,6 +76,38 @@ class HunyuanVideo(DiffusersDenoiser):
             return_dict=False,
         )[0]
         return y_BCTHW
+
+    def text_in_sequence(self, mask_BM: torch.Tensor, parts: int) -> torch.Tensor:
+        # As in the model, the mask's count of tokens matters. Without any text token a block would fail.
+        lengths_B = mask_BM[:, 1:].sum(dim=1)
+        places_M = torch.arange(max(mask_BM.shape[1] - 1, parts), device=mask_BM.device)
+        return places_M < lengths_B[:, None]
+
+    def _predict_part(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        grid: tuple[int, int, int],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        assert pack.own is not None, "checked by denoise"
+        attend = pack.own
+
+        def select(rotation: Rotation) -> Placed:
+            cos_LD, sin_LD = rotation
+            return Placed((cos_LD[pack.here], sin_LD[pack.here]), attend, pack.joint)
+
+        # The refiner sees the whole text, and its gradient on each rank is that of the local tokens.
+        refined = self.model.context_embedder.register_forward_hook(
+            lambda _module, _inputs, text_BMD: text_BMD[:, pack.here_text]
+        )
+        try:
+            with placed(self.model.rope, self._latent_size(grid), select):
+                return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
+        finally:
+            refined.remove()
 
     def _attention(self, video: int, text: int) -> int:
         theirs = self.model.config

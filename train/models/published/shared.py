@@ -20,6 +20,8 @@ from train.measure.flops import Flops
 from train.models.attention.patches import Patch
 from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
+from train.models.dit import TokenLayout, tokens
+from train.models.published.context_parallel import in_a_row
 from train.models.published.folder import diffusers
 
 Rows = Literal["video", "text", "both", "sample"]
@@ -124,6 +126,40 @@ class DiffusersDenoiser(Denoiser):
         return grid
 
     @property
+    def full_heads(self) -> int:
+        """Number of heads of attention over all tokens."""
+        return int(self.model.config.num_attention_heads)
+
+    def denoise(
+        self,
+        values_BLV: torch.Tensor,
+        t_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor | None,
+        grids: Sequence[tuple[int, int, int]],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        """Predict some tokens of a batch of one grid, as in `train.models.dit.DiT.denoise`.
+
+        Raises:
+            UsageError: the tokens are packed.
+        """
+        if mask_BM is None or pack.own is None:
+            raise self.no_packs()
+        x_BCTHW = in_a_row(values_BLV, self.patch)
+        y_BCTHW = self._predict_part(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM, grids[0], pack)
+        return tokens(y_BCTHW, self.patch)
+
+    def text_in_sequence(self, mask_BM: torch.Tensor, parts: int) -> torch.Tensor | None:  # noqa: ARG002
+        """Return the mask of text tokens within self-attention, [B, M]; None: text is a cross-attention source.
+
+        Args:
+            mask_BM: mask of the context, as in `forward`.
+            parts: number of parts that text is cut into.
+        """
+        return None
+
+    @property
     def text_length(self) -> int | None:
         """Fixed number of text tokens; None: as many as there are."""
         raise NotImplementedError
@@ -149,6 +185,31 @@ class DiffusersDenoiser(Denoiser):
     ) -> torch.Tensor:
         """Return the prediction, [B, C, T, H, W], for times in the model's unit."""
         raise NotImplementedError
+
+    def _predict_part(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        grid: tuple[int, int, int],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        """Return the prediction for patches in a row, [B, C, L * t, h, w].
+
+        Args:
+            x_BCTHW: patches in a row.
+            time_B: times, as in `_predict`.
+            context_BMD: whole text.
+            mask_BM: mask of the whole text.
+            grid: token grid of the whole video.
+            pack: layout of the local tokens.
+        """
+        raise NotImplementedError
+
+    def _latent_size(self, grid: tuple[int, int, int]) -> list[int]:
+        """Return the frames, rows and columns of latents of a token grid."""
+        return [n * size for n, size in zip(grid, self.patch, strict=True)]
 
     def _attention(self, video: int, text: int) -> int:
         """Return the FLOPs of scores and weighted sums."""

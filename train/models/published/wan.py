@@ -1,14 +1,13 @@
 """Wan 2.1 and 2.2 of diffusers, text to video."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from train.config.model import DiffusersConfig
 from train.models.attention.positions import Window
-from train.models.dit import TokenLayout, tokens
-from train.models.published.context_parallel import SelfAttention, in_a_row, placed
+from train.models.dit import TokenLayout
+from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
 from train.models.published.shared import DiffusersDenoiser
 
 
@@ -35,11 +34,6 @@ class Wan(DiffusersDenoiser):
     def text_length(self) -> int:
         return self.config.text_tokens or 512
 
-    @property
-    def full_heads(self) -> int:
-        """Number of heads of attention over all tokens."""
-        return int(self.model.config.num_attention_heads)
-
     def forward(
         self,
         x_BCTHW: torch.Tensor,
@@ -50,31 +44,15 @@ class Wan(DiffusersDenoiser):
     ) -> torch.Tensor:
         if window is None:
             return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
-        _, here = self.placed(x_BCTHW.shape[2:], window)
-        with placed(self.model.rope, window.whole, here.to(x_BCTHW.device)):
+        _, here_L = self.placed(x_BCTHW.shape[2:], window)
+        here_L = here_L.to(x_BCTHW.device)
+
+        def select(rotation: Rotation) -> Rotation:
+            cos_1L1D, sin_1L1D = rotation
+            return cos_1L1D[:, here_L], sin_1L1D[:, here_L]
+
+        with placed(self.model.rope, window.whole, select):
             return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
-
-    def denoise(
-        self,
-        values_BLV: torch.Tensor,
-        t_B: torch.Tensor,
-        context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor | None,
-        grids: Sequence[tuple[int, int, int]],
-        pack: TokenLayout,
-    ) -> torch.Tensor:
-        """Predict some tokens of a batch of one grid, as in `train.models.dit.DiT.denoise`.
-
-        Raises:
-            UsageError: the tokens are packed.
-        """
-        if mask_BM is None or pack.own is None:
-            raise self.no_packs()
-        latent_size = [n * size for n, size in zip(grids[0], self.patch, strict=True)]
-        with placed(self.model.rope, latent_size, pack.here, pack.own):
-            x_BCTHW = in_a_row(values_BLV, self.patch)
-            y_BCTHW = self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
-        return tokens(y_BCTHW, self.patch)
 
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
@@ -86,6 +64,25 @@ class Wan(DiffusersDenoiser):
             return_dict=False,
         )[0]
         return y_BCTHW
+
+    def _predict_part(
+        self,
+        x_BCTHW: torch.Tensor,
+        time_B: torch.Tensor,
+        context_BMD: torch.Tensor,
+        mask_BM: torch.Tensor,
+        grid: tuple[int, int, int],
+        pack: TokenLayout,
+    ) -> torch.Tensor:
+        assert pack.own is not None, "checked by denoise"
+        attend = pack.own
+
+        def select(rotation: Rotation) -> Placed:
+            cos_1L1D, sin_1L1D = rotation
+            return Placed((cos_1L1D[:, pack.here], sin_1L1D[:, pack.here]), attend)
+
+        with placed(self.model.rope, self._latent_size(grid), select):
+            return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _attention(self, video: int, text: int) -> int:
         return int(self.model.config.num_layers * 4 * video * (video + text) * self._width)

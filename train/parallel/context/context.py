@@ -44,6 +44,11 @@ class ContextParallel:
         return dist.get_world_size(self.ring) * dist.get_world_size(self.ulysses)
 
     @cached_property
+    def near(self) -> int:
+        """Number of ranks that exchange heads."""
+        return dist.get_world_size(self.ulysses)
+
+    @cached_property
     def rank(self) -> int:
         """Index of the local part of the sequence."""
         return dist.get_rank(self.ring) * dist.get_world_size(self.ulysses) + dist.get_rank(self.ulysses)

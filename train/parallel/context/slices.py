@@ -116,12 +116,14 @@ class WithinFrames:
         go: exchange to ranks with whole frames.
         back: inverse exchange.
         frames: attention pattern within frames.
-        rotation: rotary angles of the tokens there.
+        tokens: index of the tokens there.
+        rotation: their rotary angles.
     """
 
     go: SliceExchange
     back: SliceExchange
     frames: SpatialTemporalAttention
+    tokens: torch.Tensor
     rotation: Rotation
 
     def __call__(self, attention: Attention, x_BLD: torch.Tensor) -> torch.Tensor:

@@ -1,32 +1,34 @@
 """Local part of a batch or pack under context parallelism, by kind of model.
 
-Weights are replicated. So are timesteps and, except for MMDiT, text, which each rank's tokens attend to
-locally.
+Weights are replicated. So are timesteps and text that is a cross-attention source, which each rank's tokens attend to
+locally. Text within the sequence (MMDiT, CogVideoX, HunyuanVideo) is sharded.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional as F
 
 from loader.errors import UsageError
 from train.kernels.sequence_parallel import clip_groups
 from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
+from train.models.attention.positions import Window
 from train.models.attention.segments import Segments
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.denoiser import Denoiser
 from train.models.dit import DiT, TokenLayout, tokens
 from train.models.mmdit import MMDiT
-from train.models.published.wan import Wan
+from train.models.published.shared import DiffusersDenoiser
 from train.models.st_dit import STDiT
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.partition import Partition
 from train.parallel.context.slices import Grid, SliceExchange, SliceSharding, WithinFrames
 from train.step.squared_errors import DenoisingInputs
 
-Cuttable = DiT | Wan
+Cuttable = DiT | DiffusersDenoiser
 """Models that support context parallelism: `denoise` runs on some tokens of a sequence."""
 
 
@@ -35,44 +37,82 @@ class TokenShard:
     """Local part of the model's inputs.
 
     Attributes:
+        cut: number of video tokens of every rank.
+        here: local video tokens among all that are given.
         grids: token grid of each sample of a pack; a single entry for equal samples.
-        pack: layout of the local tokens.
+        pack: layout of the local tokens, with their positions in ``grids``.
         counts: number of local tokens of each of ``grids``.
         timestep_input: timestep input, as in `denoise`, [B].
         context: text embeddings, as in `denoise`, [B, M, D].
         mask: text mask, as in `denoise`, [B, M].
+        order: place of each video token among those of all ranks, int64 [L]; None: tokens are cut in their order.
     """
 
+    cut: Partition
+    here: slice | torch.Tensor
     grids: Sequence[Grid]
     pack: TokenLayout
     counts: Sequence[int]
     timestep_input: torch.Tensor
     context: torch.Tensor
     mask: torch.Tensor | None
+    order: torch.Tensor | None = None
 
     def of(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the values of the local patches, [B, L/P, V], of videos as in `squared_errors.Question`."""
         values_BLV = torch.cat([tokens(x_BCTHW, model.patch) for x_BCTHW in videos], dim=1)
-        return values_BLV[:, self.pack.here]
+        return values_BLV[:, self.here]
 
     def denoise(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the predictions for these patches."""
         values_BLV = self.of(model, videos)
         return model.denoise(values_BLV, self.timestep_input, self.context, self.mask, self.grids, self.pack)
 
+    def gather(self, values_BLV: torch.Tensor, ranks: ContextParallel) -> torch.Tensor:
+        """Return the values of all patches in their order, [B, L, V], on every rank; gradients as in `gather`."""
+        whole_BLV = ranks.gather(values_BLV, self.cut)
+        return whole_BLV if self.order is None else whole_BLV.index_select(1, self.order)
 
-def part_of(model: Denoiser, asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
+
+def part_of(
+    model: Denoiser, asked: DenoisingInputs, ranks: ContextParallel, window: Window | None = None
+) -> TokenShard:
     """Return this rank's part of a batch or a pack, which is the same on every rank.
+
+    Args:
+        model: the model.
+        asked: inputs of all tokens.
+        ranks: ranks that share the tokens.
+        window: place of a batch's latents in a larger video; None: they are whole.
 
     Raises:
         UsageError: the model supports no context parallelism, or there are too few tokens.
     """
     model = cuttable(model)
+    part = _part_of(model, asked, ranks)
+    if window is None:
+        return part
+    grid, places_L = model.placed(asked.inputs[0].shape[2:], window)
+    places_L = places_L.to(asked.timestep_input.device)
+    pack = part.pack._replace(here=places_L[part.here], grids=part.pack.grids or part.grids)
+    if isinstance(model, STDiT) and isinstance(pack.within_frames, WithinFrames):
+        rotation = model.rotation([grid], places_L[pack.within_frames.tokens], places_L.device)
+        pack = pack._replace(within_frames=replace(pack.within_frames, rotation=rotation))
+    return replace(part, grids=[grid], pack=pack)
+
+
+def _part_of(model: Cuttable, asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
     grids = [model.grid(x_BCTHW.shape[2:]) for x_BCTHW in asked.inputs]
     if isinstance(model, MMDiT):
         return _two_streams(grids, asked, ranks)
     if isinstance(model, STDiT):
         return _by_place(model, grids, asked, ranks)
+    if isinstance(model, DiffusersDenoiser):
+        if asked.packed:
+            raise model.no_packs()
+        text_BM = model.text_in_sequence(asked.mask, ranks.size)
+        if text_BM is not None:
+            return _interleaved(grids, text_BM, bool(model.pooled_width), asked, ranks)
     cut = ranks.cut(sum(map(math.prod, grids)))
     return _one_stream(grids, cut, TokenLayout(here=cut.part(ranks.rank)), asked, ranks)
 
@@ -83,12 +123,33 @@ def cuttable(model: Denoiser) -> Cuttable:
     Raises:
         UsageError: the model does not support it.
     """
-    if not isinstance(model, DiT | Wan):
+    if not isinstance(model, Cuttable):
         raise UsageError(
             f"a {type(model).__name__} cannot be cut over context-parallel ranks: leave parallel.ring and"
             " parallel.ulysses at 1"
         )
     return model
+
+
+def check_heads(model: Cuttable, ulysses: int, tp: int = 1) -> None:
+    """Refuse ranks of Ulysses that do not divide the model's heads, before anything is sent.
+
+    Args:
+        model: the model.
+        ulysses: number of ranks that exchange heads.
+        tp: number of ranks that have divided the heads already.
+
+    Raises:
+        UsageError: they do not divide.
+    """
+    heads = model.full_heads
+    if heads % (ulysses * tp):
+        degrees = ", ".join(str(n) for n in range(1, heads // tp + 1) if heads % (n * tp) == 0)
+        divided = f" and parallel.tp={tp}" * (tp > 1)
+        raise UsageError(
+            f"parallel.ulysses={ulysses}{divided} must divide the model's {heads} heads: take {degrees or 'fewer'};"
+            " parallel.ring takes any number of ranks"
+        )
 
 
 def _one_stream(
@@ -106,7 +167,9 @@ def _one_stream(
     timestep_input, context, mask = asked.timestep_input, asked.context, asked.mask
     if not asked.packed:
         pack = pack._replace(own=ranks.attend_dense(cut))
-        return TokenShard(grids, pack, [cut.lengths[ranks.rank]], timestep_input, context, mask)
+        return TokenShard(
+            cut, pack.here, grids, pack, [cut.lengths[ranks.rank]], timestep_input, context, mask
+        )
     samples = Segments.of(list(map(math.prod, grids)), timestep_input.device)
     counts_n = cut.counts(samples.lengths)[ranks.rank]
     # Drop samples without a local token, with their text.
@@ -116,7 +179,7 @@ def _one_stream(
     text = Segments.of(mask.sum(dim=1).tolist(), timestep_input.device)
     own = ranks.attend_packed(cut, samples)
     pack = pack._replace(samples=parts, own=own, text=BlockDiagonal(parts, text))
-    return TokenShard(grids, pack, counts_n, timestep_input, context[mask][None], None)
+    return TokenShard(cut, pack.here, grids, pack, counts_n, timestep_input, context[mask][None], None)
 
 
 def _by_place(
@@ -125,16 +188,19 @@ def _by_place(
     """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
     rank, device = ranks.rank, asked.timestep_input.device
     places, frames = (SliceSharding.of(grids, axis, ranks.size) for axis in ("place", "frame"))
+    tokens_M = frames.tokens(rank).to(device)
     within_frames = WithinFrames(
         go=SliceExchange.between(places, frames, rank, ranks.group, device),
         back=SliceExchange.between(frames, places, rank, ranks.group, device),
         frames=SpatialTemporalAttention(frames.grids[rank], "frame"),
-        rotation=model.rotation(grids, frames.tokens(rank).to(device), device),
+        tokens=tokens_M,
+        rotation=model.rotation(grids, tokens_M, device),
     )
     here = places.tokens(rank).to(device)
     pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
     cut = Partition(tuple(sum(map(math.prod, on_rank)) for on_rank in places.grids))
-    return _one_stream(grids, cut, pack, asked, ranks)
+    part = _one_stream(grids, cut, pack, asked, ranks)
+    return replace(part, order=places.owner.argsort(stable=True).argsort().to(device))
 
 
 def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
@@ -168,7 +234,47 @@ def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextPa
         last = ranks.attend_dense(cut, seen_BN, queries=video_cut)
         pack = TokenLayout()
     pack = pack._replace(here=video, joint=JointSequence(own, own_text, both, last))
-    return TokenShard(grids, pack, own, timestep_input, context[:, text], None)
+    return TokenShard(video_cut, video, grids, pack, own, timestep_input, context[:, text], None)
+
+
+def _interleaved(
+    grids: Sequence[Grid],
+    text_BM: torch.Tensor,
+    pooled: bool,
+    asked: DenoisingInputs,
+    ranks: ContextParallel,
+) -> TokenShard:
+    """Return the part of a published model with text in its sequence; each rank has a part of both.
+
+    Attention takes keys in any order, so the sequence is each rank's video, then its text. Every rank has video: these
+    models' forwards fail without.
+
+    Args:
+        grids: token grids of the samples.
+        text_BM: mask of the text tokens in the sequence.
+        pooled: True if the context has a row that is no token.
+        asked: inputs and targets of all tokens.
+        ranks: ranks that share the tokens.
+    """
+    video, text = ranks.cut(math.prod(grids[0])), Partition.even(text_BM.shape[1], ranks.size)
+    pairs = zip(video.lengths, torch.split(text_BM, list(text.lengths), dim=1), strict=True)
+    seen_BN = torch.cat(
+        [mask for n, part in pairs for mask in (part.new_ones(len(part), n), part)],
+        dim=1,
+    )
+    cut = Partition(tuple(map(sum, zip(video.lengths, text.lengths, strict=True))))
+    attend = ranks.attend_dense(cut, None if bool(text_BM.all()) else seen_BN)
+    own, own_text = video.lengths[ranks.rank], text.lengths[ranks.rank]
+    pack = TokenLayout(
+        own=attend,
+        here=video.part(ranks.rank),
+        here_text=text.part(ranks.rank),
+        joint=JointSequence([own], [own_text], attend, attend),
+    )
+    # The padding of text that is shorter than the number of ranks.
+    more = max(0, text.tokens + pooled - asked.mask.shape[1])
+    context, mask = F.pad(asked.context, (0, 0, 0, more)), F.pad(asked.mask, (0, more))
+    return TokenShard(video, pack.here, grids, pack, [own], asked.timestep_input, context, mask)
 
 
 def _clipped(samples: Segments, here: slice, counts_n: list[int]) -> Segments:

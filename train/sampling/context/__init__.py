@@ -1,0 +1,1 @@
+"""Context-parallel sampling: the tokens of a video over several ranks."""
