@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from loader.settings import Settings
+from train.sampling.cache.config import CacheConfig
 
 Solver = Literal["euler", "heun", "res", "unipc", "unipc3", "few_step"]
 SEEDS = 1 << 32
@@ -42,6 +43,12 @@ class SampleConfig(Settings):
     batched: bool = Field(
         False, description="run the passes of guidance as one batch: faster for small videos, more memory"
     )
+    image_guidance: float | None = Field(
+        None,
+        ge=0,
+        description="guidance scale of given first frames; null: they are in all passes, without one of their own",
+    )
+    cache: CacheConfig | None = Field(None, description="skip blocks that change little; null: run all")
     seed: int = Field(0, ge=0, lt=SEEDS, description="seed of the noise")
 
     @model_validator(mode="after")

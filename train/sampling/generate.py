@@ -4,15 +4,19 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from loader.errors import RunError, UsageError
 from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.objectives.level import solve
+from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
-from train.sampling.guidance import Guided, text_weights
+from train.sampling.first_frames import check_given, pass_channels
+from train.sampling.guidance import Guided, image_weights, text_weights
 from train.sampling.layout import VideoLayout
 from train.sampling.noise import starting_noise, step_noise
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
@@ -94,13 +98,33 @@ class VideoSampler:
             captions: B captions.
             negatives: caption that guidance leads each video away from; None: that of the configuration.
         """
-        texts = list(captions)
-        if len(text_weights(self.config.guidance)) > 1:
-            texts += negatives or [self.config.negative_prompt] * len(captions)
+        negatives = negatives or [self.config.negative_prompt] * len(captions)
+        texts = [*captions, *list(negatives) * (len(self._weights) - 1)]
         with self._autocast():
             context_BMD, mask_BM = self.bundle.text(texts)
         parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
         return [Conditions(*pair) for pair in zip(*parts, strict=True)]
+
+    @torch.no_grad()
+    def encode_frames(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Return the latents of the first frames that the videos begin with, [B, C, T, H, W].
+
+        Args:
+            frames_BCTHW: uint8 RGB of the videos' size, 1 + a multiple of the tokenizer's frames.
+
+        Raises:
+            UsageError: the model was trained without given frames or with fewer, or the frames do not fit.
+        """
+        config = self.config
+        if tuple(frames_BCTHW.shape[3:]) != (config.height, config.width):
+            raise UsageError(
+                f"first frames of {frames_BCTHW.shape[3]}x{frames_BCTHW.shape[4]} pixels do not begin a video of"
+                f" {config.height}x{config.width}"
+            )
+        given = self.bundle.tokenizer.latent_size(tuple(frames_BCTHW.shape[2:]))[0]
+        check_given(self.train.first_frames, given, self.latent_size[0])
+        parameter = next(self.bundle.dit.parameters())
+        return self.bundle.tokenizer.encode(frames_BCTHW.to(parameter.device))
 
     @torch.no_grad()
     def denoise(
@@ -108,6 +132,7 @@ class VideoSampler:
         passes: Sequence[Conditions],
         seeds: Sequence[int],
         progress: Callable[[], None] = lambda: None,
+        first_frames_BCTHW: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return clean latents, [B, C, T, H, W], the same on every rank.
 
@@ -115,9 +140,10 @@ class VideoSampler:
             passes: conditions, see `encode`.
             seeds: seed of the noise of each of B videos.
             progress: called after each step.
+            first_frames_BCTHW: latents of given first frames, see `encode_frames`; None: text to video.
 
         Raises:
-            UsageError: the objective has fewer levels than steps.
+            UsageError: the objective has fewer levels than steps, or the model needs first frames.
             RunError: a prediction is not finite, or ranks of the video have different noise or latents.
         """
         bundle, size = self.bundle, self.latent_size
@@ -127,7 +153,17 @@ class VideoSampler:
         levels = bundle.objective.level(times)
         points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
         levels = levels.to(parameter.device, dtype)
-        predict = self._predictor(passes)
+        if self.cache is not None:
+            self.cache.clear()
+
+        shape = (bundle.tokenizer.channels, *size)
+        noise_BCTHW = starting_noise(seeds, shape).to(parameter.device, dtype)
+        self._agree(noise_BCTHW, "noise at the start")
+        guides = self.config.image_guidance is not None
+        channels = pass_channels(
+            self.train.first_frames, len(passes), noise_BCTHW, first_frames_BCTHW, guides
+        )
+        predict = self._predictor(passes, channels)
 
         def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
             point = SchedulePoint(number, len(points), levels[number])
@@ -135,13 +171,9 @@ class VideoSampler:
                 prediction_BCTHW = predict(x_BCTHW, point)
             return solve(point.level, x_BCTHW, prediction_BCTHW)
 
-        shape = (bundle.tokenizer.channels, *size)
-
         def noise(number: int) -> torch.Tensor:
             return step_noise(seeds, number, shape).to(parameter.device, dtype)
 
-        noise_BCTHW = starting_noise(seeds, shape).to(parameter.device, dtype)
-        self._agree(noise_BCTHW, "noise at the start")
         latents_BCTHW = sample(
             estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress, noise
         )
@@ -160,10 +192,33 @@ class VideoSampler:
             return None
         return ((video_BCTHW + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
-    def _predictor(self, passes: Sequence[Conditions]) -> Predictor:
-        weights = text_weights(self.config.guidance)
+    @cached_property
+    def cache(self) -> BlockCache | None:
+        """Cache of the model's blocks; None: none is configured."""
+        if self.config.cache is None:
+            return None
+        sequence = self.layout.sequence or World(0, 1, next(self.bundle.dit.parameters()).device)
+        return BlockCache(self.bundle.dit, self.config.cache, sequence)
+
+    @property
+    def _weights(self) -> Sequence[float]:
+        config = self.config
+        if config.image_guidance is None:
+            return text_weights(config.guidance)
+        return image_weights(config.guidance, config.image_guidance)
+
+    def _predictor(self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None) -> Predictor:
         config, layout = self.config, self.layout
-        guided = Guided(layout.runner, passes, weights, layout.cfg, config.batched, config.rescale)
+        guided = Guided(
+            layout.runner,
+            passes,
+            self._weights,
+            layout.cfg,
+            config.batched,
+            config.rescale,
+            channels,
+            self.cache,
+        )
         return guided if self.layout.divided is None else self.layout.divided(guided)
 
     def _agree(self, tensor: torch.Tensor, what: str) -> None:

@@ -4,6 +4,7 @@ Clean latents and noise are linear in predictions, so that guidance is the same 
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from train.models.attention.positions import Window
 from train.models.precision import at_least_float32
 from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
+from train.sampling.cache.block_cache import BlockCache
 from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint
 
 
@@ -25,6 +27,14 @@ def text_weights(guidance: float) -> tuple[float, ...]:
     A scale of 1 needs the pass with the caption alone.
     """
     return (1.0,) if guidance == 1 else (guidance, 1 - guidance)
+
+
+def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:
+    """Return the weights of the passes with caption and image, with the image alone, and with neither.
+
+    Brooks et al., "InstructPix2Pix", 2023, eq. 3.
+    """
+    return guidance, image_guidance - guidance, 1 - image_guidance
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +51,9 @@ class Guided:
         ranks: ranks that share the passes, in adjacent parts; some may have none. None: this rank runs all.
         batched: run a rank's passes as one batch; equal to rounding.
         rescale: share phi of the prediction that is rescaled (`rescaled`).
+        channels: condition channels of each pass behind the latents (`train.objectives.first_frames`), [B, K, T, H,
+            W] each; None: the model has none.
+        cache: cache of the model's blocks, with a state for each batch of passes; approximate. None: none.
     """
 
     run: ModelRunner
@@ -49,6 +62,8 @@ class Guided:
     ranks: World | None = None
     batched: bool = False
     rescale: float = 0.0
+    channels: Sequence[torch.Tensor] | None = None
+    cache: BlockCache | None = None
 
     def __call__(
         self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
@@ -65,16 +80,20 @@ class Guided:
         self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
     ) -> Sequence[torch.Tensor]:
         """Return the prediction of every pass, on every rank."""
-        B, (first, last) = len(x_BCTHW), self._own
+        if self.cache is not None and window is not None:
+            raise UsageError("a cache compares whole latents, and here they are divided: leave it out")
+        B = len(x_BCTHW)
         scaled_BCTHW = point.level.scale * x_BCTHW
         own = [x_BCTHW[:0]]
-        for batch in _batches(self.passes[first:last], self.batched):
-            found = self.run(
-                scaled_BCTHW.repeat(len(batch), 1, 1, 1, 1),
-                point.level.timestep_input.expand(len(batch) * B),
-                Conditions(*(torch.cat(parts) for parts in zip(*batch, strict=True))),
-                window,
-            )
+        for batch in _batches(range(*self._own), self.batched):
+            passes = [self.passes[number] for number in batch]
+            with self.cache.evaluation(batch[0]) if self.cache is not None else nullcontext():
+                found = self.run(
+                    torch.cat([self._with_channels(scaled_BCTHW, number, window) for number in batch]),
+                    point.level.timestep_input.expand(len(batch) * B),
+                    Conditions(*(torch.cat(parts) for parts in zip(*passes, strict=True))),
+                    window,
+                )
             own.append(at_least_float32(found))
         together = torch.cat(own)
         if self._cut is not None and self.ranks is not None:
@@ -82,6 +101,16 @@ class Guided:
             assert group is not None  # there are several ranks
             together = gather(together, [B * count for count in self._cut.lengths], group, dim=0)
         return torch.split(together, B)
+
+    def _with_channels(self, x_BCTHW: torch.Tensor, number: int, window: Window | None) -> torch.Tensor:
+        """Return the inputs of a pass: latents and its condition channels."""
+        if self.channels is None:
+            return x_BCTHW
+        own_BKTHW = self.channels[number]
+        if window is not None:
+            for dim, (start, size) in enumerate(zip(window.start, x_BCTHW.shape[2:], strict=True), start=2):
+                own_BKTHW = own_BKTHW.narrow(dim, start, size)
+        return torch.cat([x_BCTHW, own_BKTHW], dim=1)
 
     @cached_property
     def _cut(self) -> Partition | None:
@@ -127,7 +156,7 @@ def rescaled(guided_BCTHW: torch.Tensor, conditioned_BCTHW: torch.Tensor, share:
     return guided_BCTHW * (share * factor + (1 - share))
 
 
-def _batches(passes: Sequence[Conditions], batched: bool) -> Sequence[Sequence[Conditions]]:
+def _batches(passes: range, batched: bool) -> Sequence[range]:
     if not batched:
-        return [[one] for one in passes]
+        return [range(one, one + 1) for one in passes]
     return [passes] if passes else []

@@ -25,6 +25,7 @@ class VideoLayout:
         cfg: ranks that share the passes of guidance; None: each rank runs all of them.
         video: ranks that make the video together; None: this one alone.
         divided: layout that divides the latents, around the guided prediction; None: they stay whole.
+        sequence: ranks that hold parts of the same tokens, which decide together; None: this one alone.
     """
 
     runner: ModelRunner
@@ -32,6 +33,7 @@ class VideoLayout:
     cfg: World | None = None
     video: World | None = None
     divided: Callable[[Predictor], Predictor] | None = None
+    sequence: World | None = None
 
     @classmethod
     def alone(cls, bundle: Bundle) -> "VideoLayout":
@@ -57,6 +59,7 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
         _decoder(bundle, ranks, config),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
         ranks.video,
+        sequence=ranks.along(*CONTEXT),
     )
 
 

@@ -1,0 +1,73 @@
+"""Image to video: given first frames as condition channels of every pass of guidance."""
+
+from collections.abc import Sequence
+
+import torch
+
+from loader.errors import UsageError
+from train.config.first_frames import FirstFramesConfig
+from train.objectives.first_frames import first_frame_condition
+
+_UNTRAINED = "first frames need a model that was trained with train.first_frames"
+
+
+def check_given(trained: FirstFramesConfig | None, given: int, latent_frames: int) -> None:
+    """Check that a model continues this many latent frames.
+
+    Args:
+        trained: configuration that it was trained with.
+        given: number of given latent frames.
+        latent_frames: number of latent frames of the video.
+
+    Raises:
+        UsageError: it was trained without given frames or with fewer, or nothing is left to make.
+    """
+    if trained is None:
+        raise UsageError(_UNTRAINED)
+    most = min(trained.max_latent_frames, latent_frames - 1)
+    if given > most:
+        raise UsageError(
+            f"the first frames are {given} latent frames, and this model takes {most} at most for a video of"
+            f" {latent_frames} (train.first_frames.max_latent_frames={trained.max_latent_frames}): give fewer"
+        )
+
+
+def pass_channels(
+    trained: FirstFramesConfig | None,
+    passes: int,
+    like_BCTHW: torch.Tensor,
+    given_BCTHW: torch.Tensor | None,
+    image_guidance: bool,
+) -> Sequence[torch.Tensor] | None:
+    """Return the condition channels of each pass, [B, 1 + C, T, H, W]; None for a model without any.
+
+    Args:
+        trained: configuration that the model was trained with.
+        passes: number of passes; under image guidance the last one has no image.
+        like_BCTHW: latents of the videos' size.
+        given_BCTHW: latents of the given first frames; None: text to video.
+        image_guidance: True to guide away from the video without an image.
+
+    Raises:
+        UsageError: the model was not trained for this.
+    """
+    if trained is None:
+        if given_BCTHW is not None or image_guidance:
+            raise UsageError(_UNTRAINED)
+        return None
+    if given_BCTHW is None and trained.dropout == 0:
+        raise UsageError(
+            "this model was trained with first_frames.dropout=0 and needs first frames: give some"
+        )
+    if image_guidance and (given_BCTHW is None or trained.dropout == 0):
+        raise UsageError(
+            "image_guidance needs first frames, and a model that was trained with first_frames.dropout above 0"
+        )
+    B, clean_BCTHW = len(like_BCTHW), torch.zeros_like(like_BCTHW)
+    without = first_frame_condition(clean_BCTHW, [0] * B)
+    if given_BCTHW is None:
+        return [without] * passes
+    given = given_BCTHW.shape[2]
+    clean_BCTHW[:, :, :given] = given_BCTHW
+    own = [first_frame_condition(clean_BCTHW, [given] * B)] * passes
+    return [*own[1:], without] if image_guidance else own
