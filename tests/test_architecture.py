@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -23,8 +24,14 @@ CONTRACT = ("loader.dataset", "loader.storage", "loader.errors", "loader.setting
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path, whole: bool) -> list[str]:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     nodes = ast.walk(tree) if whole else tree.body
     names = []
     for node in nodes:
@@ -36,6 +43,7 @@ def imports(path: Path, whole: bool) -> list[str]:
     return names
 
 
+@cache
 def modules(room: str) -> dict[Path, set[Path]]:
     """The modules of a room, and those that each imports anywhere but for type checkers; no package's own file."""
     named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files(room)}
@@ -56,6 +64,7 @@ def modules(room: str) -> dict[Path, set[Path]]:
     return graph
 
 
+@cache
 def files(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
