@@ -107,6 +107,8 @@ CASES = {
     "wan, ZeRO-1": ("wan", FSDP | {"shard": "optimizer"}, None),
     "cogvideox, FSDP": ("cogvideox", FSDP, None),
     "hunyuan, FSDP": ("hunyuan", FSDP, None),
+    "hunyuan, ring, FSDP": ("hunyuan", FSDP | {"ring": 2}, None),
+    "cosmos, Ulysses": ("cosmos", {"ulysses": 2}, None),
 }
 """Runs on two ranks: the model, the layout, adapters."""
 

@@ -15,16 +15,23 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from loader.errors import UsageError
+from tests.train.clips import tiny_config
 from tests.train.comparison import relative
 from tests.train.published import CALLED, publish
+from tests.train.sampling import guidance_ranks
 from tests.train.wide import Wide
 from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
-from train.distributed.world import join
+from train.distributed.sent_bytes import count_sent_bytes
+from train.distributed.world import World, join
 from train.models.attention.positions import Window
 from train.models.build import build_denoiser
 from train.models.denoiser import Denoiser
 from train.parallel.context.context import ContextParallel
+from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.predictor import Conditions, WholeModel
 
 IMPORTED_FIRST = ("diffusers", "tests.train.diffusers_models")
@@ -42,6 +49,14 @@ MODELS = {
 }
 MESHES = {"ulysses 2": [[3, 1]], "ring 3": [[0], [2], [3]], "ring 2 x ulysses 2": [[0, 1], [2, 3]]}
 CHANNELS, TEXT = 4, 8
+GRIDS = [
+    {"prompts": 2, "ulysses": 2},
+    {"ring": 4},
+    {"ring": 2, "ulysses": 2},
+    {"cfg": 2, "ring": 2},
+    {"cfg": 2, "ulysses": 2},
+    {"prompts": 2, "ring": 2},
+]
 WINDOWED = ("dit", "st_dit", "mmdit", "wan")
 
 
@@ -124,6 +139,33 @@ def windowed(ranks: ContextParallel, name: str, out: str) -> float:
     return relative(found, expected)
 
 
+def videos(world: World) -> dict[str, dict[str, object]]:
+    """Guided videos of one seed on grids of four ranks: errors of latents, and hashes of pixels."""
+    bundle = guidance_ranks.model()
+    config = SampleConfig(**guidance_ranks.SIZE, steps=3, guidance=3.0, seed=7)
+
+    def made(layout: VideoLayout) -> tuple[torch.Tensor, str]:
+        sampler = VideoSampler(bundle, tiny_config(), config, layout)
+        latents = sampler.denoise(sampler.encode(["a wave"]), [7])
+        video = sampler.decode(latents)
+        return latents, "" if video is None else hashlib.sha256(video.numpy().tobytes()).hexdigest()
+
+    expected, pixels = made(VideoLayout.alone(bundle))
+    found = {}
+    for degrees in GRIDS:
+        asked = SampleLayoutConfig(**degrees)
+        ranks = SamplingRanks(SamplingMesh.of(asked, world.size), world)
+        with count_sent_bytes() as sent:
+            latents, own = made(build_layout(bundle, ranks, asked))
+        found[str(degrees)] = {
+            "error": relative(latents, expected),
+            "same pixels": own == pixels,
+            "first": ranks.video.rank == 0,
+            "bytes": sent.total,
+        }
+    return found
+
+
 @torch.no_grad()
 def compute(out: str) -> None:
     """All cases."""
@@ -146,6 +188,7 @@ def compute(out: str) -> None:
                 ContextParallelModel(model(name, out, torch.float64), ranks)
             except UsageError as error:
                 found[f"4 ranks, 2 heads, {name}"] = str(error)
+        found["videos"] = videos(world)
     (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))
 
 

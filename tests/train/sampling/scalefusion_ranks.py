@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from tests.train.clips import BUCKETS, tiny_config
 from tests.train.comparison import relative
-from tests.train.context_ranks import Sent, random
+from tests.train.context_ranks import random
 from train.config.model import STDiTConfig
 from train.config.run import TrainConfig
+from train.distributed.sent_bytes import count_sent_bytes
 from train.distributed.world import join
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
@@ -93,7 +94,8 @@ def compared(case: Case, group: dist.ProcessGroup) -> dict[str, float]:
     if case.slicing is None:
         return {"out": relative(UlyssesSTDiT(dit, group)(*asked), expected)}
     watched = Watched(group)
-    with Sent(rank := dist.get_rank(group)) as sent:
+    rank = dist.get_rank(group)
+    with count_sent_bytes() as sent:
         found = ScaleFusion(dit, group, case.slicing, watched)(*asked)
     assert found.dtype == dtype
     division = Division.of(T, H * W, case.slicing, case.ranks)
@@ -102,7 +104,7 @@ def compared(case: Case, group: dist.ProcessGroup) -> dict[str, float]:
     dist.all_gather(others, found, group=group)
     return {
         "out": relative(found, expected),
-        "bytes": abs(sent.bytes - pass_bytes(division, rank, LAYERS, token, value)),
+        "bytes": abs(sent.total - pass_bytes(division, rank, LAYERS, token, value)),
         "ranks that disagree": sum(not torch.equal(other, found) for other in others),
         "unfinished": watched.started - watched.finished,
         "not overlapped": float(case.slicing == DEFAULT and watched.ahead < 12),

@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 
-from tests.train.sampling.context_ranks import MESHES, MODELS, WINDOWED, compute, publish_models
+from tests.train.sampling.context_ranks import GRIDS, MESHES, MODELS, WINDOWED, compute, publish_models
 
 CASES = [(mesh, name) for mesh in MESHES for name in MODELS]
 
@@ -48,3 +48,13 @@ def test_a_window_keeps_its_positions_in_the_whole_video(findings, mesh, name):
 def test_heads_that_do_not_divide_are_refused_with_their_divisors(findings, name):
     for rank in findings:
         assert "ulysses=4 must divide the model's 2 heads: take 1, 2;" in rank[f"4 ranks, 2 heads, {name}"]
+
+
+@pytest.mark.parametrize("degrees", [str(degrees) for degrees in GRIDS])
+def test_a_seed_gives_one_video_in_every_exact_layout(findings, degrees):
+    found = [rank["videos"][degrees] for rank in findings]
+    for each in found:
+        assert each["error"] <= 1e-10
+        assert each["same pixels"] == each["first"]
+        assert each["bytes"] > 0
+    assert any(each["first"] for each in found)
